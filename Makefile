@@ -1,0 +1,60 @@
+# `make serve` and `make test` work on a fresh machine; both begin with `make setup`.
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+ARGS ?=
+
+help: ## This list
+	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-17s %s\n", $$1, $$2}'
+
+.venv/.ready: pyproject.toml uv.lock scripts/uv
+	scripts/uv sync --quiet --locked --no-dev --inexact
+	@touch $@
+
+.venv/.ready-test: .venv/.ready scripts/servers
+	scripts/uv sync --quiet --locked --all-extras --inexact
+	scripts/servers
+	@touch $@
+
+setup: .venv/.ready ## Install uv and the locked environment; leaves .venv/bin/almanac
+
+setup-test: setup .venv/.ready-test ## Also what the tests need: PostgreSQL, Redis
+
+serve: setup ## Start the server on the embedded default (ARGS="--port 9000")
+	@.venv/bin/almanac serve $(ARGS)
+
+lint: setup-test ## ruff and pyright
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/pyright --warnings
+
+test: lint ## Everything but the slow suites (ARGS="-k tokens")
+	.venv/bin/pytest $(ARGS)
+
+test-kill: setup-test ## kill -9 of server and worker among 500 jobs, on both databases
+	.venv/bin/pytest -m slow tests/kill $(ARGS)
+
+test-fuzz: setup-test ## A long hypothesis run over the dispatcher
+	ALMANAC_TEST_EXAMPLES=20000 .venv/bin/pytest tests/surfaces/test_door_fuzz.py $(ARGS)
+
+conformance: setup-test ## The official MCP conformance suites
+	.venv/bin/pytest tests/conformance $(ARGS)
+
+bench-transport: setup-test ## Requests/s, latency and CPU per call, beside Starlette, the SDK and FastMCP
+	$(PY) bench/transport.py $(ARGS)
+
+bench-floor: setup-test ## What the building blocks of a call cost
+	$(PY) bench/floor.py $(ARGS)
+
+contracts: setup ## Write contract.json of each surface from what is served
+	.venv/bin/almanac contracts
+
+format: setup-test ## Format and fix what can be fixed
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+clean: ## Remove everything that setup made
+	rm -rf .venv .tools .pytest_cache .ruff_cache .hypothesis
+
+.PHONY: help setup setup-test serve lint test test-kill test-fuzz conformance bench-transport bench-floor contracts format clean

@@ -1,0 +1,5 @@
+"""`python -m almanac` is the same as `almanac`."""
+
+from almanac.cli import main
+
+main()

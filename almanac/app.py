@@ -1,0 +1,255 @@
+"""The application: every surface, route and lifespan, in one visible list."""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import secrets
+import sys
+import tomllib
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+from opentelemetry.trace import Tracer
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from almanac import __version__
+from almanac.audit.trail import Entry, Trail
+from almanac.core import clock
+from almanac.core.database import Database, Transaction
+from almanac.core.settings import BadSetting, Loaded, Settings, load
+from almanac.db import migrate
+from almanac.db.connect import connect
+from almanac.identity import tokens
+from almanac.quotas import rates, usage
+from almanac.surfaces.almanac import tools as almanac_surface
+from almanac.surfaces.door import Door, Neighbourhood
+from almanac.surfaces.surface import Desk, Surface
+from almanac.surfaces.tool import House
+from almanac.web.plumbing import Plumbing
+
+SURFACES: tuple[Surface, ...] = (almanac_surface.SURFACE,)
+
+# A secret is worth nothing if it can be guessed: short, repetitive, or printed in somebody's example.
+_SHORTEST_SECRET = 32
+_EXAMPLES = ("changeme", "change-me", "secret", "password", "default", "example", "almanac", "your-")
+
+_log = structlog.get_logger("almanac.app")
+
+
+def load_settings(options: Mapping[str, Any] | None = None) -> Loaded:
+    """Settings from options, the environment and the file: `ALMANAC_CONFIG`, or almanac.toml in the working folder."""
+    named = os.environ.get("ALMANAC_CONFIG")
+    file = Path(named or "almanac.toml")
+    if named and not file.exists():
+        raise BadSetting(f"ALMANAC_CONFIG names {named}, which is not there.")
+    try:
+        content = tomllib.loads(file.read_text("utf-8")) if file.exists() else {}
+    except tomllib.TOMLDecodeError as error:
+        raise BadSetting(f"{file} is not valid TOML: {error}.") from None
+    return load(os.environ, content, options)
+
+
+def check_exposure(settings: Settings) -> None:
+    """Refuse to open a door to the world that a guess could unlock."""
+    if settings.is_public and settings.secret and is_weak(settings.secret):
+        raise BadSetting(
+            f"Refusing to listen on {settings.host}: ALMANAC_SECRET is a default or too easy to guess.",
+            remedy="Remove it to have one generated, or set at least 32 random characters, such as the output of "
+            "'openssl rand -base64 48'.",
+        )
+
+
+def is_weak(secret: str) -> bool:
+    """Whether a secret could be guessed."""
+    lowered = secret.lower()
+    return len(secret) < _SHORTEST_SECRET or len(set(secret)) < 10 or any(word in lowered for word in _EXAMPLES)
+
+
+def signing_key(settings: Settings) -> bytes:
+    """The key for signatures and digests: from the settings, or generated once and kept in the home folder."""
+    if settings.secret:
+        return hashlib.sha256(settings.secret.encode()).digest()
+    file = settings.home / "secret"
+    settings.home.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        # Written under another name first, so that a process starting beside this one never reads half a secret.
+        draft = settings.home / f".secret-{secrets.token_hex(8)}"
+        draft.touch(mode=0o600)
+        draft.write_text(secrets.token_urlsafe(48))
+        try:
+            os.link(draft, file)
+        finally:
+            draft.unlink()
+    return hashlib.sha256(file.read_bytes()).digest()
+
+
+@asynccontextmanager
+async def open_store(settings: Settings) -> AsyncGenerator[Database]:
+    """The database, migrated."""
+    if settings.on_sqlite:
+        settings.home.mkdir(parents=True, exist_ok=True)
+    db = await connect(settings.store_url, pool_size=settings.database_pool_size)
+    try:
+        await migrate.apply(db)
+        yield db
+    finally:
+        await db.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Everything a running process has open."""
+
+    settings: Settings
+    db: Database
+    house: House
+    desks: tuple[Desk, ...]
+
+
+@asynccontextmanager
+async def open_house(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> AsyncGenerator[Opened]:
+    """The database, the limits, the audit trail being written, and a desk for each surface."""
+    async with open_store(settings) as db:
+        trail = Trail(db, also=(_note_tokens, _count_calls))
+        house = House(
+            settings=settings,
+            rates=rates.open_rates(settings.redis_url),
+            trail=trail,
+            call_rule=rates.Rule(
+                "calls",
+                settings.rate_limit_calls,
+                settings.rate_limit_window_seconds,
+                settings.rate_limit_strategy,
+            ),
+            started_at=clock.now(),
+            surfaces={surface.name: surface.path for surface in surfaces},
+        )
+        key, tracer = signing_key(settings), open_tracer(settings)
+        writing = asyncio.create_task(trail.run())
+        try:
+            yield Opened(settings, db, house, tuple(Desk(surface, house, db, key, tracer) for surface in surfaces))
+        finally:
+            trail.stop()
+            await writing
+            await house.rates.close()
+
+
+def create_app(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> Starlette:
+    """The ASGI application. Its routes are made when it starts, for they need what is then opened."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncGenerator[None]:
+        async with contextlib.AsyncExitStack() as stack:
+            opened = await stack.enter_async_context(open_house(settings, surfaces))
+            neighbourhood = Neighbourhood(settings)
+            doors = [Door(desk, neighbourhood) for desk in opened.desks]
+            for door in doors:
+                await stack.enter_async_context(door.sdk.run())
+            app.router.routes[:] = routes(opened, doors)
+            _log.info("serving", surfaces=dict(opened.house.surfaces), database=opened.db.dialect)
+            yield
+            _log.info("stopping")
+
+    return Starlette(lifespan=lifespan, exception_handlers={404: _not_found, 405: _not_allowed})
+
+
+def routes(opened: Opened, doors: Sequence[Door]) -> list[Route]:
+    """Every route there is."""
+    settings = opened.settings
+    plumbing = Plumbing(settings, opened.db, opened.house.rates, dict(opened.house.surfaces))
+    prefixes = ["", settings.api_prefix] if settings.api_prefix else [""]
+    return [
+        # A Route, not a Mount: a Mount answers the path itself with a redirect.
+        *(Route(prefix + door.desk.surface.path, door) for prefix in prefixes for door in doors),
+        *plumbing.routes(),
+    ]
+
+
+def from_environment() -> Starlette:
+    """The application as the environment describes it: what each server process calls."""
+    settings = load_settings().settings
+    configure_logs(settings)
+    return create_app(settings)
+
+
+def configure_logs(settings: Settings) -> None:
+    """Logs of our own and of the libraries, alike, to standard error: nothing but answers goes to standard output."""
+    shared: list[Callable[..., Any]] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    as_text = settings.log_format == "text" or (settings.log_format == "auto" and sys.stderr.isatty())
+    render = structlog.dev.ConsoleRenderer() if as_text else structlog.processors.JSONRenderer()
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    structlog.configure(
+        processors=[*shared, structlog.processors.format_exc_info, render],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.format_exc_info,
+                render,
+            ],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=max(level, logging.WARNING), force=True)
+
+
+def open_tracer(settings: Settings) -> Tracer | None:
+    """A tracer that exports spans, where an endpoint is configured."""
+    if not settings.otlp_endpoint:
+        return None
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - extra
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+    except ImportError:
+        raise BadSetting(
+            "otlp_endpoint is set, but OpenTelemetry's exporter is not installed.",
+            remedy="Install it with: pip install 'almanac[telemetry]'",
+        ) from None
+    provider = TracerProvider(resource=Resource.create({"service.name": "almanac", "service.version": __version__}))
+    endpoint = settings.otlp_endpoint.rstrip("/")
+    endpoint = endpoint if endpoint.endswith("/v1/traces") else f"{endpoint}/v1/traces"
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
+    return provider.get_tracer("almanac", __version__)
+
+
+async def _note_tokens(tx: Transaction, entries: Sequence[Entry]) -> None:
+    await tokens.note_used(tx, ((entry.token_id, entry.at) for entry in entries))
+
+
+async def _count_calls(tx: Transaction, entries: Sequence[Entry]) -> None:
+    calls: dict[str, int] = {}
+    for entry in entries:
+        calls[entry.org_id] = calls.get(entry.org_id, 0) + 1
+    for org_id, number in calls.items():
+        await usage.count(tx, org_id, "tool_calls", number)
+
+
+async def _not_found(_: Request, __: Exception) -> Response:
+    return JSONResponse(
+        {"error": "There is nothing at this path. GET / lists what is served.", "code": "not_found"}, 404
+    )
+
+
+async def _not_allowed(_: Request, error: Exception) -> Response:
+    headers = getattr(error, "headers", None)
+    return JSONResponse({"error": "This path does not take that method.", "code": "method_not_allowed"}, 405, headers)

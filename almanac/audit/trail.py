@@ -1,0 +1,164 @@
+"""The audit trail: one row for each tool call, written a moment after it.
+
+`Trail.add` only appends to a list, so that a call does not wait for its audit row. A task writes the list at
+least twice a second, and once more at a clean stop; a kill −9 can lose at most the last second. A trail that
+cannot be written for long refuses further calls, since a call nobody can account for must not happen.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import structlog
+
+from almanac.core import clock
+from almanac.core.database import Database, Reader, Row, Transaction
+from almanac.core.errors import AlmanacError, AuditUnavailable
+
+FLUSH_SECONDS = 0.5
+MOST_WAITING = 50_000
+
+_log = structlog.get_logger("almanac.audit")
+
+_INSERT = (
+    "INSERT INTO audit (at, org_id, principal_id, token_id, surface, tool, outcome, duration_us, digest, touched,"
+    " request_id) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+)
+
+
+class Entry(NamedTuple):
+    """One call, as it is written. Never what was asked or answered: a keyed digest and the ids touched."""
+
+    at: int
+    org_id: str
+    principal_id: int
+    token_id: int
+    surface: str
+    tool: str
+    outcome: str
+    duration_us: int
+    digest: str
+    touched: str
+    request_id: str
+
+
+Also = Callable[[Transaction, Sequence[Entry]], Awaitable[None]]
+
+
+class Trail:
+    """Entries on their way to the database."""
+
+    def __init__(self, db: Database, also: Sequence[Also] = ()) -> None:
+        self._db = db
+        self._also = also  # what else is derived from calls: last use of tokens, usage counters
+        self._waiting: list[Entry] = []
+        self._writing: list[Entry] = []
+        self._wake = asyncio.Event()
+        self._stopping = False
+
+    def add(self, entry: Entry) -> None:
+        """Note a call."""
+        self._waiting.append(entry)
+        if len(self._waiting) == 1000:
+            self._wake.set()
+
+    def check(self) -> None:
+        """Refuse to go on if calls can no longer be accounted for."""
+        if len(self._waiting) + len(self._writing) >= MOST_WAITING:
+            raise AuditUnavailable()
+
+    async def flush(self) -> None:
+        """Write what is waiting, in one transaction."""
+        self._writing, self._waiting = self._writing + self._waiting, []
+        if self._writing:
+            batch = self._writing
+            await self._db.write(lambda tx: self._write(tx, batch))
+            self._writing = []
+
+    async def run(self) -> None:
+        """Keep writing until stopped, then write what is left."""
+        while not self._stopping:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), FLUSH_SECONDS)
+            self._wake.clear()
+            try:
+                await self.flush()
+            except AlmanacError as error:
+                # The rows stay in hand and are tried again; `check` refuses calls before they grow without bound.
+                _log.error("audit_write_failed", error=error.message, waiting=len(self._writing))
+                await asyncio.sleep(FLUSH_SECONDS)
+        await self.flush()
+
+    def stop(self) -> None:
+        """Let `run` write what is left and return."""
+        self._stopping = True
+        self._wake.set()
+
+    async def _write(self, tx: Transaction, batch: list[Entry]) -> None:
+        await tx.execute_many(_INSERT, batch)
+        for also in self._also:
+            await also(tx, batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One row of the trail, as a reader sees it."""
+
+    at: int
+    org: str
+    actor: str
+    kind: str
+    token_id: int
+    surface: str
+    tool: str
+    outcome: str
+    duration_us: int
+    digest: str
+    touched: tuple[str, ...]
+    request_id: str
+
+
+async def find(
+    db: Reader,
+    *,
+    user: str | None = None,
+    tool: str | None = None,
+    since: int | None = None,
+    limit: int = 100,
+) -> list[Line]:
+    """The newest calls first, by caller's name, tool and time."""
+    rows = await db.fetch(
+        "SELECT a.*, o.name AS org, p.name AS actor, p.kind AS kind FROM audit a"
+        " JOIN principals p ON p.id = a.principal_id JOIN orgs o ON o.id = a.org_id"
+        " WHERE a.at >= $1 AND ($2 = '' OR p.name = $2) AND ($3 = '' OR a.tool = $3)"
+        " ORDER BY a.at DESC, a.id DESC LIMIT $4",
+        clock.now() - since if since else 0,
+        user or "",
+        tool or "",
+        limit,
+    )
+    return [_line(row) for row in rows]
+
+
+async def prune(tx: Transaction, before: int) -> int:
+    """Remove rows older than a moment; how many."""
+    return await tx.execute("DELETE FROM audit WHERE at < $1", before)
+
+
+def _line(row: Row) -> Line:
+    return Line(
+        at=row["at"],
+        org=row["org"],
+        actor=row["actor"],
+        kind=row["kind"],
+        token_id=row["token_id"],
+        surface=row["surface"],
+        tool=row["tool"],
+        outcome=row["outcome"],
+        duration_us=row["duration_us"],
+        digest=row["digest"],
+        touched=tuple(row["touched"].split()),
+        request_id=row["request_id"],
+    )

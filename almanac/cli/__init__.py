@@ -1,0 +1,38 @@
+"""The command line: one small program for whoever runs the server."""
+
+import sys
+
+import typer
+
+from almanac.cli import people, running, watching
+from almanac.cli.terminal import complain
+from almanac.core.errors import AlmanacError
+
+app = typer.Typer(
+    name="almanac",
+    help="One server that gives AI agents everything an organisation knows.\n\n"
+    "Start it with [bold]almanac serve[/bold]; the first start prints a token.",
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+for command in (running.serve, running.worker, running.stdio, running.migrate, watching.doctor, watching.contracts):
+    app.command()(command)
+app.command()(watching.audit)
+app.add_typer(people.orgs_app, name="org")
+app.add_typer(people.users_app, name="user")
+app.add_typer(people.agents_app, name="agent")
+app.add_typer(people.groups_app, name="group")
+app.add_typer(people.tokens_app, name="token")
+app.add_typer(watching.jobs_app, name="jobs")
+
+
+def main() -> None:
+    """Run the command; a failure we know of is one line that names the fix, never a stack trace."""
+    try:
+        app()
+    except AlmanacError as error:
+        complain(error)
+        sys.exit(1)

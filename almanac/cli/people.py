@@ -1,0 +1,282 @@
+"""Commands about organisations, users, agents, groups and tokens."""
+
+from typing import Annotated
+
+import typer
+
+from almanac.cli.terminal import Home, Json, OrgName, say, show, with_database
+from almanac.core import clock
+from almanac.core.database import Database
+from almanac.core.errors import BadRequest
+from almanac.identity import groups, orgs, principals, roles, tokens
+
+Name = Annotated[str, typer.Argument(help="Its name.", show_default=False)]
+
+
+def _family(help: str) -> typer.Typer:
+    return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode="rich")
+
+
+orgs_app = _family("Organisations: nothing is shared between two of them.")
+users_app = _family("Users: people who hold tokens.")
+agents_app = _family("Agents: programs that hold tokens of their own.")
+groups_app = _family("Groups: people and agents who share things.")
+tokens_app = _family("Tokens: what a client sends to say who it is.")
+
+
+@orgs_app.command("add")
+def add_org(name: Name, home: Home = None) -> None:
+    """Create an organisation; prints its id.
+
+    Example: [bold]almanac org add "Acme Ltd"[/bold]
+    """
+    say(with_database(home, lambda db: db.write(lambda tx: orgs.add(tx, name))).id)
+
+
+@orgs_app.command("list")
+def list_orgs(home: Home = None, as_json: Json = False) -> None:
+    """List the organisations.
+
+    Example: [bold]almanac org list --json[/bold]
+    """
+    rows = with_database(home, orgs.find)
+    show(
+        [{"id": org.id, "name": org.name, "created": clock.iso(org.created_at)} for org in rows],
+        as_json,
+        empty="No organisation yet: almanac org add NAME",
+    )
+
+
+@users_app.command("add")
+def add_user(
+    name: Name,
+    org: OrgName = None,
+    admin: Annotated[bool, typer.Option("--admin", help="May administer the organisation.")] = False,
+    home: Home = None,
+) -> None:
+    """Create a user; prints their id. They can do nothing until they have a token.
+
+    Example: [bold]almanac user add maria --admin[/bold]
+    """
+    say(str(with_database(home, lambda db: _add(db, org, "user", name, admin)).id))
+
+
+@users_app.command("list")
+def list_users(org: OrgName = None, home: Home = None, as_json: Json = False) -> None:
+    """List the users of an organisation.
+
+    Example: [bold]almanac user list --org Acme[/bold]
+    """
+    _list(home, org, "user", as_json)
+
+
+@users_app.command("remove")
+def remove_user(name: Name, org: OrgName = None, home: Home = None) -> None:
+    """Remove a user; their tokens stop working with the next call. Their past stays in the audit trail.
+
+    Example: [bold]almanac user remove maria[/bold]
+    """
+    _remove(home, org, "user", name)
+
+
+@agents_app.command("add")
+def add_agent(name: Name, org: OrgName = None, home: Home = None) -> None:
+    """Create an agent; prints its id.
+
+    Example: [bold]almanac agent add release-bot[/bold]
+    """
+    say(str(with_database(home, lambda db: _add(db, org, "agent", name, False)).id))
+
+
+@agents_app.command("list")
+def list_agents(org: OrgName = None, home: Home = None, as_json: Json = False) -> None:
+    """List the agents of an organisation.
+
+    Example: [bold]almanac agent list[/bold]
+    """
+    _list(home, org, "agent", as_json)
+
+
+@agents_app.command("remove")
+def remove_agent(name: Name, org: OrgName = None, home: Home = None) -> None:
+    """Remove an agent; its tokens stop working with the next call.
+
+    Example: [bold]almanac agent remove release-bot[/bold]
+    """
+    _remove(home, org, "agent", name)
+
+
+@groups_app.command("add")
+def add_group(
+    name: Name,
+    org: OrgName = None,
+    display_name: Annotated[str | None, typer.Option("--display-name", help="As people see it.")] = None,
+    home: Home = None,
+) -> None:
+    """Create a group; prints its id.
+
+    Example: [bold]almanac group add research --display-name "Research"[/bold]
+    """
+
+    async def work(db: Database) -> groups.Group:
+        owner = await orgs.pick(db, org)
+        return await db.write(lambda tx: groups.add(tx, owner.id, name, display_name))
+
+    say(str(with_database(home, work).id))
+
+
+@groups_app.command("list")
+def list_groups(org: OrgName = None, home: Home = None, as_json: Json = False) -> None:
+    """List the groups of an organisation.
+
+    Example: [bold]almanac group list --json[/bold]
+    """
+
+    async def work(db: Database) -> list[groups.Group]:
+        return await groups.find(db, (await orgs.pick(db, org)).id)
+
+    rows = [
+        {"id": group.id, "name": group.name, "display name": group.display_name, "members": group.members}
+        for group in with_database(home, work)
+    ]
+    show(rows, as_json, empty="No group yet: almanac group add NAME")
+
+
+@groups_app.command("member")
+def set_member(
+    group: Annotated[str, typer.Argument(help="The group's name.", show_default=False)],
+    user: Annotated[str, typer.Argument(help="A user's or agent's name.", show_default=False)],
+    role: Annotated[str, typer.Option("--role", help="Owner, Maintainer, Developer, Reporter or RestrictedAnalyst.")],
+    org: OrgName = None,
+    home: Home = None,
+) -> None:
+    """Make someone a member of a group, or change the role they have in it.
+
+    Example: [bold]almanac group member research maria --role Developer[/bold]
+    """
+
+    async def work(db: Database) -> None:
+        owner = await orgs.pick(db, org)
+        found = await groups.pick(db, owner.id, group)
+        member = await principals.pick(db, owner.id, user)
+        given = roles.parse(role)
+        await db.write(lambda tx: groups.set_member(tx, found, member, given))
+
+    with_database(home, work)
+
+
+@tokens_app.command("add")
+def add_token(
+    holder: Annotated[str, typer.Argument(help="A user's or agent's name.", show_default=False)],
+    org: OrgName = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", help="user, agent, access or mcp; by default the holder's own kind.")
+    ] = None,
+    scope: Annotated[
+        list[str] | None, typer.Option("--scope", help="What it may do; repeat for more. Default: all everyday scopes.")
+    ] = None,
+    base: Annotated[
+        list[int] | None, typer.Option("--base", help="Limit it to this knowledge base; repeat for more.")
+    ] = None,
+    tool: Annotated[list[str] | None, typer.Option("--tool", help="Limit it to this tool; repeat for more.")] = None,
+    expires: Annotated[
+        str | None, typer.Option("--expires", help="For how long it works, such as 12h or 30d; default: for ever.")
+    ] = None,
+    home: Home = None,
+) -> None:
+    """Make a token. It is printed once, alone on standard output, and cannot be shown again.
+
+    Example: [bold]almanac token add maria --scope knowledge:read --scope search:read --expires 30d[/bold]
+    """
+
+    async def work(db: Database) -> str:
+        owner = await principals.pick(db, (await orgs.pick(db, org)).id, holder)
+        ends = None if expires is None else clock.now() + _span(expires)
+        made = await db.write(
+            lambda tx: tokens.issue(
+                tx, owner, kind=kind, scope=scope or (), bases=base or (), tools=tool or (), expires_at=ends
+            )
+        )
+        return made[0]
+
+    say(with_database(home, work))
+
+
+@tokens_app.command("list")
+def list_tokens(
+    holder: Annotated[str, typer.Argument(metavar="USER", help="A user's or agent's name.", show_default=False)],
+    org: OrgName = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """List someone's tokens: never the tokens themselves, only what is known of them.
+
+    Example: [bold]almanac token list maria[/bold]
+    """
+
+    async def work(db: Database) -> list[tokens.Token]:
+        return await tokens.find(db, await principals.pick(db, (await orgs.pick(db, org)).id, holder))
+
+    rows = [
+        {
+            "id": token.id,
+            "kind": token.kind,
+            "begins": token.hint,
+            "state": token.state,
+            "scopes": list(token.scopes) if as_json else " ".join(token.scopes),
+            "bases": token.bases,
+            "tools": token.tools,
+            "created": clock.iso(token.created_at),
+            "expires": clock.iso(token.expires_at),
+            "last used": clock.iso(token.last_used_at),
+        }
+        for token in with_database(home, work)
+    ]
+    show(rows, as_json, empty=f"No token yet: almanac token add {holder}")
+
+
+@tokens_app.command("revoke")
+def revoke_token(
+    token_id: Annotated[int, typer.Argument(metavar="ID", help="Its id, from 'almanac token list'.")],
+    home: Home = None,
+) -> None:
+    """Revoke a token: the very next call with it is refused, in every process.
+
+    Example: [bold]almanac token revoke 7[/bold]
+    """
+    with_database(home, lambda db: db.write(lambda tx: tokens.revoke(tx, token_id)))
+
+
+async def _add(db: Database, org: str | None, kind: str, name: str, admin: bool) -> principals.Principal:
+    owner = await orgs.pick(db, org)
+    return await db.write(lambda tx: principals.add(tx, owner.id, kind, name, is_admin=admin))
+
+
+def _list(home: Home, org: str | None, kind: str, as_json: bool) -> None:
+    async def work(db: Database) -> list[principals.Principal]:
+        return await principals.find(db, (await orgs.pick(db, org)).id, kind)
+
+    rows = [
+        {"id": one.id, "name": one.name, "admin": one.is_admin if as_json else "yes" if one.is_admin else ""}
+        | {"created": clock.iso(one.created_at)}
+        for one in with_database(home, work)
+    ]
+    show(rows, as_json, empty=f"No {kind} yet: almanac {kind} add NAME")
+
+
+def _remove(home: Home, org: str | None, kind: str, name: str) -> None:
+    async def work(db: Database) -> None:
+        found = await principals.pick(db, (await orgs.pick(db, org)).id, name)
+        if found.kind != kind:
+            raise BadRequest(f"{name!r} is not {'a user' if kind == 'user' else 'an agent'}.",
+                             remedy=f"Use 'almanac {found.kind} remove {name}'.")  # fmt: skip
+        await db.write(lambda tx: principals.remove(tx, found))
+
+    with_database(home, work)
+
+
+def _span(text: str) -> int:
+    try:
+        return clock.span(text)
+    except ValueError as error:
+        raise BadRequest(f"{error}.") from None

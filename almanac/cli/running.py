@@ -1,0 +1,253 @@
+"""Commands that run: the server, a job worker, the stdio server, migrations."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from typing import Annotated
+
+import structlog
+import typer
+import uvicorn
+import uvloop
+from uvicorn.supervisors import Multiprocess
+
+from almanac import reactions
+from almanac.app import check_exposure, configure_logs, load_settings, open_house, open_store, signing_key
+from almanac.cli.terminal import Home, Json, say, settings_at, with_database
+from almanac.core import clock
+from almanac.core.errors import BadRequest, Unauthorized
+from almanac.core.settings import Settings
+from almanac.db import migrate as migrations
+from almanac.identity import first, tokens
+from almanac.jobs.worker import Worker
+from almanac.surfaces.server import serve_stdio
+
+_log = structlog.get_logger("almanac.serve")
+
+_RESTART_AFTER = 1.0  # seconds before a worker that died is started again
+
+
+def serve(
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on.", show_default="127.0.0.1")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port; 0 for any free one.", show_default="8000")] = None,
+    home: Home = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", help="Server processes; more than one needs PostgreSQL and Redis.", show_default="1"),
+    ] = None,
+) -> None:
+    """Start the server. The first start creates an organisation, an administrator and a token, and prints it once.
+
+    Example: [bold]almanac serve --port 9000 --home /srv/almanac[/bold]
+    """
+    _pass_on(host=host, port=port, home=home, workers=workers)
+    settings = load_settings().settings
+    configure_logs(settings)
+    _check_plan(settings)
+    listener = _listen(settings)
+    _pass_on(port=listener.getsockname()[1])
+    settings = load_settings().settings
+    signing_key(settings)
+    _greet(settings, asyncio.run(_prepare(settings)))
+    with _job_workers(settings):
+        _run_server(settings, listener)
+
+
+def worker(
+    home: Home = None,
+    with_parent: Annotated[
+        bool, typer.Option("--with-parent", help="Stop when standard input closes.", hidden=True)
+    ] = False,
+) -> None:
+    """Run background jobs until stopped. On SQLite, `serve` already runs one beside itself.
+
+    Example: [bold]ALMANAC_DATABASE_URL=postgresql://… almanac worker[/bold]
+    """
+    settings = settings_at(home)
+    uvloop.run(_work(settings, with_parent))
+
+
+def stdio(
+    token: Annotated[
+        str, typer.Option("--token", envvar="ALMANAC_TOKEN", help="Whose calls these are.", show_default=False)
+    ],
+    home: Home = None,
+) -> None:
+    """Serve the tools on standard input and output, for clients that launch a process.
+
+    Example: [bold]claude mcp add almanac -- almanac stdio --token wg-…[/bold]
+    """
+    settings = settings_at(home)
+    uvloop.run(_stdio(settings, token))
+
+
+def migrate(home: Home = None, as_json: Json = False) -> None:
+    """Bring the database to this version's schema. `serve` does so too; run it alone to do it beforehand.
+
+    Example: [bold]almanac migrate[/bold]
+    """
+    version = with_database(home, migrations.version)
+    say(f'{{"version": {version}}}' if as_json else f"schema version {version}")
+
+
+def _pass_on(**options: object) -> None:
+    # Server and worker processes read the environment, so options reach them through it.
+    for name, value in options.items():
+        if value is not None:
+            os.environ[f"ALMANAC_{name.upper()}"] = str(value)
+
+
+def _check_plan(settings: Settings) -> None:
+    check_exposure(settings)
+    if settings.workers > 1 and settings.on_sqlite:
+        raise BadRequest(
+            "--workers needs PostgreSQL: SQLite has one writing process.",
+            remedy="Set ALMANAC_DATABASE_URL, or use one.",
+        )
+    if settings.workers > 1 and not settings.redis_url:
+        raise BadRequest(
+            "--workers needs Redis: each process would count rate limits for itself alone.", remedy="Set REDIS_URL."
+        )
+    if settings.external_enabled:
+        _log.warning("surface_missing", setting="EXTERNAL_KNOWLEDGE_MCP_ENABLED", note="not served by this version")
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        raise BadRequest(
+            f"Cannot listen on {settings.host} port {settings.port}: {error.strerror or error}.",
+            remedy="Choose another with --port, or stop what is using it.",
+        ) from None
+    return listener
+
+
+async def _prepare(settings: Settings) -> str | None:
+    async with open_store(settings) as db:
+        return await first.begin(db)
+
+
+def _greet(settings: Settings, token: str | None) -> None:
+    url = f"{settings.url}/mcp"
+    say(f"Almanac is at {settings.url}")
+    if token is None:
+        say(f"MCP endpoint: {url}   (make a token with: almanac token add USER)")
+        return
+    say(f"First token (administrator 'admin'; shown once, keep it safe): {token}")
+    say("Connect Claude Code with:")
+    say(f'  claude mcp add --transport http almanac {url} --header "Authorization: Bearer {token}"')
+
+
+def _run_server(settings: Settings, listener: socket.socket) -> None:
+    config = uvicorn.Config(
+        "almanac.app:from_environment",
+        factory=True,
+        workers=settings.workers,
+        loop="uvloop",
+        http="httptools",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_seconds)),
+    )
+    server = uvicorn.Server(config)
+    # uvicorn raises the signal that stopped it once more at its end; by then there is still a worker to stop.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _ignore)
+    if settings.workers == 1:
+        server.run(sockets=[listener])
+        if not server.started:
+            raise typer.Exit(1)
+        return
+    with _shared_metrics():
+        Multiprocess(config, sockets=[listener]).run()
+
+
+@contextlib.contextmanager
+def _shared_metrics():
+    folder = tempfile.mkdtemp(prefix="almanac-metrics-")
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _job_workers(settings: Settings):
+    number = settings.job_workers if settings.job_workers >= 0 else int(settings.on_sqlite)
+    stopping = threading.Event()
+    keepers = [threading.Thread(target=_keep_worker, args=(settings, stopping)) for _ in range(number)]
+    for keeper in keepers:
+        keeper.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        for keeper in keepers:
+            keeper.join()
+
+
+def _keep_worker(settings: Settings, stopping: threading.Event) -> None:
+    while not stopping.is_set():
+        # The child holds our end of its standard input: when this process is gone, however it went, it reads the end.
+        child = subprocess.Popen([sys.executable, "-m", "almanac", "worker", "--with-parent"], stdin=subprocess.PIPE)
+        while child.poll() is None and not stopping.wait(0.1):
+            pass
+        if child.poll() is None:
+            child.send_signal(signal.SIGTERM)
+            try:
+                child.wait(settings.shutdown_grace_seconds + 2)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+        elif not stopping.is_set():
+            _log.error("job_worker_died", code=child.returncode)
+            stopping.wait(_RESTART_AFTER)
+
+
+async def _work(settings: Settings, with_parent: bool) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if with_parent:
+        threading.Thread(target=_follow_parent, args=(loop, stop), daemon=True).start()
+    async with open_store(settings) as db:
+        await Worker(
+            db,
+            reactions.handlers(db, settings),
+            schedules=reactions.SCHEDULES,
+            concurrency=settings.job_concurrency,
+            lease=round(settings.job_lease_seconds * clock.SECOND),
+            grace=round(settings.shutdown_grace_seconds * clock.SECOND),
+        ).run(stop)
+
+
+def _follow_parent(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    sys.stdin.buffer.read()
+    loop.call_soon_threadsafe(stop.set)
+
+
+async def _stdio(settings: Settings, token: str) -> None:
+    async with open_house(settings) as opened:
+        if await tokens.resolve(opened.db, token) is None:
+            raise Unauthorized(remedy="Give --token one that is not expired or revoked: almanac token add USER.")
+        await serve_stdio(opened.desks[0], lambda: tokens.resolve(opened.db, token))
+
+
+def _ignore(_: int, __: object) -> None:
+    """A signal that has already done its work."""

@@ -1,0 +1,68 @@
+"""What the commands share: their options, how they open the database, how they print."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from almanac.app import configure_logs, load_settings, open_store
+from almanac.core.database import Database
+from almanac.core.errors import AlmanacError
+from almanac.core.settings import Settings
+
+T = TypeVar("T")
+
+Home = Annotated[Path | None, typer.Option("--home", help="Folder with the data (ALMANAC_HOME).", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+OrgName = Annotated[
+    str | None, typer.Option("--org", help="Organisation; may be left out while there is only one.", show_default=False)
+]
+
+
+def settings_at(home: Path | None) -> Settings:
+    """The settings for a command."""
+    settings = load_settings({"home": home}).settings
+    configure_logs(settings)
+    return settings
+
+
+def with_database(home: Path | None, work: Callable[[Database], Awaitable[T]]) -> T:
+    """Open the database, do something with it, close it."""
+
+    async def run() -> T:
+        async with open_store(settings_at(home)) as db:
+            return await work(db)
+
+    return asyncio.run(run())
+
+
+def say(text: str) -> None:
+    """One line on standard output, exactly as it is, so that it can be piped and pasted."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def show(rows: Sequence[Mapping[str, Any]], as_json: bool, *, empty: str) -> None:
+    """A table for people, or JSON for programs."""
+    if as_json:
+        say(json.dumps(list(rows), ensure_ascii=False))
+    elif not rows:
+        Console(stderr=True).print(empty)
+    else:
+        table = Table(*rows[0].keys(), box=None, pad_edge=False, header_style="bold")
+        for row in rows:
+            table.add_row(*("" if value is None else str(value) for value in row.values()))
+        console = Console()
+        # A pipe has no width: a row there is one line, whatever its length.
+        console.print(table, soft_wrap=not console.is_terminal, crop=console.is_terminal)
+
+
+def complain(error: AlmanacError) -> None:
+    """Say what went wrong and what to do about it."""
+    Console(stderr=True).print(f"[bold red]Error:[/bold red] {error.text}", highlight=False, soft_wrap=True)

@@ -1,0 +1,38 @@
+"""Who is calling, and one call of theirs."""
+
+from dataclasses import dataclass, field
+
+from almanac.core.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """A user or agent, as one of their tokens lets them act."""
+
+    id: int
+    name: str
+    kind: str  # "user" or "agent"
+    org_id: str
+    org_name: str
+    is_admin: bool
+    token_id: int
+    token_kind: str
+    scopes: frozenset[str]
+    bases: frozenset[int] | None = None  # None: not limited to some
+    tools: frozenset[str] | None = None
+    expires_at: int | None = None
+
+
+@dataclass(slots=True)
+class Call:
+    """One request being served. Verbs take it first and find in it whom they serve and where the data is."""
+
+    actor: Actor
+    db: Database
+    request_id: str
+    touched: list[str] = field(default_factory=list[str])
+
+    def touch(self, kind: str, identifier: int | str) -> None:
+        """Note for the audit trail that this call read or changed a thing."""
+        if len(self.touched) < 100:  # a listing must not make its audit row grow with its answer
+            self.touched.append(f"{kind}:{identifier}")

@@ -1,0 +1,46 @@
+"""Time as the whole house counts it: integer microseconds since 1970, UTC."""
+
+import re
+import time
+from datetime import UTC, datetime
+from functools import lru_cache
+
+SECOND = 1_000_000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+
+_UNITS = {"s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
+_SPAN = re.compile(r"^\s*(\d{1,9})\s*([smhdw])\s*$")
+
+
+def now() -> int:
+    """The present moment."""
+    return time.time_ns() // 1000
+
+
+def span(text: str) -> int:
+    """A length of time as people write it: `90s`, `15m`, `1h`, `30d`, `2w`."""
+    match = _SPAN.match(text)
+    if not match or int(match[1]) == 0:
+        raise ValueError(
+            f"{text!r} is not a length of time; write a number and a unit, such as 90s, 15m, 1h, 30d or 2w"
+        )
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def iso(moment: int | None) -> str | None:
+    """ISO-8601 in UTC, as every answer shows a moment."""
+    if moment is None:
+        return None
+    return datetime.fromtimestamp(moment / SECOND, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def month(moment: int) -> str:
+    """The UTC calendar month, `2026-11`: the period that usage is counted in."""
+    return _month_of_day(moment // DAY)
+
+
+@lru_cache(maxsize=4)
+def _month_of_day(day: int) -> str:
+    return datetime.fromtimestamp(day * DAY / SECOND, UTC).strftime("%Y-%m")

@@ -1,0 +1,330 @@
+"""Every setting, in one table: its name, type, default and help are the fields of `Settings`.
+
+A value comes from, in this order: a command-line option, the environment, the TOML file, the default. The
+environment name is `ALMANAC_` and the field in capitals, unless a seed's document names another.
+`docs/reference/settings.md` is generated from this table, and a test keeps the two equal.
+"""
+
+import difflib
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, cast
+
+from almanac.core.errors import BadRequest
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_HOME = Path("almanac-data")
+_EXTERNAL = "EXTERNAL_KNOWLEDGE_MCP_"
+
+
+class BadSetting(BadRequest):
+    """A setting has a value that cannot be used."""
+
+    code = "bad_setting"
+
+
+def _of(default: Any, help: str, *env: str, secret: bool = False) -> Any:
+    return field(default=default, metadata={"help": help, "env": env, "secret": secret})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an operator can choose."""
+
+    # Where things live
+    home: Path = _of(_HOME, "Folder for the database, files and the generated secret.")
+    database_url: str = _of(
+        "",
+        "postgresql://… to use PostgreSQL with pgvector; empty for SQLite in the home folder.",
+        "ALMANAC_DATABASE_URL",
+        secret=True,
+    )
+    database_pool_size: int = _of(10, "Connections each process may open to PostgreSQL.")
+    redis_url: str = _of(
+        "",
+        "redis://… to share rate limits between processes; empty to count in memory.",
+        "REDIS_URL",
+        secret=True,
+    )
+
+    # The front door
+    host: str = _of("127.0.0.1", "Address to listen on. Anything but loopback is a public bind.")
+    port: int = _of(8000, "Port to listen on.")
+    workers: int = _of(1, "Server processes; more than one needs PostgreSQL and Redis.")
+    public_url: str = _of("", "The URL callers use, where it differs from host and port (behind a proxy).")
+    api_prefix: str = _of("", "Also serve every surface below this path, such as /api.", "API_PREFIX")
+    allowed_hosts: tuple[str, ...] = _of(
+        (),
+        "Further Host headers to accept, comma-separated; 'name:*' accepts any port.",
+        "ALMANAC_ALLOWED_HOSTS",
+        "MCP_ALLOWED_HOSTS",
+    )
+    allowed_origins: tuple[str, ...] = _of(
+        (),
+        "Further Origin headers to accept, comma-separated.",
+        "ALMANAC_ALLOWED_ORIGINS",
+        "MCP_ALLOWED_ORIGINS",
+    )
+    check_hosts: bool = _of(
+        True,
+        "Refuse requests whose Host or Origin is not allowed (DNS rebinding).",
+        "ALMANAC_CHECK_HOSTS",
+        "MCP_ENABLE_DNS_REBINDING_PROTECTION",
+    )
+    secret: str = _of(
+        "",
+        "Key for signatures and digests; empty to keep a generated one in the home folder. "
+        "Processes that share a database need the same one.",
+        "ALMANAC_SECRET",
+        "SECRET_KEY",
+        secret=True,
+    )
+    max_body_bytes: int = _of(4 * 1024 * 1024, "Largest request body a surface accepts.")
+    request_deadline_seconds: float = _of(60.0, "A tool call that takes longer is stopped.")
+    shutdown_grace_seconds: float = _of(10.0, "How long a stop waits for calls and jobs in flight.")
+    metrics_access: str = _of("open", "Who may read /metrics: 'open', or 'token' for tokens with audit:read.")
+
+    # Limits
+    rate_limit_calls: int = _of(600, "Requests each token may make in a window; 0 for no limit.")
+    rate_limit_window_seconds: int = _of(60, "Length of that window.")
+    rate_limit_strategy: str = _of("fixed", "'moving' or 'fixed' window.")
+    audit_retention_days: int = _of(365, "Audit rows older than this are removed; 0 keeps them for ever.")
+
+    # Jobs
+    job_workers: int = _of(
+        -1, "Job workers that `serve` runs beside itself; -1 means one on SQLite, none on PostgreSQL."
+    )
+    job_concurrency: int = _of(4, "Jobs one worker runs at a time.")
+    job_lease_seconds: float = _of(30.0, "A worker silent for this long loses its jobs to another.")
+
+    # Watching it
+    log_level: str = _of("info", "debug, info, warning or error.")
+    log_format: str = _of("auto", "'json', 'text', or 'auto' for text on a terminal.")
+    otlp_endpoint: str = _of(
+        "",
+        "Send OpenTelemetry spans to this OTLP/HTTP endpoint (needs the [telemetry] extra).",
+        "ALMANAC_OTLP_ENDPOINT",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+    )
+
+    # The external knowledge surface, by the names its document gives
+    external_enabled: bool = _of(False, "Serve the external knowledge surface.", _EXTERNAL + "ENABLED")
+    external_rate_limit_enabled: bool = _of(
+        True, "Enables external MCP transport rate limiting.", _EXTERNAL + "RATE_LIMIT_ENABLED"
+    )
+    external_rate_limit_requests: int = _of(120, "Requests allowed per window.", _EXTERNAL + "RATE_LIMIT_REQUESTS")
+    external_rate_limit_window_seconds: int = _of(
+        60, "Rate limit window in seconds.", _EXTERNAL + "RATE_LIMIT_WINDOW_SECONDS"
+    )
+    external_search_rate_limit_enabled: bool = _of(
+        True, "Enables search tool rate limiting.", _EXTERNAL + "SEARCH_RATE_LIMIT_ENABLED"
+    )
+    external_search_rate_limit_requests: int = _of(
+        30, "Search requests allowed per window.", _EXTERNAL + "SEARCH_RATE_LIMIT_REQUESTS"
+    )
+    external_search_rate_limit_window_seconds: int = _of(
+        60, "Search rate limit window in seconds.", _EXTERNAL + "SEARCH_RATE_LIMIT_WINDOW_SECONDS"
+    )
+    external_download_rate_limit_enabled: bool = _of(
+        True, "Enables document file download rate limiting.", _EXTERNAL + "DOWNLOAD_RATE_LIMIT_ENABLED"
+    )
+    external_download_preauth_ip_rate_limit_requests: int = _of(
+        300,
+        "Download requests allowed per client IP window before token verification.",
+        _EXTERNAL + "DOWNLOAD_PREAUTH_IP_RATE_LIMIT_REQUESTS",
+    )
+    external_download_preauth_ip_rate_limit_window_seconds: int = _of(
+        60,
+        "Client IP rate limit window before token verification.",
+        _EXTERNAL + "DOWNLOAD_PREAUTH_IP_RATE_LIMIT_WINDOW_SECONDS",
+    )
+    external_download_preauth_document_rate_limit_requests: int = _of(
+        60,
+        "Download requests allowed per client IP and document window before token verification.",
+        _EXTERNAL + "DOWNLOAD_PREAUTH_DOCUMENT_RATE_LIMIT_REQUESTS",
+    )
+    external_download_preauth_document_rate_limit_window_seconds: int = _of(
+        60,
+        "Client IP and document rate limit window before token verification.",
+        _EXTERNAL + "DOWNLOAD_PREAUTH_DOCUMENT_RATE_LIMIT_WINDOW_SECONDS",
+    )
+    external_download_rate_limit_requests: int = _of(
+        20,
+        "Download requests allowed per window after token verification.",
+        _EXTERNAL + "DOWNLOAD_RATE_LIMIT_REQUESTS",
+    )
+    external_download_rate_limit_window_seconds: int = _of(
+        60,
+        "Download rate limit window after token verification.",
+        _EXTERNAL + "DOWNLOAD_RATE_LIMIT_WINDOW_SECONDS",
+    )
+
+    @property
+    def store_url(self) -> str:
+        """Where the data is: what was chosen, or SQLite in the home folder."""
+        return self.database_url or f"sqlite:///{(self.home / 'almanac.db').absolute()}"
+
+    @property
+    def on_sqlite(self) -> bool:
+        """Whether this is the embedded default."""
+        return self.store_url.startswith("sqlite:")
+
+    @property
+    def is_public(self) -> bool:
+        """Whether anyone beyond this machine can reach the door."""
+        return self.host not in LOOPBACK
+
+    @property
+    def url(self) -> str:
+        """Where callers find the server."""
+        if self.public_url:
+            return self.public_url.rstrip("/")
+        name = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104 - compared, not bound
+        return f"http://{f'[{name}]' if ':' in name else name}:{self.port}"
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "rate_limit_strategy": ("fixed", "moving"),
+    "metrics_access": ("open", "token"),
+    "log_level": ("debug", "info", "warning", "error"),
+    "log_format": ("auto", "json", "text"),
+}
+_AT_LEAST: dict[str, float] = {
+    "port": 0,
+    "workers": 1,
+    "database_pool_size": 1,
+    "max_body_bytes": 1024,
+    "request_deadline_seconds": 0.1,
+    "shutdown_grace_seconds": 0,
+    "rate_limit_calls": 0,
+    "rate_limit_window_seconds": 1,
+    "audit_retention_days": 0,
+    "job_workers": -1,
+    "job_concurrency": 1,
+    "job_lease_seconds": 0.5,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The settings, and where each one came from."""
+
+    settings: Settings
+    sources: dict[str, str]
+
+
+def environment_names(item: "Field[Any]") -> tuple[str, ...]:
+    """The environment variables a setting is read from, first one first."""
+    return item.metadata["env"] or (f"ALMANAC_{item.name.upper()}",)
+
+
+def load(
+    environ: Mapping[str, str],
+    file: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Loaded:
+    """Settings from options, environment, the parsed TOML file and defaults, in that order."""
+    file, options = file or {}, {k: v for k, v in (options or {}).items() if v is not None}
+    _refuse_unknown(file)
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for item in fields(Settings):
+        raw, source = _find(item, environ, file, options)
+        if source != "default":
+            values[item.name] = _parse(item, raw, source)
+        sources[item.name] = source
+    return Loaded(Settings(**values), sources)
+
+
+def shown(item: "Field[Any]", settings: Settings) -> str:
+    """A setting's value as it may be printed: secrets are never shown."""
+    value = getattr(settings, item.name)
+    if item.metadata["secret"]:
+        return "(set)" if value else "(not set)"
+    if isinstance(value, tuple):
+        return ", ".join(cast("tuple[str, ...]", value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _find(
+    item: "Field[Any]", environ: Mapping[str, str], file: Mapping[str, Any], options: Mapping[str, Any]
+) -> tuple[Any, str]:
+    if item.name in options:
+        return options[item.name], "option"
+    for name in environment_names(item):
+        if environ.get(name, "") != "":
+            return environ[name], f"environment {name}"
+    if item.name in file:
+        return file[item.name], "file"
+    return None, "default"
+
+
+def _parse(item: "Field[Any]", raw: Any, source: str) -> Any:
+    try:
+        value = _PARSERS[cast("type | types.GenericAlias", item.type)](raw)
+    except ValueError as error:
+        raise BadSetting(f"{item.name} (from {source}) {error}.") from None
+    choices = _CHOICES.get(item.name)
+    if choices and value not in choices:
+        raise BadSetting(f"{item.name} (from {source}) must be one of: {', '.join(choices)}.")
+    if item.name in _AT_LEAST and value < _AT_LEAST[item.name]:
+        raise BadSetting(f"{item.name} (from {source}) must be at least {_AT_LEAST[item.name]:g}.")
+    if item.name == "api_prefix" and value and (not value.startswith("/") or value.endswith("/")):
+        raise BadSetting(f"api_prefix (from {source}) must start with / and not end with it, such as /api.")
+    return value
+
+
+def _refuse_unknown(file: Mapping[str, Any]) -> None:
+    known = [item.name for item in fields(Settings)]
+    for name in file:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise BadSetting(f"The settings file has an unknown entry {name!r}.{hint}")
+
+
+def _to_bool(raw: Any) -> bool:
+    text = str(raw).strip().lower()
+    if text in ("1", "true", "yes", "on"):
+        return True
+    if text in ("0", "false", "no", "off"):
+        return False
+    raise ValueError("must be true or false")
+
+
+def _to_int(raw: Any) -> int:
+    try:
+        return int(str(raw).strip())
+    except ValueError:
+        raise ValueError("must be a whole number") from None
+
+
+def _to_float(raw: Any) -> float:
+    try:
+        value = float(str(raw).strip())
+    except ValueError:
+        raise ValueError("must be a number") from None
+    if not value < 1e9:  # also refuses nan
+        raise ValueError("must be a finite number")
+    return value
+
+
+def _to_names(raw: Any) -> tuple[str, ...]:
+    parts = cast("list[Any]", raw) if isinstance(raw, list | tuple) else str(raw).strip().strip("[]").split(",")
+    return tuple(p for p in (str(part).strip().strip("\"'") for part in parts) if p)
+
+
+def _to_path(raw: Any) -> Path:
+    return Path(str(raw)).expanduser()
+
+
+_PARSERS: dict[Any, Callable[[Any], Any]] = {
+    bool: _to_bool,
+    int: _to_int,
+    float: _to_float,
+    str: lambda raw: str(raw).strip(),
+    Path: _to_path,
+    tuple[str, ...]: _to_names,
+}

@@ -1,0 +1,326 @@
+"""PostgreSQL through asyncpg: the scale-out choice, shared by any number of processes."""
+
+import asyncio
+import hashlib
+import random
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from types import TracebackType
+from typing import Any, Protocol, TypeVar, cast
+
+import asyncpg  # pyright: ignore[reportMissingTypeStubs]
+
+from almanac.core.database import Row, Transaction, Value
+from almanac.db.errors import Conflict, DatabaseError, DatabaseFull, DatabaseUnavailable, StatementRejected
+
+T = TypeVar("T")
+
+ATTEMPTS = 5
+BACKOFF_SECONDS = 0.01
+CONNECT_SECONDS = 10
+READ_SECONDS = 30.0
+LONG_SECONDS = 600.0  # scans, and statements of a transaction: a migration may build an index
+
+_SESSION = {"application_name": "almanac"}
+_KEY_COLUMNS = re.compile(r"^Key \((.+?)\)=")
+_GONE = re.compile("clos|released back")  # asyncpg tells a lost connection from misuse by its words only
+_DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+_COLLISIONS = (
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.InvalidCachedStatementError,  # another process migrated under our prepared statements
+    asyncpg.OutdatedSchemaCacheError,
+)
+_LOSSES = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.InternalClientError,  # what asyncpg says where the server hung up on an idle connection
+    ConnectionError,
+)
+_ABSENCES = (
+    asyncpg.OperatorInterventionError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    OSError,
+)
+
+
+class _Connection(Protocol):
+    """As much of asyncpg's connection as we use; it ships without types."""
+
+    async def fetch(self, sql: str, *args: Value, timeout: float | None = None) -> list[Row]: ...
+    async def fetchrow(self, sql: str, *args: Value, timeout: float | None = None) -> Row | None: ...
+    async def execute(self, sql: str, *args: Value, timeout: float | None = None) -> str: ...
+    async def executemany(self, sql: str, rows: Sequence[Sequence[Value]], *, timeout: float | None = None) -> None: ...
+    def transaction(self) -> "_DriverTransaction": ...
+    async def close(self) -> None: ...
+    def terminate(self) -> None: ...
+
+
+class _DriverTransaction(Protocol):
+    async def start(self) -> None: ...
+    async def commit(self) -> None: ...
+    async def rollback(self) -> None: ...
+
+
+class _Pool(Protocol):
+    def acquire(self, *, timeout: float | None = None) -> AbstractAsyncContextManager[_Connection]: ...
+    def get_size(self) -> int: ...
+    def get_idle_size(self) -> int: ...
+    async def close(self) -> None: ...
+
+
+class _Again(DatabaseUnavailable):
+    """Nothing was done, and running the same once more may work: as after a connection that was lost."""
+
+
+class _Collision(_Again):
+    """Another transaction was in the way; the connection is sound."""
+
+
+class PostgresDatabase:
+    """A pool of connections to one database. Create it with `open`, not directly."""
+
+    dialect = "postgres"
+
+    def __init__(self, url: str, pool: _Pool) -> None:
+        self._url = url
+        self._pool = pool
+        self._waiting = 0
+
+    @classmethod
+    async def open(cls, url: str, size: int = 10) -> "PostgresDatabase":
+        with _translating:
+            pool: Any = await asyncpg.create_pool(  # pyright: ignore[reportUnknownMemberType]
+                url,
+                min_size=1,
+                max_size=size,
+                timeout=CONNECT_SECONDS,
+                server_settings=_SESSION,
+                reset=_keep,
+            )
+        return cls(url, cast(_Pool, pool))
+
+    async def fetch(self, sql: str, *args: Value) -> list[Row]:
+        return await self._ask(lambda connection: connection.fetch(sql, *args, timeout=READ_SECONDS))
+
+    async def fetch_one(self, sql: str, *args: Value) -> Row | None:
+        return await self._ask(lambda connection: connection.fetchrow(sql, *args, timeout=READ_SECONDS))
+
+    async def scan(self, sql: str, *args: Value) -> list[Row]:
+        return await self._ask(lambda connection: connection.fetch(sql, *args, timeout=LONG_SECONDS))
+
+    async def write(self, body: Callable[[Transaction], Awaitable[T]]) -> T:
+        self._waiting += 1
+        try:
+            return await _insist(lambda: self._transact(body))
+        finally:
+            self._waiting -= 1
+
+    @asynccontextmanager
+    async def exclusive(self, name: str) -> AsyncGenerator[None]:
+        # A connection of its own: one from the pool would be missing inside, and its loss must drop the lock.
+        with _translating:
+            connection = cast(
+                _Connection,
+                await asyncpg.connect(self._url, timeout=CONNECT_SECONDS, server_settings=_SESSION),  # pyright: ignore[reportUnknownMemberType]
+            )
+        try:
+            with _translating:
+                await connection.execute("SELECT pg_advisory_lock($1)", _lock_number(name))
+            yield
+        finally:
+            await connection.close()
+
+    async def pool(self) -> dict[str, int]:
+        return {
+            "open": self._pool.get_size(),
+            "idle": self._pool.get_idle_size(),
+            "waiting": self._waiting,
+        }
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def _ask(self, query: Callable[[_Connection], Awaitable[T]]) -> T:
+        async def ask() -> T:
+            async with self._borrow() as connection:
+                with _translating:
+                    return await query(connection)
+
+        return await _insist(ask)
+
+    async def _transact(self, body: Callable[[Transaction], Awaitable[T]]) -> T:
+        async with self._borrow() as connection:
+            return await _run_body(connection, body)
+
+    @asynccontextmanager
+    async def _borrow(self) -> AsyncGenerator[_Connection]:
+        borrowed = self._pool.acquire(timeout=CONNECT_SECONDS)
+        with _translating:
+            connection = await borrowed.__aenter__()
+        try:
+            yield connection
+        except DatabaseUnavailable as error:
+            if not isinstance(error, _Collision):
+                _discard(connection)
+            raise
+        finally:
+            with suppress(*_DRIVER_ERRORS):  # the pool drops a connection it cannot take back; a commit stands
+                await borrowed.__aexit__(None, None, None)
+
+
+class _Transaction:
+    """One body's transaction. It remembers a failed statement: PostgreSQL would turn its COMMIT into a silent
+    ROLLBACK, and a body that caught the error would be told that all is well."""
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+        self.failure: DatabaseError | None = None
+
+    async def fetch(self, sql: str, *args: Value) -> list[Row]:
+        return await self._run(lambda: self._connection.fetch(sql, *args, timeout=LONG_SECONDS))
+
+    async def fetch_one(self, sql: str, *args: Value) -> Row | None:
+        return await self._run(lambda: self._connection.fetchrow(sql, *args, timeout=LONG_SECONDS))
+
+    async def execute(self, sql: str, *args: Value) -> int:
+        status = await self._run(lambda: self._connection.execute(sql, *args, timeout=LONG_SECONDS))
+        count = status.rpartition(" ")[2]
+        return int(count) if count.isdigit() else 0
+
+    async def execute_many(self, sql: str, rows: Sequence[Sequence[Value]]) -> None:
+        await self._run(lambda: self._connection.executemany(sql, rows, timeout=LONG_SECONDS))
+
+    async def _run(self, statement: Callable[[], Awaitable[T]]) -> T:
+        try:
+            with _translating:
+                return await statement()
+        except DatabaseError as error:
+            self.failure = self.failure or error
+            raise
+
+
+async def _insist(action: Callable[[], Awaitable[T]]) -> T:
+    """Again after a collision or a lost connection, a few times. After a restart of the server every connection in
+    the pool is dead; the pauses let the pool notice."""
+    for attempt in range(1, ATTEMPTS):
+        try:
+            return await action()
+        except _Again:
+            await asyncio.sleep(random.uniform(0, BACKOFF_SECONDS * 2**attempt))  # noqa: S311
+    return await action()
+
+
+async def _run_body(connection: _Connection, body: Callable[[Transaction], Awaitable[T]]) -> T:
+    with _translating:
+        outer = connection.transaction()
+        await outer.start()
+    inner = _Transaction(connection)
+    try:
+        result = await body(inner)
+        if inner.failure is not None:
+            raise inner.failure
+    except BaseException:
+        await _roll_back(outer)
+        raise
+    await _commit(outer)
+    return result
+
+
+async def _roll_back(transaction: _DriverTransaction) -> None:
+    # If this fails the connection is gone, and the transaction with it; the first error is the one to report.
+    with suppress(*_DRIVER_ERRORS):
+        await transaction.rollback()
+
+
+async def _commit(transaction: _DriverTransaction) -> None:
+    try:
+        await transaction.commit()
+    except _DRIVER_ERRORS as error:
+        if isinstance(error, _COLLISIONS):
+            raise _Collision(_headline(error)) from None
+        problem = _translate(error)
+        if isinstance(problem, _Again):  # not to be run again: the server may have committed before it fell silent
+            problem = DatabaseUnavailable("the connection was lost during a commit; it may or may not have happened")
+        raise problem from None
+
+
+def _discard(connection: _Connection) -> None:
+    """Keep a connection that failed out of the pool, which takes it for sound until its socket closes."""
+    with suppress(*_DRIVER_ERRORS):
+        connection.terminate()
+
+
+async def _keep(connection: object) -> None:
+    """Nothing to reset: we change no session state, and asyncpg's default costs a round trip per release."""
+
+
+def _lock_number(name: str) -> int:
+    digest = hashlib.sha256(f"almanac:{name}".encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
+class _Translating:
+    """`with _translating:` around calls of the driver, so that only our own errors leave this file."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, _DRIVER_ERRORS):
+            raise _translate(error) from None
+
+
+_translating = _Translating()
+
+
+def _translate(error: BaseException) -> DatabaseError:
+    if isinstance(error, asyncpg.InterfaceError):
+        return _translate_interface(error)
+    if isinstance(error, asyncpg.IntegrityConstraintViolationError):
+        return _translate_integrity(error)
+    text = _headline(error)
+    if isinstance(error, _COLLISIONS):
+        return _Collision(text)
+    if isinstance(error, _LOSSES):
+        return _Again(text)
+    if isinstance(error, asyncpg.DiskFullError | asyncpg.ReadOnlySQLTransactionError):
+        return DatabaseFull(text)
+    if isinstance(error, _ABSENCES):
+        return DatabaseUnavailable(text)
+    return StatementRejected(text)
+
+
+def _headline(error: BaseException) -> str:
+    """The error without its detail, which quotes stored values."""
+    if isinstance(error, asyncpg.DataError):
+        return f"a value cannot be stored ({type(error).__name__})"
+    if isinstance(error, TimeoutError) and not str(error):
+        return "the database did not answer in time"
+    return str(getattr(error, "message", None) or error)
+
+
+def _translate_interface(error: asyncpg.InterfaceError) -> DatabaseError:
+    if isinstance(error, ValueError) and not isinstance(error, asyncpg.ClientConfigurationError):
+        return StatementRejected("a value does not fit the type of its parameter")
+    if _GONE.search(str(error)):
+        return _Again(str(error))
+    return StatementRejected(str(error))
+
+
+def _translate_integrity(error: asyncpg.IntegrityConstraintViolationError) -> DatabaseError:
+    kinds = {"23505": "unique", "23503": "foreign", "23P01": "unique"}
+    said = cast(Any, error)
+    kind = kinds.get(said.sqlstate)
+    if kind is None:
+        return StatementRejected(str(said.message))
+    match = _KEY_COLUMNS.match(said.detail or "")
+    columns = tuple(name.strip() for name in match[1].split(",")) if match else ()
+    return Conflict(kind, table=said.table_name, columns=columns, constraint=said.constraint_name)

@@ -1,0 +1,187 @@
+"""Tokens: opaque, shown once, kept only as a SHA-256.
+
+A token is looked up at every call, in the database and nowhere else, so that a revocation holds from the very
+next call in every process. The lookup is one indexed read.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from almanac.core import clock, scopes
+from almanac.core.call import Actor
+from almanac.core.database import Reader, Row, Transaction
+from almanac.core.errors import BadRequest, NotFound
+from almanac.identity.principals import Principal
+
+PREFIXES = {"user": "wg-", "agent": "ag-", "access": "ak-", "mcp": "mcp-"}
+
+_LONGEST = 200  # no token of ours is longer; a longer one is not worth hashing
+_USED_STEP = clock.MINUTE  # last use is kept to the minute, so that a busy token costs one write a minute
+
+_RESOLVE = """
+SELECT p.id, p.name, p.kind, o.id AS org_id, o.name AS org_name, p.is_admin,
+       t.id AS token_id, t.kind AS token_kind, t.scopes, t.bases, t.tools, t.expires_at
+FROM tokens t JOIN principals p ON p.id = t.principal_id JOIN orgs o ON o.id = p.org_id
+WHERE t.hash = $1 AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > $2) AND p.removed_at IS NULL
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What is known of a token once it has been shown."""
+
+    id: int
+    kind: str
+    hint: str
+    scopes: tuple[str, ...]
+    bases: tuple[int, ...] | None
+    tools: tuple[str, ...] | None
+    created_at: int
+    expires_at: int | None
+    revoked_at: int | None
+    last_used_at: int | None
+
+    @property
+    def state(self) -> str:
+        """active, expired or revoked."""
+        if self.revoked_at is not None:
+            return "revoked"
+        return "expired" if self.expires_at is not None and self.expires_at <= clock.now() else "active"
+
+
+async def issue(
+    tx: Transaction,
+    principal: Principal,
+    *,
+    kind: str | None = None,
+    scope: Iterable[str] = (),
+    bases: Iterable[int] = (),
+    tools: Iterable[str] = (),
+    expires_at: int | None = None,
+) -> tuple[str, int]:
+    """Make a token for someone; the secret itself, never to be seen again, and its id."""
+    kind = kind or principal.kind
+    granted = _granted(principal, kind, frozenset(scope))
+    if expires_at is not None and expires_at <= clock.now():
+        raise BadRequest("A token cannot expire in the past.")
+    secret = PREFIXES[kind] + secrets.token_urlsafe(32)
+    row = await tx.fetch_one(
+        "INSERT INTO tokens (principal_id, kind, hash, hint, scopes, bases, tools, created_at, expires_at)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING id",
+        principal.id,
+        kind,
+        _hash(secret),
+        f"{secret[: len(PREFIXES[kind]) + 4]}…",
+        " ".join(sorted(granted)),
+        _joined(bases),
+        _joined(tools),
+        clock.now(),
+        expires_at,
+    )
+    assert row is not None
+    return secret, row["id"]
+
+
+async def resolve(db: Reader, secret: str) -> Actor | None:
+    """Whoever holds this token, or None if it is unknown, expired, revoked or its holder is gone."""
+    if not secret or len(secret) > _LONGEST:
+        return None
+    row = await db.fetch_one(_RESOLVE, _hash(secret), clock.now())
+    return None if row is None else _actor(*row)
+
+
+async def find(db: Reader, principal: Principal) -> list[Token]:
+    """Someone's tokens, newest first."""
+    rows = await db.fetch("SELECT * FROM tokens WHERE principal_id = $1 ORDER BY id DESC", principal.id)
+    return [_token(row) for row in rows]
+
+
+async def revoke(tx: Transaction, token_id: int) -> None:
+    """Make a token useless from the next call on."""
+    done = await tx.execute(
+        "UPDATE tokens SET revoked_at = $1 WHERE id = $2 AND revoked_at IS NULL", clock.now(), token_id
+    )
+    if not done:
+        raise NotFound(f"There is no active token with id {token_id}.", remedy="See 'almanac token list USER'.")
+
+
+async def note_used(tx: Transaction, used: Iterable[tuple[int, int]]) -> None:
+    """Record when tokens were last used, from pairs of token id and moment."""
+    latest = dict(sorted(used, key=lambda pair: pair[1]))
+    rows = [(at, token_id, at - _USED_STEP) for token_id, at in latest.items()]
+    await tx.execute_many(
+        "UPDATE tokens SET last_used_at = $1 WHERE id = $2 AND (last_used_at IS NULL OR last_used_at < $3)",
+        rows,
+    )
+
+
+def _granted(principal: Principal, kind: str, asked: frozenset[str]) -> frozenset[str]:
+    if kind not in PREFIXES:
+        raise BadRequest(f"There is no token kind {kind!r}.", remedy=f"The kinds are: {', '.join(PREFIXES)}.")
+    if (kind == "user" and principal.kind != "user") or (kind == "agent" and principal.kind != "agent"):
+        raise BadRequest(
+            f"{principal.name!r} is {'a user' if principal.kind == 'user' else 'an agent'}, so it cannot"
+            f" hold a token of kind {kind!r}.",
+            remedy="Leave --kind out, or use access or mcp.",
+        )
+    if not asked:
+        if principal.kind == "agent":
+            return scopes.AGENT_DEFAULT
+        return frozenset(scopes.SCOPES) if principal.is_admin else scopes.EVERYDAY
+    granted = scopes.check(asked)
+    if not principal.is_admin and (excess := granted & scopes.PRIVILEGED):
+        raise BadRequest(
+            f"{principal.name!r} is not an administrator, so their token cannot have the scope"
+            f" {' or '.join(sorted(excess))}.",
+            remedy="Leave it out, or make the user with --admin.",
+        )
+    return granted
+
+
+def _hash(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+def _joined(values: Iterable[int] | Iterable[str]) -> str | None:
+    return " ".join(str(v) for v in values) or None
+
+
+@lru_cache(maxsize=4096)
+def _actor(
+    id: int, name: str, kind: str, org_id: str, org_name: str, is_admin: int,
+    token_id: int, token_kind: str, granted: str, bases: str | None, tools: str | None, expires_at: int | None,
+) -> Actor:  # fmt: skip
+    # Cached by the row itself: a changed row is another key, so this can never answer with what was.
+    held = frozenset(granted.split())
+    return Actor(
+        id=id,
+        name=name,
+        kind=kind,
+        org_id=org_id,
+        org_name=org_name,
+        is_admin=bool(is_admin),
+        token_id=token_id,
+        token_kind=token_kind,
+        scopes=held if is_admin else held - scopes.PRIVILEGED,
+        bases=None if bases is None else frozenset(int(b) for b in bases.split()),
+        tools=None if tools is None else frozenset(tools.split()),
+        expires_at=expires_at,
+    )
+
+
+def _token(row: Row) -> Token:
+    return Token(
+        id=row["id"],
+        kind=row["kind"],
+        hint=row["hint"],
+        scopes=tuple(row["scopes"].split()),
+        bases=None if row["bases"] is None else tuple(int(b) for b in row["bases"].split()),
+        tools=None if row["tools"] is None else tuple(row["tools"].split()),
+        created_at=row["created_at"],
+        expires_at=row["expires_at"],
+        revoked_at=row["revoked_at"],
+        last_used_at=row["last_used_at"],
+    )

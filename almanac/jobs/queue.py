@@ -1,0 +1,233 @@
+"""Jobs: work that outlives the request that caused it.
+
+A job is added in the transaction that needs it, so neither exists without the other. A worker claims it for a
+while (a lease). If the worker dies the lease runs out and another takes the job over, with a higher fence; only
+the holder of the latest fence may finish the job, so whatever a presumed-dead worker brings back is dropped.
+
+    queued ──claim──▶ running ──finish──▶ done
+       ▲                 │ fail, release
+       └─────────────────┤
+                         └─ fail (no attempts left), bury ──▶ dead ──retry──▶ queued
+"""
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from almanac.core import clock
+from almanac.core.database import Database, Reader, Row, Transaction, Value
+
+MAX_ATTEMPTS = 5
+MAX_ERROR = 2_000  # characters kept of an error
+FIRST_RETRY = 5 * clock.SECOND
+LAST_RETRY = clock.HOUR
+
+_COLUMNS = """id, kind, payload, key, state, run_at, attempts, max_attempts, fence, worker, lease_until, error,
+    added_at, finished_at"""
+_SKIP_LOCKED = {"sqlite": "", "postgres": "FOR UPDATE SKIP LOCKED"}  # SQLite's one writer has nobody to skip
+
+_ADD = """
+INSERT INTO jobs (kind, payload, key, state, run_at, attempts, max_attempts, fence, added_at)
+VALUES ($1, $2, $3, 'queued', $4, 0, $5, 0, $6)
+ON CONFLICT (key) WHERE state IN ('queued', 'running') DO UPDATE SET key = excluded.key
+RETURNING id
+"""
+_ANYTHING = """
+SELECT 1 WHERE EXISTS (SELECT 1 FROM jobs WHERE state = 'queued' AND run_at <= $1)
+    OR EXISTS (SELECT 1 FROM jobs WHERE state = 'running' AND lease_until <= $1)
+"""
+_BURY_CRASHED = """
+UPDATE jobs SET state = 'dead', worker = NULL, lease_until = NULL, finished_at = $1,
+    error = 'every worker that tried it stopped before it was done; the last was ' || worker
+WHERE state = 'running' AND lease_until <= $1 AND attempts >= max_attempts
+"""
+# MATERIALIZED: PostgreSQL might otherwise run the subquery, and lock rows, more than once.
+_CLAIM = """
+WITH picked AS MATERIALIZED (
+    SELECT id FROM jobs WHERE {condition} AND kind IN ({kinds}) ORDER BY {order} LIMIT $2 {skip_locked}
+)
+UPDATE jobs SET state = 'running', attempts = attempts + 1, fence = fence + 1, worker = $3, lease_until = $4
+WHERE id IN (SELECT id FROM picked)
+RETURNING {columns}
+"""
+_ABANDONED = {"condition": "state = 'running' AND lease_until <= $1", "order": "lease_until, id"}
+_QUEUED = {"condition": "state = 'queued' AND run_at <= $1", "order": "run_at, id"}
+
+_HELD = "WHERE id = $1 AND fence = $2 AND state = 'running'"
+_EXTEND = f"UPDATE jobs SET lease_until = $3 {_HELD}"  # noqa: S608 a constant
+_FINISH = f"UPDATE jobs SET state = 'done', lease_until = NULL, error = NULL, finished_at = $3 {_HELD}"  # noqa: S608
+_REQUEUE = f"UPDATE jobs SET state = 'queued', worker = NULL, lease_until = NULL, run_at = $3, error = $4 {_HELD}"  # noqa: S608
+_BURY = f"UPDATE jobs SET state = 'dead', worker = NULL, lease_until = NULL, finished_at = $3, error = $4 {_HELD}"  # noqa: S608
+_RELEASE = f"""
+UPDATE jobs SET state = 'queued', worker = NULL, lease_until = NULL, attempts = attempts - 1 {_HELD}
+"""  # noqa: S608
+_RETRY = """
+UPDATE jobs SET state = 'queued', attempts = 0, run_at = $2, finished_at = NULL
+WHERE id = $1 AND state = 'dead'
+    AND NOT EXISTS (SELECT 1 FROM jobs other WHERE other.key = jobs.key AND other.state IN ('queued', 'running'))
+"""
+_COUNT = """
+SELECT (SELECT count(*) FROM jobs WHERE state = 'queued') AS queued,
+    (SELECT count(*) FROM jobs WHERE state = 'running') AS running,
+    (SELECT count(*) FROM jobs WHERE state = 'dead') AS dead
+"""
+# The state is written out, not a parameter, because only then do the partial indexes apply.
+_FIND = {
+    "queued": f"SELECT {_COLUMNS} FROM jobs WHERE state = 'queued' ORDER BY run_at, id LIMIT $1",  # noqa: S608
+    "running": f"SELECT {_COLUMNS} FROM jobs WHERE state = 'running' ORDER BY lease_until, id LIMIT $1",  # noqa: S608
+    "dead": f"SELECT {_COLUMNS} FROM jobs WHERE state = 'dead' ORDER BY finished_at DESC, id DESC LIMIT $1",  # noqa: S608
+    "done": f"SELECT {_COLUMNS} FROM jobs WHERE state = 'done' ORDER BY finished_at DESC, id DESC LIMIT $1",  # noqa: S608
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One piece of work, as it was when it was read or claimed."""
+
+    id: int
+    kind: str
+    payload: dict[str, Any]
+    key: str | None
+    state: str
+    run_at: int
+    attempts: int
+    max_attempts: int
+    fence: int
+    worker: str | None
+    lease_until: int | None
+    error: str | None
+    added_at: int
+    finished_at: int | None
+
+
+async def add(
+    tx: Transaction,
+    kind: str,
+    payload: dict[str, Any],
+    *,
+    run_at: int | None = None,
+    key: str | None = None,
+    max_attempts: int = MAX_ATTEMPTS,
+) -> int:
+    """Queue a job; its id. With a `key` that an unfinished job has, nothing is added and that job's id returned.
+
+    An unfinished job may be running already, and may have read what you are about to change. Where that matters,
+    put a version in the key.
+    """
+    now = clock.now()
+    text = json.dumps(payload, separators=(",", ":"), allow_nan=False)
+    row = await tx.fetch_one(_ADD, kind, text, key, now if run_at is None else run_at, max_attempts, now)
+    assert row is not None
+    return row["id"]
+
+
+async def claim(
+    db: Database, worker: str, kinds: Sequence[str], *, limit: int, lease: int, now: int | None = None
+) -> list[Job]:
+    """Take up to `limit` jobs that are due, those of dead workers first, for `lease` microseconds."""
+    now = clock.now() if now is None else now
+    if not kinds or limit < 1 or await db.fetch_one(_ANYTHING, now) is None:
+        return []  # an idle worker only reads
+
+    async def take(tx: Transaction) -> list[Job]:
+        await tx.execute(_BURY_CRASHED, now)
+        taken: list[Job] = []
+        for where in (_ABANDONED, _QUEUED):
+            sql = _claim_sql(db.dialect, len(kinds), where)
+            rows = await tx.fetch(sql, now, limit - len(taken), worker, now + lease, *kinds)
+            taken += sorted(map(_job, rows), key=lambda job: (job.run_at, job.id))
+        return taken
+
+    return await db.write(take)
+
+
+async def extend(db: Database, jobs: Sequence[Job], lease: int, *, now: int | None = None) -> list[Job]:
+    """Hold on to jobs for another `lease` microseconds; returns those that are still ours."""
+    until = (clock.now() if now is None else now) + lease
+    return await _update_held(db, jobs, _EXTEND, until)
+
+
+async def finish(tx: Transaction, job: Job, *, now: int | None = None) -> bool:
+    """Mark a job done, in the transaction that holds its effect. False: it is no longer ours; drop the effect."""
+    return await tx.execute(_FINISH, job.id, job.fence, clock.now() if now is None else now) == 1
+
+
+async def fail(db: Database, job: Job, error: str, retry_in: int | None = None, *, now: int | None = None) -> bool:
+    """Try again later, or give up if that was the last attempt. False: the job is no longer ours."""
+    if job.attempts >= job.max_attempts:
+        return await bury(db, job, error, now=now)
+    wait = backoff(job.attempts) if retry_in is None else retry_in
+    again_at = (clock.now() if now is None else now) + wait
+    return bool(await _update_held(db, [job], _REQUEUE, again_at, _shorten(error)))
+
+
+async def bury(db: Database, job: Job, error: str, *, now: int | None = None) -> bool:
+    """Give up on a job and keep it for an operator. False: the job is no longer ours."""
+    at = clock.now() if now is None else now
+    return bool(await _update_held(db, [job], _BURY, at, _shorten(error)))
+
+
+async def release(db: Database, jobs: Sequence[Job]) -> list[Job]:
+    """Put jobs back as if they had not been claimed, for a worker that stops; returns those put back."""
+    return await _update_held(db, jobs, _RELEASE)
+
+
+async def retry(db: Database, id: int, *, now: int | None = None) -> bool:
+    """Queue a dead job afresh. False: it is not dead, or an unfinished job has its key."""
+    at = clock.now() if now is None else now
+    return await db.write(lambda tx: tx.execute(_RETRY, id, at)) == 1
+
+
+async def get(db: Reader, id: int) -> Job | None:
+    row = await db.fetch_one(f"SELECT {_COLUMNS} FROM jobs WHERE id = $1", id)  # noqa: S608
+    return None if row is None else _job(row)
+
+
+async def find(db: Database, state: str, limit: int = 100) -> list[Job]:
+    """Jobs in one state: those waiting in the order they will run, finished ones newest first."""
+    return [_job(row) for row in await db.scan(_FIND[state], limit)]
+
+
+async def counts(db: Database) -> dict[str, int]:
+    """How many jobs are queued, running and dead."""
+    row = (await db.scan(_COUNT))[0]
+    return {state: row[state] for state in ("queued", "running", "dead")}
+
+
+async def prune(tx: Transaction, before: int) -> int:
+    """Forget jobs done before a moment; how many. Dead ones stay until somebody has seen to them."""
+    return await tx.execute("DELETE FROM jobs WHERE state = 'done' AND finished_at < $1", before)
+
+
+def backoff(attempts: int) -> int:
+    """How long to wait after so many attempts: doubling, and spread, so that failures do not return as a herd."""
+    wait = min(FIRST_RETRY * 2 ** min(attempts - 1, 20), LAST_RETRY)
+    return int(wait * random.uniform(0.5, 1.5))  # noqa: S311
+
+
+def _claim_sql(dialect: str, kinds: int, where: dict[str, str]) -> str:
+    names = ", ".join(f"${number}" for number in range(5, 5 + kinds))
+    return _CLAIM.format(kinds=names, skip_locked=_SKIP_LOCKED[dialect], columns=_COLUMNS, **where)
+
+
+async def _update_held(db: Database, jobs: Sequence[Job], sql: str, *args: Value) -> list[Job]:
+    if not jobs:
+        return []
+
+    async def update(tx: Transaction) -> list[Job]:
+        ordered = sorted(jobs, key=lambda job: job.id)  # one order for everybody: no deadlocks
+        return [job for job in ordered if await tx.execute(sql, job.id, job.fence, *args)]
+
+    return await db.write(update)
+
+
+def _shorten(error: str) -> str:
+    """Fit for a column: PostgreSQL stores neither NUL nor half a surrogate pair."""
+    return error[:MAX_ERROR].replace("\x00", "�").encode("utf-8", "replace").decode()
+
+
+def _job(row: Row) -> Job:
+    values = {name: row[name] for name in Job.__dataclass_fields__}
+    return Job(**{**values, "payload": json.loads(values["payload"])})

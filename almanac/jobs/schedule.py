@@ -1,0 +1,127 @@
+"""Schedules: jobs that the clock adds.
+
+Any number of processes may call `tick` as often as they like. The row of each schedule holds the moment it is next
+due, and whoever moves that moment on adds the job, in one transaction; `schedule_runs` keeps what was added, unique
+by `(schedule, due_at)`. Runs missed while nothing was running become one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+
+from almanac.core import clock
+from almanac.core.database import Database, Transaction
+from almanac.jobs import queue
+
+_MOVE = "UPDATE schedules SET next_at = $3 WHERE name = $1 AND rule = $2 AND next_at = $4"
+_RECORD = "INSERT INTO schedule_runs (schedule, due_at, job_id) VALUES ($1, $2, $3)"
+_REGISTER = """
+INSERT INTO schedules (name, rule, next_at) VALUES ($1, $2, $3)
+ON CONFLICT (name) DO UPDATE SET rule = excluded.rule, next_at = excluded.next_at
+WHERE schedules.rule <> excluded.rule
+"""
+
+
+@dataclass(frozen=True)
+class Cron:
+    """A cron line in a place's own time: `Cron("30 7 * * MON-FRI", "Europe/London")`.
+
+    A time that the clocks skip in spring runs right after the gap; one that they repeat in autumn runs once,
+    unless the line is for every hour.
+    """
+
+    line: str
+    timezone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        try:
+            self.after(0)
+        except (CronSimError, StopIteration) as error:
+            raise ValueError(f"{self.line!r} is not a cron line; write five fields, such as '30 7 * * *'") from error
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise ValueError(f"{self.timezone!r} is not a time zone; write one such as Europe/London") from error
+
+    @property
+    def text(self) -> str:
+        return f"cron {self.line} {self.timezone}"
+
+    def after(self, moment: int) -> int:
+        """The first due moment later than this one."""
+        start = datetime.fromtimestamp(moment // clock.SECOND, ZoneInfo(self.timezone))
+        times = CronSim(self.line, start)
+        due = _microseconds(next(times))
+        while due <= moment:
+            due = _microseconds(next(times))
+        return due
+
+
+@dataclass(frozen=True)
+class Every:
+    """Every so many seconds, counted from 1970, so that a restart does not shift them."""
+
+    seconds: int
+
+    def __post_init__(self) -> None:
+        if self.seconds < 1:
+            raise ValueError("a schedule runs at most once a second; give a whole number of seconds from 1")
+
+    @property
+    def text(self) -> str:
+        return f"every {self.seconds}"
+
+    def after(self, moment: int) -> int:
+        """The first due moment later than this one."""
+        step = self.seconds * clock.SECOND
+        return (moment // step + 1) * step
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Add a job of this kind whenever the rule says."""
+
+    name: str
+    kind: str
+    rule: Cron | Every
+    payload: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+async def tick(db: Database, schedules: Sequence[Schedule], now: int | None = None) -> list[int]:
+    """Add the jobs that are due and that nobody has added; their ids. A new schedule starts with its next moment."""
+    now = clock.now() if now is None else now
+    rows = await db.fetch("SELECT name, rule, next_at FROM schedules") if schedules else []
+    known = {row["name"]: (row["rule"], row["next_at"]) for row in rows}
+    fresh = [each for each in schedules if known.get(each.name, ("", 0))[0] != each.rule.text]
+    settled = [each for each in schedules if known.get(each.name, ("", 0))[0] == each.rule.text]
+    due = [each for each in settled if known[each.name][1] <= now]
+    if not fresh and not due:
+        return []  # nearly always, and then this only reads
+
+    async def enter(tx: Transaction) -> list[int]:
+        for schedule in fresh:
+            await tx.execute(_REGISTER, schedule.name, schedule.rule.text, schedule.rule.after(now))
+        added = [await _run(tx, schedule, known[schedule.name][1], now) for schedule in due]
+        return [id for id in added if id is not None]
+
+    return await db.write(enter)
+
+
+async def prune(tx: Transaction, before: int) -> int:
+    """Forget runs that were due before a moment; how many."""
+    return await tx.execute("DELETE FROM schedule_runs WHERE due_at < $1", before)
+
+
+async def _run(tx: Transaction, schedule: Schedule, due_at: int, now: int) -> int | None:
+    following = schedule.rule.after(now)
+    if not await tx.execute(_MOVE, schedule.name, schedule.rule.text, following, due_at):
+        return None  # another process was here first
+    id = await queue.add(tx, schedule.kind, schedule.payload, run_at=due_at)
+    await tx.execute(_RECORD, schedule.name, due_at, id)
+    return id
+
+
+def _microseconds(moment: datetime) -> int:
+    return int(moment.timestamp()) * clock.SECOND

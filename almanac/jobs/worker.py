@@ -1,0 +1,191 @@
+"""The worker: claims jobs, runs their handlers, and stores what they did exactly once.
+
+A handler does the slow part and returns its effect, a function of a transaction. The worker runs the effect in the
+very transaction that marks the job done, and only if the job is still its own. So a job's effect happens once,
+however many workers ran the handler.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+import structlog
+
+from almanac.core import clock
+from almanac.core.database import Database, Transaction
+from almanac.db.errors import DatabaseError, DatabaseFull, DatabaseUnavailable
+from almanac.jobs import queue, schedule
+from almanac.jobs.queue import Job
+from almanac.jobs.schedule import Schedule
+
+Effect = Callable[[Transaction], Awaitable[None]]
+Handler = Callable[[Job], Awaitable[Effect | None]]
+T = TypeVar("T")
+
+MAX_PAUSE = 30 * clock.SECOND  # between attempts to reach a database that is away
+
+_log = structlog.stdlib.get_logger("almanac.jobs")
+
+
+class Permanent(Exception):
+    """Raised by a handler where trying again cannot help; the job is dead at once."""
+
+
+class Worker:
+    """Runs up to `concurrency` jobs at a time. Lengths of time are in microseconds, as everywhere.
+
+    Handlers share the event loop with the heartbeat that keeps their leases. One that computes for longer than a
+    third of a lease has to do so in another thread or process.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        handlers: Mapping[str, Handler],
+        *,
+        schedules: Sequence[Schedule] = (),
+        concurrency: int = 4,
+        lease: int = clock.MINUTE,
+        poll: int = clock.SECOND // 2,
+        grace: int = 20 * clock.SECOND,
+        name: str | None = None,
+    ) -> None:
+        self.name = name or f"{socket.gethostname()}:{os.getpid()}"
+        self._db = db
+        self._handlers = handlers
+        self._kinds = sorted(handlers)
+        self._schedules = schedules
+        self._concurrency = concurrency
+        self._lease = lease
+        self._poll = poll
+        self._grace = grace
+        self._running: dict[asyncio.Task[None], Job] = {}
+        self._wake = asyncio.Event()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until `stop` is set; then let running jobs finish, and give back those that take too long."""
+        async with asyncio.TaskGroup() as group:
+            chores = [
+                group.create_task(self._repeat(self._extend, self._lease // 3)),
+                group.create_task(self._repeat(self._tick, clock.SECOND)),
+                group.create_task(self._wake_on(stop)),
+            ]
+            try:
+                await self._claim_until(stop)
+                if self._running:
+                    await asyncio.wait(self._running, timeout=self._grace / clock.SECOND)
+            finally:
+                await self._give_back()
+                for chore in chores:
+                    chore.cancel()
+
+    async def _claim_until(self, stop: asyncio.Event) -> None:
+        pause = self._poll
+        while not stop.is_set():
+            self._wake.clear()
+            try:
+                await self._fill()
+                pause = self._poll
+            except DatabaseError as error:
+                _log.warning("cannot claim jobs", error=str(error), retry_in_s=pause / clock.SECOND)
+                pause = min(pause * 2, MAX_PAUSE)
+            await self._rest(pause)
+
+    async def _fill(self) -> None:
+        free = self._concurrency - len(self._running)
+        for job in await queue.claim(self._db, self.name, self._kinds, limit=free, lease=self._lease):
+            task = asyncio.create_task(self._work(job), name=f"job {job.id}")
+            self._running[task] = job
+            task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        job = self._running.pop(task)
+        self._wake.set()
+        if not task.cancelled() and (error := task.exception()):
+            _log.error("job left to its lease", job=job.id, kind=job.kind, error=_describe(error))
+
+    async def _rest(self, length: int) -> None:
+        """Until something changes here, or it is time to look again."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(length / clock.SECOND):
+                await self._wake.wait()
+
+    async def _wake_on(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._wake.set()
+
+    async def _work(self, job: Job) -> None:
+        log = _log.bind(job=job.id, kind=job.kind, attempt=job.attempts)
+        try:
+            effect = await self._handlers[job.kind](job)
+            if not await self._insist(lambda: self._settle(job, effect), DatabaseUnavailable):
+                log.warning("job was taken over; its result is dropped")
+            return
+        except Permanent as error:
+            log.error("job failed for good", error=_describe(error))
+            give_up, reason = queue.bury, _describe(error)
+        except Exception as error:
+            log.warning("job failed", error=_describe(error), exc_info=True)
+            give_up, reason = queue.fail, _describe(error)
+        await self._insist(lambda: give_up(self._db, job, reason), DatabaseUnavailable, DatabaseFull)
+
+    async def _settle(self, job: Job, effect: Effect | None) -> bool:
+        async def settle(tx: Transaction) -> bool:
+            if not await queue.finish(tx, job):
+                return False
+            if effect is not None:
+                await effect(tx)
+            return True
+
+        return await self._db.write(settle)
+
+    async def _insist(self, action: Callable[[], Awaitable[T]], *absences: type[DatabaseError]) -> T:
+        """Through an outage: the work is done, and only the database is missing. The fence makes repeating safe."""
+        pause = self._poll
+        while True:
+            try:
+                return await action()
+            except absences as error:
+                _log.warning("cannot store a job's outcome", error=str(error), retry_in_s=pause / clock.SECOND)
+            await asyncio.sleep(pause / clock.SECOND)
+            pause = min(pause * 2, MAX_PAUSE)
+
+    async def _repeat(self, chore: Callable[[], Awaitable[None]], every: int) -> None:
+        while True:
+            try:
+                await chore()
+            except DatabaseError as error:
+                _log.warning("worker chore failed", chore=chore.__name__.strip("_"), error=str(error))
+            await asyncio.sleep(every / clock.SECOND)
+
+    async def _tick(self) -> None:
+        if await schedule.tick(self._db, self._schedules):
+            self._wake.set()
+
+    async def _extend(self) -> None:
+        before = dict(self._running)
+        kept = await queue.extend(self._db, list(before.values()), self._lease)
+        held = {(job.id, job.fence) for job in kept}  # we may have taken over a job from ourselves
+        for task, job in before.items():
+            if (job.id, job.fence) not in held and not task.done():
+                _log.warning("lease lost; the job is cancelled here", job=job.id, kind=job.kind)
+                task.cancel()
+
+    async def _give_back(self) -> None:
+        """Cancel what still runs and return its leases, so that another worker need not wait for them to end."""
+        left = dict(self._running)
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left)
+        try:
+            await queue.release(self._db, list(left.values()))
+        except DatabaseError as error:
+            _log.warning("cannot return leases; they will run out", error=str(error))
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[: queue.MAX_ERROR]

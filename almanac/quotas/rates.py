@@ -1,0 +1,172 @@
+"""Rate limits: how often someone may do something.
+
+The seam is where hits are counted: in this process's memory, or in Redis, by the `limits` library, when several
+processes share the limits. One that cannot count refuses: an uncounted call is never let through.
+
+`limits` can count in memory too, but at 20 to 1,200 µs a hit (docs/decisions/0003-counting-in-memory.md), so that
+side of the seam is ours. A test holds the two to the same answers.
+"""
+
+import time
+from collections import deque
+from typing import NamedTuple, Protocol
+
+from limits import RateLimitItemPerSecond
+from limits.aio.storage import RedisStorage
+from limits.aio.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
+from limits.errors import StorageError
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from almanac.core.errors import RateLimited, RateLimitUnavailable
+
+_SWEEP_EVERY = 4096  # hits between two looks for keys whose window is over
+
+
+class Rule(NamedTuple):
+    """So many hits in so many seconds. No limit where either is zero."""
+
+    name: str
+    calls: int
+    seconds: int
+    strategy: str = "fixed"  # the window begins with its first hit, or "moving": the last so many seconds
+
+    @property
+    def is_on(self) -> bool:
+        """Whether this limits anything."""
+        return self.calls > 0 and self.seconds > 0
+
+
+class Left(NamedTuple):
+    """What remains of a limit, and when (seconds since 1970) more of it comes back."""
+
+    remaining: int
+    resets_at: float
+
+
+class Rates(Protocol):
+    """Counts hits against rules."""
+
+    async def hit(self, rule: Rule, key: str) -> None:
+        """Count one, or refuse: RateLimited over the limit, RateLimitUnavailable if it cannot be counted."""
+        ...
+
+    async def left(self, rule: Rule, key: str) -> Left:
+        """How much of a limit remains."""
+        ...
+
+    async def works(self) -> bool:
+        """Whether hits can be counted at the moment."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class MemoryRates:
+    """Limits of this process alone."""
+
+    def __init__(self) -> None:
+        self._fixed: dict[tuple[str, str], tuple[int, float]] = {}  # count, end of window
+        self._moving: dict[tuple[str, str], tuple[deque[float], int]] = {}  # moments of hits, length of window
+        self._hits = 0
+
+    async def hit(self, rule: Rule, key: str) -> None:
+        if not rule.is_on:
+            return
+        self._hits += 1
+        if self._hits % _SWEEP_EVERY == 0:
+            self._sweep()
+        now = time.time()
+        allowed = self._hit_moving(rule, key, now) if rule.strategy == "moving" else self._hit_fixed(rule, key, now)
+        if not allowed:
+            raise RateLimited(int((await self.left(rule, key)).resets_at - now) + 1)
+
+    async def left(self, rule: Rule, key: str) -> Left:
+        now = time.time()
+        if rule.strategy == "moving":
+            moments = self._window(rule, key, now)
+            return Left(rule.calls - len(moments), moments[0] + rule.seconds if moments else now)
+        count, ends = self._fixed.get((rule.name, key), (0, 0.0))
+        return Left(max(rule.calls - count, 0), ends) if ends > now else Left(rule.calls, now)
+
+    async def works(self) -> bool:
+        return True
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    def _hit_fixed(self, rule: Rule, key: str, now: float) -> bool:
+        count, ends = self._fixed.get((rule.name, key), (0, 0.0))
+        if ends <= now:
+            count, ends = 0, now + rule.seconds
+        self._fixed[rule.name, key] = (count + 1, ends)
+        return count < rule.calls
+
+    def _hit_moving(self, rule: Rule, key: str, now: float) -> bool:
+        moments = self._window(rule, key, now)
+        if len(moments) >= rule.calls:
+            return False
+        moments.append(now)
+        return True
+
+    def _window(self, rule: Rule, key: str, now: float) -> deque[float]:
+        moments, _ = self._moving.setdefault((rule.name, key), (deque(), rule.seconds))
+        while moments and moments[0] <= now - rule.seconds:
+            moments.popleft()
+        return moments
+
+    def _sweep(self) -> None:
+        now = time.time()
+        self._fixed = {key: held for key, held in self._fixed.items() if held[1] > now}
+        self._moving = {key: held for key, held in self._moving.items() if held[0] and held[0][-1] > now - held[1]}
+
+
+class RedisRates:
+    """Limits shared by every process that uses this Redis. It is given a second to answer, once."""
+
+    def __init__(self, url: str) -> None:
+        self._store = RedisStorage(
+            f"async+{url}",
+            wrap_exceptions=True,
+            implementation="redispy",
+            key_prefix="almanac",
+            socket_timeout=1,
+            socket_connect_timeout=1,
+            retry=Retry(NoBackoff(), 0),  # pyright: ignore[reportArgumentType] - passed on to redis as it is
+        )
+        self._limiters = {"fixed": FixedWindowRateLimiter(self._store), "moving": MovingWindowRateLimiter(self._store)}
+
+    async def hit(self, rule: Rule, key: str) -> None:
+        if not rule.is_on:
+            return
+        try:
+            allowed = await self._limiters[rule.strategy].hit(_item(rule), key)
+        except StorageError:
+            raise RateLimitUnavailable() from None
+        if not allowed:
+            raise RateLimited(int((await self.left(rule, key)).resets_at - time.time()) + 1)
+
+    async def left(self, rule: Rule, key: str) -> Left:
+        try:
+            stats = await self._limiters[rule.strategy].get_window_stats(_item(rule), key)
+        except StorageError:
+            raise RateLimitUnavailable() from None
+        return Left(max(stats.remaining, 0), stats.reset_time)
+
+    async def works(self) -> bool:
+        try:
+            return await self._store.check()
+        except StorageError:
+            return False
+
+    async def close(self) -> None:
+        await self._store.bridge.get_connection().aclose()  # pyright: ignore - the bridge is not typed
+
+
+def open_rates(redis_url: str) -> Rates:
+    """Limits shared through Redis where there is one, of this process alone where not."""
+    return RedisRates(redis_url) if redis_url else MemoryRates()
+
+
+def _item(rule: Rule) -> RateLimitItemPerSecond:
+    return RateLimitItemPerSecond(rule.calls, rule.seconds, rule.name)

@@ -1,0 +1,160 @@
+"""Our own surface: small, and every answer structured."""
+
+from pydantic import BaseModel, Field
+
+from almanac import __version__
+from almanac.core import clock
+from almanac.identity import groups
+from almanac.jobs import queue
+from almanac.quotas import usage
+from almanac.surfaces.surface import Surface
+from almanac.surfaces.tool import NoArguments, Tool, ToolCall
+
+INSTRUCTIONS = (
+    "Almanac holds what this organisation knows. Call whoami to see who you act for and what your token allows; "
+    "tools that your token may not use are not listed."
+)
+
+
+class Organisation(BaseModel):
+    """An organisation, as a caller sees its own."""
+
+    id: str
+    name: str
+
+
+class Allowance(BaseModel):
+    """What remains of a rate limit."""
+
+    limit: int = Field(description="Requests allowed in a window; 0 means no limit.")
+    window_seconds: int
+    remaining: int | None = Field(description="Requests left in the present window; null without a limit.")
+    resets_at: str | None = Field(description="When the window is whole again, ISO-8601 in UTC.")
+
+
+class TokenFacts(BaseModel):
+    """What the presented token is limited to."""
+
+    id: int
+    kind: str
+    expires_at: str | None
+    bases: list[int] | None = Field(description="Knowledge bases it is limited to; null means all you may see.")
+    tools: list[str] | None = Field(description="Tools it is limited to; null means all its scopes allow.")
+
+
+class Whoami(BaseModel):
+    """The answer of `whoami`."""
+
+    id: int
+    name: str
+    kind: str = Field(description="user or agent")
+    organisation: Organisation
+    is_admin: bool
+    groups: dict[str, str] = Field(description="Your groups, with your role in each.")
+    scopes: list[str]
+    token: TokenFacts
+    rate_limit: Allowance
+    usage_this_month: dict[str, int] = Field(description="Your organisation's counters for this UTC month.")
+
+
+class Details(BaseModel):
+    """What only an administrator is told of the server."""
+
+    database: str
+    shared_limits: bool = Field(description="Whether rate limits are counted in Redis.")
+    limits_work: bool
+    jobs: dict[str, int] = Field(description="Background jobs queued, running and dead.")
+
+
+class Status(BaseModel):
+    """The answer of `server_status`."""
+
+    status: str = Field(description="ok, or degraded when something the server needs does not work.")
+    version: str
+    started_at: str
+    surfaces: dict[str, str] = Field(description="Names and paths of the MCP endpoints served here.")
+    details: Details | None = Field(description="For tokens with the admin scope; null for others.")
+
+
+async def whoami(call: ToolCall, _: NoArguments) -> Whoami:
+    """Who is calling, what they may do, and what remains of their limits."""
+    actor, rule = call.actor, call.house.call_rule
+    left = await call.house.rates.left(rule, str(actor.token_id)) if rule.is_on else None
+    return Whoami(
+        id=actor.id,
+        name=actor.name,
+        kind=actor.kind,
+        organisation=Organisation(id=actor.org_id, name=actor.org_name),
+        is_admin=actor.is_admin,
+        groups=await groups.roles_of(call.db, actor.id),
+        scopes=sorted(actor.scopes),
+        token=TokenFacts(
+            id=actor.token_id,
+            kind=actor.token_kind,
+            expires_at=clock.iso(actor.expires_at),
+            bases=None if actor.bases is None else sorted(actor.bases),
+            tools=None if actor.tools is None else sorted(actor.tools),
+        ),
+        rate_limit=Allowance(
+            limit=rule.calls if rule.is_on else 0,
+            window_seconds=rule.seconds,
+            remaining=left.remaining if left else None,
+            resets_at=clock.iso(int(left.resets_at * clock.SECOND)) if left else None,
+        ),
+        usage_this_month=await usage.used(call.db, actor.org_id),
+    )
+
+
+async def server_status(call: ToolCall, _: NoArguments) -> Status:
+    """Whether the server works, and where its endpoints are."""
+    house = call.house
+    limits_work = await house.rates.works()
+    details = None
+    if "admin" in call.actor.scopes:
+        details = Details(
+            database=call.db.dialect,
+            shared_limits=bool(house.settings.redis_url),
+            limits_work=limits_work,
+            jobs=await queue.counts(call.db),
+        )
+    return Status(
+        status="ok" if limits_work else "degraded",
+        version=__version__,
+        started_at=clock.iso(house.started_at) or "",
+        surfaces=dict(house.surfaces),
+        details=details,
+    )
+
+
+_READS = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
+
+SURFACE = Surface(
+    name="almanac",
+    path="/mcp",
+    title="Almanac",
+    instructions=INSTRUCTIONS,
+    tools=(
+        Tool(
+            name="whoami",
+            title="Who am I",
+            description=(
+                "Who you act as, in which organisation and groups; which scopes your token has; "
+                "and what remains of your rate limit. Call it first, or when a call is refused."
+            ),
+            run=whoami,
+            output=Whoami,
+            annotations=_READS,
+        ),
+        Tool(
+            name="server_status",
+            title="Server status",
+            description=(
+                "Whether this server works, its version, and the paths of its MCP endpoints. "
+                "With the admin scope also its database, rate-limit store and background jobs."
+            ),
+            run=server_status,
+            output=Status,
+            annotations=_READS,
+        ),
+    ),
+)

@@ -1,0 +1,134 @@
+"""A tool: what an agent reads about it, what it takes, and the verb it runs."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from almanac.audit.trail import Trail
+from almanac.core.call import Call
+from almanac.core.errors import BadRequest
+from almanac.core.settings import Settings
+from almanac.quotas.rates import Rates, Rule
+
+
+class Arguments(BaseModel):
+    """The base of every tool's arguments: nothing is converted, nothing unknown is accepted."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class NoArguments(Arguments):
+    """For a tool that takes none."""
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """What the running server is made of, for the tools that speak of the server itself."""
+
+    settings: Settings
+    rates: Rates
+    trail: Trail
+    call_rule: Rule
+    started_at: int
+    surfaces: Mapping[str, str]  # name: path
+
+
+@dataclass(slots=True)
+class ToolCall(Call):
+    """One call of a tool: also the house it is made in and, where the transport has one, the way back to the client."""
+
+    house: House = cast("House", None)
+    peer: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A result already in its wire form, for a tool that answers with more than one value."""
+
+    result: dict[str, Any]
+
+
+Run = Callable[[ToolCall, Any], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One entry of a surface."""
+
+    name: str
+    description: str
+    run: Run
+    arguments: type[BaseModel] | None = NoArguments  # None: taken as they come, by tools that speak the wire's form
+    scopes: frozenset[str] = frozenset()
+    output: type[BaseModel] | None = None
+    title: str | None = None
+    annotations: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    input_schema: Mapping[str, Any] | None = None  # literal, where a contract gives one
+    needs_peer: bool = False  # talks to the client while it runs: progress, elicitation
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of its arguments."""
+        if self.input_schema is not None:
+            return dict(self.input_schema)
+        assert self.arguments is not None
+        return schema_of(self.arguments)
+
+    def describe(self) -> dict[str, Any]:
+        """Its entry in `tools/list`."""
+        entry: dict[str, Any] = {"name": self.name}
+        if self.title:
+            entry["title"] = self.title
+        entry |= {"description": self.description, "inputSchema": self.schema}
+        if self.output is not None:
+            entry["outputSchema"] = schema_of(self.output)
+        if self.annotations:
+            entry["annotations"] = dict(self.annotations)
+        return entry
+
+    def parse(self, arguments: dict[str, Any]) -> Any:
+        """The arguments, checked, or an error that says which one is wrong and how."""
+        if self.arguments is None:
+            return arguments
+        try:
+            return self.arguments.model_validate(arguments)
+        except ValidationError as error:
+            raise BadRequest(_problems(error), remedy=_expected(self.arguments)) from None
+
+
+def schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    """A model's JSON schema without the titles pydantic adds, which cost an agent tokens and tell it nothing."""
+    schema = cast("dict[str, Any]", _untitled(model.model_json_schema()))
+    schema.pop("description", None)
+    return schema
+
+
+def _untitled(node: Any, names: bool = False) -> Any:
+    if isinstance(node, dict):
+        # Below "properties" and "$defs" the keys are names, so one that is called "title" stays.
+        return {
+            key: _untitled(value, key in ("properties", "$defs"))
+            for key, value in cast("dict[str, Any]", node).items()
+            if names or key != "title"
+        }
+    if isinstance(node, list):
+        return [_untitled(item) for item in cast("list[Any]", node)]
+    return node
+
+
+def _problems(error: ValidationError) -> str:
+    found: list[str] = []
+    for problem in error.errors(include_url=False, include_context=False, include_input=False)[:5]:
+        where = ".".join(str(part)[:60] for part in problem["loc"]) or "arguments"
+        message = "is not an argument of this tool" if problem["type"] == "extra_forbidden" else problem["msg"]
+        found.append(f"{where}: {message}")
+    return "; ".join(found) + "."
+
+
+def _expected(model: type[BaseModel]) -> str:
+    if not model.model_fields:
+        return "This tool takes no arguments."
+    names = [name if field.is_required() else f"{name} (optional)" for name, field in model.model_fields.items()]
+    return f"It takes: {', '.join(names)}."

@@ -1,0 +1,169 @@
+"""A real server for tests: the application under uvicorn on a free port, and the few verbs tests need around it."""
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx2
+import uvicorn
+
+from almanac.app import SURFACES, create_app
+from almanac.core.database import Database, Transaction
+from almanac.core.settings import Settings, load
+from almanac.db.connect import connect
+from almanac.identity import first, orgs, principals, tokens
+from almanac.surfaces.surface import Surface
+
+T = TypeVar("T")
+
+LEGACY = "2025-11-25"
+MODERN = "2026-07-28"
+ERAS = (LEGACY, MODERN)
+
+
+@dataclass
+class Running:
+    """A server that runs, and a client of it."""
+
+    settings: Settings
+    port: int
+    token: str  # of the first administrator
+    http: httpx2.Client
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def run(self, work: Callable[[Database], Awaitable[T]]) -> T:
+        """Do something with the database, from outside the server."""
+
+        async def go() -> T:
+            db = await connect(self.settings.store_url, pool_size=2)
+            try:
+                return await work(db)
+            finally:
+                await db.close()
+
+        return asyncio.run(go())
+
+    def new_token(
+        self, name: str, *, kind: str = "user", admin: bool = False, org: str = first.ORG, **limits: Any
+    ) -> str:
+        """A token for someone, who is created if need be; `limits` as `tokens.issue` takes them."""
+
+        async def body(tx: Transaction) -> str:
+            try:
+                owner = await orgs.pick(tx, org)
+            except Exception:
+                owner = await orgs.add(tx, org)
+            try:
+                holder = await principals.pick(tx, owner.id, name)
+            except Exception:
+                holder = await principals.add(tx, owner.id, kind, name, is_admin=admin)
+            return (await tokens.issue(tx, holder, **limits))[0]
+
+        return self.run(lambda db: db.write(body))
+
+    def post(
+        self, content: bytes | str, headers: Mapping[str, str] | None = None, path: str = "/mcp"
+    ) -> httpx2.Response:
+        """Send a body as it is, with a good token unless `headers` say otherwise."""
+        sent = {
+            "authorization": f"Bearer {self.token}",
+            "content-type": "application/json",
+            "accept": "application/json, text/event-stream",
+            **(headers or {}),
+        }
+        return self.http.post(path, content=content, headers=sent)
+
+    def rpc(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        era: str = LEGACY,
+        token: str | None = None,
+        path: str = "/mcp",
+        id: Any = 1,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx2.Response:
+        """A well-formed request of either era."""
+        message, sent = request(method, params, era=era, id=id)
+        sent["authorization"] = f"Bearer {token or self.token}"
+        return self.post(json.dumps(message), {**sent, **(headers or {})}, path)
+
+    def call(self, tool: str, arguments: Mapping[str, Any] | None = None, **how: Any) -> dict[str, Any]:
+        """Call a tool; its result."""
+        response = self.rpc("tools/call", {"name": tool, "arguments": arguments or {}}, **how)
+        assert response.status_code == 200, response.text
+        return response.json()["result"]
+
+
+def request(
+    method: str, params: Mapping[str, Any] | None = None, *, era: str = LEGACY, id: Any = 1
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """A JSON-RPC message and the headers that go with it."""
+    body = dict(params or {})
+    headers = {"mcp-protocol-version": era}
+    if era == MODERN:
+        body["_meta"] = {
+            "io.modelcontextprotocol/protocolVersion": MODERN,
+            "io.modelcontextprotocol/clientCapabilities": {},
+            **body.get("_meta", {}),
+        }
+        headers["mcp-method"] = method
+        if method == "tools/call":
+            headers["mcp-name"] = str(body.get("name", ""))
+    return {"jsonrpc": "2.0", "id": id, "method": method, "params": body}, headers
+
+
+def settings_for(database_url: str, home: Path, **options: Any) -> Settings:
+    """Settings for a test, read from nothing but what is given."""
+    return load({}, None, {"home": home, "database_url": database_url, "rate_limit_calls": 100_000, **options}).settings
+
+
+@contextmanager
+def running(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> Generator[Running]:
+    """Serve the real application until the block ends."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    token = asyncio.run(_first_token(settings))
+    config = uvicorn.Config(
+        create_app(settings, surfaces),
+        loop="uvloop",
+        http="httptools",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive(), "the server did not start"
+            time.sleep(0.005)
+        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+            yield Running(settings, port, token, http)
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+async def _first_token(settings: Settings) -> str:
+    db = await connect(settings.store_url, pool_size=1)
+    try:
+        token = await first.begin(db)
+    finally:
+        await db.close()
+    assert token is not None
+    return token
