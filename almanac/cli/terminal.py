@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from almanac.app import configure_logs, load_settings, open_store
@@ -65,4 +66,7 @@ def show(rows: Sequence[Mapping[str, Any]], as_json: bool, *, empty: str) -> Non
 
 def complain(error: AlmanacError) -> None:
     """Say what went wrong and what to do about it."""
-    Console(stderr=True).print(f"[bold red]Error:[/bold red] {error.text}", highlight=False, soft_wrap=True)
+    cause = f" ({error})" if str(error) != error.message else ""
+    Console(stderr=True).print(
+        "[bold red]Error:[/bold red]", escape(error.text + cause), highlight=False, soft_wrap=True
+    )

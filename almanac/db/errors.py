@@ -7,24 +7,48 @@
     ├── StatementRejected       the SQL or a value is wrong; a mistake in our code
     └── MigrationRefused        the schema and this version of the program do not belong together
 
-No message carries a value: what somebody stored must not reach a log through an error.
+A caller is told the class's own sentence; what the driver said (`str(error)`) is for logs and operators. Neither
+carries a value: what somebody stored must not reach a log through an error.
 """
 
+from almanac.core import errors
 
-class DatabaseError(Exception):
+
+class DatabaseError(errors.AlmanacError):
     """The database could not do what was asked."""
 
+    remedy = errors.Internal.remedy
 
-class DatabaseUnavailable(DatabaseError):
-    """The database cannot be reached or is busy; try again shortly."""
+    def __init__(self, detail: str = "", *, message: str | None = None) -> None:
+        super().__init__(message)
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return self.detail or self.message
 
 
-class DatabaseFull(DatabaseError):
-    """The database cannot be written: the disk is full or read-only. Free some space; nothing was changed."""
+class DatabaseUnavailable(DatabaseError, errors.Unavailable):
+    """The database cannot be reached or is busy."""
+
+    code = errors.Unavailable.code
+    status = errors.Unavailable.status
+    remedy = errors.Unavailable.remedy
 
 
-class Conflict(DatabaseError):
-    """A unique or foreign key was violated; `kind` says which, the rest as far as the database tells."""
+class DatabaseFull(DatabaseError, errors.Unavailable):
+    """The database cannot be written: the disk is full or read-only. Nothing was changed."""
+
+    code = errors.Unavailable.code
+    status = errors.Unavailable.status
+    remedy = "An operator has to free some space."
+
+
+class Conflict(DatabaseError, errors.Conflict):
+    """This clashes with what is already there."""
+
+    code = errors.Conflict.code
+    status = errors.Conflict.status
+    remedy = "Read the present state, then try again."
 
     def __init__(
         self,
@@ -34,7 +58,7 @@ class Conflict(DatabaseError):
         columns: tuple[str, ...] = (),
         constraint: str | None = None,
     ) -> None:
-        self.kind = kind
+        self.kind = kind  # "unique" or "foreign"; the rest as far as the database tells
         self.table = table
         self.columns = columns
         self.constraint = constraint
@@ -47,3 +71,8 @@ class StatementRejected(DatabaseError):
 
 class MigrationRefused(DatabaseError):
     """The migrations on disk do not match the ones this database has had."""
+
+    remedy = ""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail, message=detail)  # for the operator who starts the server: there is no caller yet

@@ -75,12 +75,14 @@ class _Pool(Protocol):
     async def close(self) -> None: ...
 
 
+# Nothing was done, and running the same once more may work: as after a connection that was lost.
 class _Again(DatabaseUnavailable):
-    """Nothing was done, and running the same once more may work: as after a connection that was lost."""
+    __doc__ = DatabaseUnavailable.__doc__  # what a caller is told
 
 
+# Another transaction was in the way; the connection is sound.
 class _Collision(_Again):
-    """Another transaction was in the way; the connection is sound."""
+    __doc__ = DatabaseUnavailable.__doc__
 
 
 class PostgresDatabase:

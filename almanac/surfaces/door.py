@@ -296,6 +296,8 @@ class Door:
 
     async def _refuse(self, send: Send, error: AlmanacError, request_id: str) -> None:
         status, body = self.desk.surface.http_error(error)
+        if status >= 500:
+            _log.warning("request_refused", request_id=request_id, error=str(error))
         extra: list[tuple[bytes, bytes]] = []
         if status == 401:
             extra.append((b"www-authenticate", b'Bearer realm="almanac"'))

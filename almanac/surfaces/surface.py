@@ -166,6 +166,10 @@ class Desk:
             raise
         except AlmanacError as error:
             outcome = error.code
+            if error.status >= 500:
+                _log.warning(
+                    "call_failed", surface=self.surface.name, tool=name, request_id=request_id, error=str(error)
+                )
             return self.surface.render(error)
         except asyncio.CancelledError:
             outcome = Cancelled.code
