@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import structlog
@@ -197,7 +197,13 @@ class Desk:
         try:
             plain = orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)
         except TypeError:
-            raise BadRequest("The arguments are nested too deeply.", remedy="Send a flatter object.") from None
+            raise BadRequest(
+                "The arguments are nested too deeply, or hold text that is not valid Unicode.",
+                remedy="Send a flatter object, in UTF-8.",
+            ) from None
+        if b"\\u0000" in plain and _has_nul(arguments):
+            # PostgreSQL cannot store it, and nothing that people write contains it.
+            raise BadRequest("The arguments contain the NUL character.", remedy="Leave it out.")
         return hashlib.blake2b(plain, digest_size=16, key=self._key).hexdigest()
 
     def _account(self, call: ToolCall, tool: str, outcome: str, nanoseconds: int, digest: str) -> None:
@@ -223,6 +229,14 @@ class Desk:
 
 def _allowed(tool: Tool, actor: Actor) -> bool:
     return tool.scopes <= actor.scopes and (actor.tools is None or tool.name in actor.tools)
+
+
+def _has_nul(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, dict):
+        return any(_has_nul(key) or _has_nul(item) for key, item in cast("dict[str, Any]", value).items())
+    return isinstance(value, list) and any(_has_nul(item) for item in cast("list[Any]", value))
 
 
 # Finding a labelled metric costs more than counting with it.

@@ -1,0 +1,221 @@
+"""kill −9 of server and workers while 500 jobs are made and done: nothing acknowledged is lost, nothing done twice."""
+
+import asyncio
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from almanac.core import clock
+from almanac.core.database import Database
+from almanac.db.connect import connect
+from almanac.identity import first
+from tests.house import request
+from tests.kill.program import create_tables
+
+JOBS = 500
+LEASE = 2.0
+# How long after its lease a job may wait: a poll, a start of the interpreter on a busy machine, the work itself.
+SLACK = 8.0
+
+pytestmark = pytest.mark.slow
+
+
+class Process:
+    """A program that is killed and started again."""
+
+    def __init__(self, environment: dict[str, str], *arguments: str) -> None:
+        self._command = [sys.executable, "-m", "tests.kill.program", *arguments]
+        self._environment = environment
+        self.kills = 0
+        self.start()
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._command, env=self._environment)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self.kills += 1
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(30)
+
+
+class Client:
+    """Makes promises through the front door, again and again, and remembers which were acknowledged."""
+
+    def __init__(self, port: int, token: str) -> None:
+        self._url = f"http://127.0.0.1:{port}/kill"
+        self._token = token
+        self.acknowledged: dict[str, float] = {}  # name: when
+        self.stopping = threading.Event()
+
+    def run(self, who: int) -> None:
+        number = 0
+        with httpx2.Client(timeout=10) as http:
+            while not self.stopping.is_set() and len(self.acknowledged) < JOBS:
+                number += 1
+                if self._promise(http, f"{who}-{number}"):
+                    self.acknowledged[f"{who}-{number}"] = time.time()
+                time.sleep(0.05)  # so that making them lasts as long as the killing
+
+    def _promise(self, http: httpx2.Client, name: str) -> bool:
+        message, headers = request("tools/call", {"name": "promise", "arguments": {"name": name}})
+        headers |= {"authorization": f"Bearer {self._token}", "accept": "application/json, text/event-stream"}
+        try:
+            response = http.post(self._url, json=message, headers=headers)
+        except httpx2.HTTPError:
+            return False
+        return response.status_code == 200 and response.json()["result"]["isError"] is False
+
+
+@contextmanager
+def everything(
+    database_url: str, home: Path, work_seconds: float = 0.02
+) -> Generator[tuple[Process, list[Process], Client]]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    environment = {
+        **os.environ,
+        "ALMANAC_HOME": str(home),
+        "ALMANAC_DATABASE_URL": database_url,
+        "ALMANAC_JOB_LEASE_SECONDS": str(LEASE),
+        "ALMANAC_RATE_LIMIT_CALLS": "0",
+        "KILL_WORK_SECONDS": str(work_seconds),
+    }
+    token = ask(database_url, prepare)
+    server = Process(environment, "serve", str(port))
+    workers = [Process(environment, "worker") for _ in range(2)]
+    try:
+        yield server, workers, Client(port, token)
+    finally:
+        for process in (server, *workers):
+            process.stop()
+
+
+async def prepare(db: Database) -> str:
+    await create_tables(db)
+    token = await first.begin(db)
+    assert token is not None
+    return token
+
+
+def ask(database_url: str, work: Callable[[Database], Any]) -> Any:
+    async def go() -> Any:
+        db = await connect(database_url, pool_size=2)
+        try:
+            return await work(db)
+        finally:
+            await db.close()
+
+    return asyncio.run(go())
+
+
+async def unfinished(db: Database) -> int:
+    rows = await db.fetch("SELECT count(*) AS n FROM jobs WHERE state <> 'done'")
+    return rows[0]["n"]
+
+
+def wait_until(done: Callable[[], bool], seconds: float) -> float:
+    begun = time.monotonic()
+    while not done():
+        assert time.monotonic() - begun < seconds, f"not done within {seconds} s"
+        time.sleep(0.1)
+    return time.monotonic() - begun
+
+
+def test_every_acknowledged_promise_is_kept_exactly_once_through_kills(database_url: str, tmp_path: Path):
+    chance = random.Random(20261115)
+    with everything(database_url, tmp_path) as (server, workers, client):
+        threads = [threading.Thread(target=client.run, args=(who,)) for who in range(4)]
+        for thread in threads:
+            thread.start()
+        last_kill = kill_at_random(chance, server, workers, client)
+        for thread in threads:
+            thread.join(120)
+            assert not thread.is_alive()
+        client.stopping.set()
+        wait_until(lambda: ask(database_url, unfinished) == 0, 120)
+        assert server.kills == 3
+        assert sum(worker.kills for worker in workers) == 6
+    check_promises(database_url, client)
+    check_audit(database_url, client, last_kill)
+
+
+def kill_at_random(chance: random.Random, server: Process, workers: list[Process], client: Client) -> list[float]:
+    """Kill something at every fiftieth promise or so, the server each third time; when the server was killed."""
+    times: list[float] = []
+    for turn in range(1, 10):
+        wait_until(lambda least=turn * 50: len(client.acknowledged) >= least, 60)
+        time.sleep(chance.uniform(0, 0.1))
+        victim = server if turn % 3 == 0 else workers[turn % 2]
+        if victim is server:
+            times.append(time.time())
+        victim.kill()
+        victim.start()
+    return times
+
+
+def check_promises(database_url: str, client: Client) -> None:
+    async def read(db: Database) -> tuple[set[str], list[str], int]:
+        promised = {row["name"] for row in await db.fetch("SELECT name FROM promises")}
+        kept = [row["name"] for row in await db.fetch("SELECT name FROM kept")]
+        jobs = await db.fetch("SELECT count(*) AS n FROM jobs WHERE kind = 'keep'")
+        return promised, kept, jobs[0]["n"]
+
+    promised, kept, jobs = ask(database_url, read)
+    assert client.acknowledged.keys() <= promised
+    assert len(client.acknowledged) >= JOBS
+    assert sorted(kept) == sorted(promised)  # each once: no job lost, none done twice
+    assert jobs == len(promised)
+
+
+def check_audit(database_url: str, client: Client, kills: list[float]) -> None:
+    """At most the last second before a kill is missing from the trail."""
+
+    async def read(db: Database) -> int:
+        rows = await db.fetch("SELECT count(*) AS n FROM audit WHERE tool = 'promise' AND outcome = 'ok'")
+        return rows[0]["n"]
+
+    at_risk = sum(any(kill - 1.0 <= when <= kill for kill in kills) for when in client.acknowledged.values())
+    assert ask(database_url, read) >= len(client.acknowledged) - at_risk
+
+
+def test_jobs_of_a_dead_worker_are_taken_over_within_their_lease(database_url: str, tmp_path: Path):
+    async def running(db: Database) -> list[int]:
+        return [row["id"] for row in await db.fetch("SELECT id FROM jobs WHERE state = 'running'")]
+
+    with everything(database_url, tmp_path, work_seconds=1.0) as (_, workers, client):
+        workers[1].kill()  # the other is enough until it, too, is killed
+        thread = threading.Thread(target=client.run, args=(0,))
+        thread.start()
+        wait_until(lambda: len(client.acknowledged) >= 8, 60)
+        client.stopping.set()
+        thread.join()
+        wait_until(lambda: len(ask(database_url, running)) == 4, 60)
+        workers[0].kill()
+        orphans = ask(database_url, running)
+        died = clock.now()
+        workers[1].start()
+        wait_until(lambda: ask(database_url, unfinished) == 0, 60)
+
+        async def finished(db: Database) -> dict[int, int]:
+            return {row["job_id"]: row["at"] for row in await db.fetch("SELECT job_id, at FROM kept")}
+
+        done = ask(database_url, finished)
+        assert orphans, "the worker died between jobs; nothing was shown"
+        assert all(done[job] - died <= (LEASE + SLACK) * clock.SECOND for job in orphans)
+        workers[0].start()
