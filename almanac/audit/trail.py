@@ -22,11 +22,6 @@ MOST_WAITING = 50_000
 
 _log = structlog.get_logger("almanac.audit")
 
-_INSERT = (
-    "INSERT INTO audit (at, org_id, principal_id, token_id, surface, tool, outcome, duration_us, digest, touched,"
-    " request_id) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
-)
-
 
 class Entry(NamedTuple):
     """One call, as it is written. Never what was asked or answered: a keyed digest and the ids touched."""
@@ -97,7 +92,7 @@ class Trail:
         self._wake.set()
 
     async def _write(self, tx: Transaction, batch: list[Entry]) -> None:
-        await tx.execute_many(_INSERT, batch)
+        await tx.insert_many("audit", Entry._fields, batch)
         for also in self._also:
             await also(tx, batch)
 

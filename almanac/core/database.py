@@ -40,6 +40,10 @@ class Transaction(Reader, Protocol):
 
     async def execute_many(self, sql: str, rows: Sequence[Sequence[Value]]) -> None: ...
 
+    async def insert_many(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> None:
+        """Add rows as cheaply as the database can: for the audit trail and whatever else comes by the thousand."""
+        ...
+
 
 class Database(Reader, Protocol):
     """One of the two backends, open."""

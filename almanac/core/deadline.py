@@ -16,7 +16,7 @@ class Deadline:
 
     def __enter__(self) -> "Deadline":
         self._task = cast("asyncio.Task[Any]", asyncio.current_task())
-        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._end)
+        self._timer = self._task.get_loop().call_later(self._seconds, self._end)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:

@@ -16,6 +16,7 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
@@ -39,6 +40,7 @@ _PRAGMAS = (
     "PRAGMA temp_store = MEMORY",
     "PRAGMA journal_size_limit = 67108864",  # a burst must not leave a huge WAL behind for ever
 )
+ROWS_AT_ONCE = 200  # of 11 columns that is 2,200 parameters; SQLite takes 32,766
 _NAMES = tuple(str(number) for number in range(1, 32_767))
 _KEY_COLUMNS = re.compile(r"^UNIQUE constraint failed: (?!index )(.+)$")
 _ONLY_STATEMENTS = "a transaction may await nothing but its own statements"
@@ -163,6 +165,20 @@ class _Transaction:
         self._check()
         try:
             self._connection.executemany(sql, [_bind(row) for row in rows])
+        except _UNUSABLE as error:
+            self.failure = _translate(error)
+            raise self.failure from None
+
+    async def insert_many(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> None:
+        # Many rows to a statement: half the cost, and the interpreter is free for the event loop in the meantime.
+        self._check()
+        one = f"({', '.join('?' * len(columns))})"
+        try:
+            for start in range(0, len(rows), ROWS_AT_ONCE):
+                part = rows[start : start + ROWS_AT_ONCE]
+                values = ", ".join([one] * len(part))
+                sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES {values}"  # noqa: S608 - names of our own
+                self._connection.execute(sql, tuple(chain.from_iterable(part)))
         except _UNUSABLE as error:
             self.failure = _translate(error)
             raise self.failure from None

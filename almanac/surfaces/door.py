@@ -9,34 +9,24 @@ import asyncio
 import itertools
 import re
 import secrets
+from types import TracebackType
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 import orjson
 import structlog
 from starlette.types import Message, Receive, Scope, Send
 
 from almanac.core.call import Actor
-from almanac.core.deadline import Deadline
 from almanac.core.errors import AlmanacError, BadRequest, Internal, RateLimited, TooLarge, Unauthorized
-from almanac.core.settings import LOOPBACK, Settings
 from almanac.identity import tokens
-from almanac.surfaces.server import (
-    DEFAULT_LEGACY,
-    LEGACY,
-    SdkServer,
-    modern_version,
-    security,
-    status_of,
-)
+from almanac.surfaces import message as messages
+from almanac.surfaces.neighbourhood import Neighbourhood
+from almanac.surfaces.server import DEFAULT_LEGACY, LEGACY, MODERN, SdkServer, status_of
 from almanac.surfaces.surface import Desk, ProtocolError
 
 Headers = dict[bytes, bytes]
 
 _log = structlog.get_logger("almanac.door")
-
-_PARSE_ERROR = -32700
-_INVALID_REQUEST = -32600
 
 # Two copies of one of these could be read differently by two readers, so a request with two is refused.
 _ONCE = frozenset(
@@ -44,28 +34,16 @@ _ONCE = frozenset(
      b"mcp-protocol-version", b"mcp-method", b"mcp-name"}
 )  # fmt: skip
 
-# A call that takes longer than this is watched for its caller going away.
+# A request that takes longer than this is watched for its caller going away.
 _WATCH_AFTER = 0.05
 
-_REQUEST_ID = re.compile(rb"^[A-Za-z0-9._-]{1,64}$")
-_count = itertools.count(1)
+_HOT = frozenset({"tools/call", "tools/list"})
+_CALL_KEYS = frozenset({"name", "arguments", "_meta"})
+_NONE: dict[str, Any] = {}
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _boot = secrets.token_hex(4)
-
-
-class Misdirected(AlmanacError):
-    """Invalid Host header."""
-
-    code = "invalid_host"
-    status = 421
-    remedy = "An operator can accept it with ALMANAC_ALLOWED_HOSTS or ALMANAC_PUBLIC_URL."
-
-
-class ForeignOrigin(AlmanacError):
-    """Invalid Origin header."""
-
-    code = "invalid_origin"
-    status = 403
-    remedy = "An operator can accept it with ALMANAC_ALLOWED_ORIGINS."
+_count = itertools.count(1)
 
 
 class WrongMediaType(AlmanacError):
@@ -73,6 +51,7 @@ class WrongMediaType(AlmanacError):
 
     code = "unsupported_media_type"
     status = 415
+    remedy = "Send the header 'Content-Type: application/json'."
 
 
 class TooSlow(AlmanacError):
@@ -83,44 +62,57 @@ class TooSlow(AlmanacError):
     remedy = "Send it again."
 
 
-class NotJsonRpc(Exception):
-    """The body is not one JSON-RPC message."""
+class Exchange:
+    """One HTTP request and the way to answer it."""
 
-    def __init__(self, code: int, message: str) -> None:
-        self.code = code
-        super().__init__(message)
+    __slots__ = ("headers", "receive", "request_id", "scope", "send")
 
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.send = send
+        self.headers: Headers = {}
+        self.request_id = f"{_boot}-{next(_count):x}"
 
-class Neighbourhood:
-    """Which Host and Origin headers are ours: loopback, what the settings name, nothing else."""
+    def read_headers(self) -> Headers:
+        """The headers, by name; refused if one of those that matter comes twice."""
+        found = self.headers
+        for name, value in self.scope["headers"]:
+            if name in found and name in _ONCE:
+                raise BadRequest(f"The header {name.decode('latin-1')} appears more than once.", remedy="Send it once.")
+            found[name] = value.strip()  # httptools leaves white space around values
+        given = found.get(b"x-request-id")
+        if given is not None and _REQUEST_ID.fullmatch(given):
+            self.request_id = given.decode()
+        return found
 
-    def __init__(self, settings: Settings) -> None:
-        public = urlsplit(settings.public_url)
-        named = [*settings.allowed_hosts, settings.host, *([public.netloc] if public.netloc else [])]
-        hosts = [*(f"[{name}]" if ":" in name else name for name in LOOPBACK), *named]
-        # A name alone means any port: which port a caller used says nothing about who it is.
-        self.hosts = [form for host in hosts for form in _with_ports(host)]
-        schemes = [f"{scheme}://{host}" for host in hosts for scheme in ("http", "https")]
-        self.origins = [form for origin in [*schemes, *settings.allowed_origins] for form in _with_ports(origin)]
-        self._is_on = settings.check_hosts
-        self._good: set[bytes | None] = {None}
-        self._host_names, self._origin_names = frozenset(self.hosts), frozenset(self.origins)
+    async def read_body(self, most: int) -> bytes:
+        """The whole body, if it is not larger than `most` bytes."""
+        declared = self.headers.get(b"content-length", b"0")
+        if not declared.isdigit() or int(declared) > most:
+            raise _too_large(most)
+        event = await self.receive()
+        body: bytes = event.get("body", b"")
+        parts = [body]
+        size = len(body)
+        while event.get("more_body", False):
+            event = await self.receive()
+            parts.append(event.get("body", b""))
+            size += len(parts[-1])
+            if size > most:
+                raise _too_large(most)
+        return body if len(parts) == 1 else b"".join(parts)
 
-    def check(self, headers: Headers) -> None:
-        """Refuse a request that was not meant for this server."""
-        if not self._is_on:
-            return
-        host, origin = headers.get(b"host", b""), headers.get(b"origin")
-        if host not in self._good:
-            if not _matches(host.decode("latin-1"), self._host_names):
-                raise Misdirected()
-            self._remember(host)
-        if origin is not None and not _matches(origin.decode("latin-1"), self._origin_names):
-            raise ForeignOrigin()
-
-    def _remember(self, host: bytes) -> None:
-        if len(self._good) < 100:
-            self._good.add(host)
+    async def reply(self, status: int, body: bytes, extra: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+        """Answer with JSON."""
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"x-request-id", self.request_id.encode()),
+            *extra,
+        ]
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body})
 
 
 class Door:
@@ -128,7 +120,7 @@ class Door:
 
     def __init__(self, desk: Desk, neighbourhood: Neighbourhood) -> None:
         self.desk = desk
-        self.sdk = SdkServer(desk, security(neighbourhood.hosts, neighbourhood.origins))
+        self.sdk = SdkServer(desk, neighbourhood)
         self._neighbourhood = neighbourhood
         self._most = desk.house.settings.max_body_bytes
         self._deadline = desk.house.settings.request_deadline_seconds
@@ -136,131 +128,85 @@ class Door:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
-        request_id = _request_id(scope)
+        exchange = Exchange(scope, receive, send)
         try:
-            await self._serve(scope, receive, send, request_id)
-        except NotJsonRpc as error:
-            await _reply(send, 400, orjson.dumps(_rpc_error(None, error.code, str(error))), request_id)
+            await self._serve(exchange)
+        except messages.NotJsonRpc as error:
+            await exchange.reply(400, orjson.dumps(messages.error(None, error.code, str(error))))
         except AlmanacError as error:
-            await self._refuse(send, error, request_id)
+            await self._refuse(exchange, error)
         except Exception:  # noqa: BLE001 - the ASGI edge
-            _log.exception("request_failed", request_id=request_id)
-            await self._refuse(send, Internal(), request_id)
+            _log.exception("request_failed", request_id=exchange.request_id)
+            await self._refuse(exchange, Internal())
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
-        headers = _headers(scope)
+    async def _serve(self, exchange: Exchange) -> None:
+        headers = exchange.read_headers()
         self._neighbourhood.check(headers)
         secret = self.desk.surface.credential(headers)
         actor = await tokens.resolve(self.desk.db, secret) if secret else None
         if actor is None:
             raise Unauthorized()
-        if scope["method"] != "POST":
-            await self._hand_over(scope, receive, send, actor, request_id, headers, None)
+        if exchange.scope["method"] != "POST":
+            await self._hand_over(exchange, actor, None)
             return
         if not headers.get(b"content-type", b"").lower().startswith(b"application/json"):
-            raise WrongMediaType(remedy="Send the header 'Content-Type: application/json'.")
-        raw = await self._body(headers, receive)
-        message = self._message(raw)
+            raise WrongMediaType()
+        raw = b""
+        with _Watch(exchange.receive, self._deadline) as watch:
+            raw = await exchange.read_body(self._most)
+            watch.body_is_read()
+            if await self._answer(exchange, actor, messages.read(raw, answers=self.desk.surface.sessions)):
+                return
+        if not watch.is_gone:
+            await self._hand_over(exchange, actor, raw)
+
+    async def _answer(self, exchange: Exchange, actor: Actor, message: messages.Message) -> bool:
+        """Answer a hot method; False leaves the request to the SDK."""
         method = message.get("method")
-        version = self._version(message, method, headers)
-        if version is not None and method == "tools/call":
-            await self._call(send, receive, actor, message, version, request_id)
-        elif version is not None and method == "tools/list":
-            await self._meter(actor)
-            await self._list(send, actor, message, version, request_id)
-        else:
-            if method != "tools/call":
-                await self._meter(actor)
-            await self._hand_over(scope, receive, send, actor, request_id, headers, raw)
+        version = self._version(message, method, exchange.headers)
+        if method != "tools/call":
+            # Calls are metered where they are served; everything else here.
+            await self.desk.house.rates.hit(self.desk.house.call_rule, str(actor.token_id))
+        if version is None:
+            return False
+        await (self._call if method == "tools/call" else self._list)(exchange, actor, message, version)
+        return True
 
-    async def _body(self, headers: Headers, receive: Receive) -> bytes:
-        declared = headers.get(b"content-length", b"0")
-        if not declared.isdigit() or int(declared) > self._most:
-            raise self._too_large()
-        parts: list[bytes] = []
-        size, more = 0, True
-        try:
-            with Deadline(self._deadline):
-                while more:
-                    event = await receive()
-                    more = event.get("more_body", False)
-                    parts.append(event.get("body", b""))
-                    size += len(parts[-1])
-                    if size > self._most:
-                        raise self._too_large()
-        except TimeoutError:
-            raise TooSlow() from None
-        return b"".join(parts)
-
-    def _too_large(self) -> TooLarge:
-        return TooLarge(remedy=f"Send at most {self._most} bytes.")
-
-    def _message(self, raw: bytes) -> dict[str, Any]:
-        try:
-            message = orjson.loads(raw)
-        except orjson.JSONDecodeError as error:
-            raise NotJsonRpc(_PARSE_ERROR, f"Parse error: {error.msg} at character {error.pos}") from None
-        if isinstance(message, list):
-            raise NotJsonRpc(_INVALID_REQUEST, "Invalid Request: send one message at a time; batches are not supported")
-        if not isinstance(message, dict) or cast("dict[str, Any]", message).get("jsonrpc") != "2.0":
-            raise NotJsonRpc(_INVALID_REQUEST, 'Invalid Request: the body must be an object with "jsonrpc": "2.0"')
-        message = cast("dict[str, Any]", message)
-        if not self._is_envelope(message):
-            raise NotJsonRpc(
-                _INVALID_REQUEST,
-                "Invalid Request: 'method' must be a string, 'id' a string or whole number, 'params' an object",
-            )
-        return message
-
-    def _is_envelope(self, message: dict[str, Any]) -> bool:
-        if "method" not in message:
-            # An answer to the server's own question; only a surface that keeps sessions asks any.
-            return self.desk.surface.sessions and ("result" in message or "error" in message)
-        return (
-            isinstance(message["method"], str)
-            and ("id" not in message or _is_id(message["id"]))
-            and isinstance(message.get("params", {}), dict)
-        )
-
-    def _version(self, message: dict[str, Any], method: Any, headers: Headers) -> str | None:
+    def _version(self, message: messages.Message, method: Any, headers: Headers) -> str | None:
         """The protocol version of a request that can be answered here; None hands it to the SDK."""
-        if method not in ("tools/call", "tools/list") or "id" not in message or not _accepts_json(headers):
+        if method not in _HOT or "id" not in message or not _accepts_json(headers):
             return None
-        params: dict[str, Any] = message.get("params", {})
-        if method == "tools/call" and not self._is_plain_call(params):
+        params: dict[str, Any] = message.get("params", _NONE)
+        if not self._is_plain_call(params) if method == "tools/call" else params.get("cursor") is not None:
             return None
-        if params.get("cursor") is not None:
+        version = headers.get(b"mcp-protocol-version", DEFAULT_LEGACY)
+        if version == MODERN:
+            return self.sdk.modern_version(message, params, headers)
+        if version not in LEGACY or self.desk.surface.sessions or not _is_plain_meta(params.get("_meta", _NONE)):
             return None
-        header = headers.get(b"mcp-protocol-version")
-        version = DEFAULT_LEGACY if header is None else header.decode("latin-1")
-        if version in LEGACY:
-            return version if not self.desk.surface.sessions and _is_plain_meta(params.get("_meta")) else None
-        return modern_version(message, {k.decode("latin-1"): v.decode("latin-1") for k, v in headers.items()})
+        return version.decode()
 
     def _is_plain_call(self, params: dict[str, Any]) -> bool:
         name = params.get("name")
-        if not isinstance(name, str) or not isinstance(params.get("arguments", {}), dict):
-            return False
-        return params.keys() <= {"name", "arguments", "_meta"} and name not in self.desk.surface.slow_tools
+        return (
+            isinstance(name, str)
+            and isinstance(params.get("arguments", _NONE), dict)
+            and params.keys() <= _CALL_KEYS
+            and name not in self.desk.surface.slow_tools
+        )
 
-    async def _call(
-        self, send: Send, receive: Receive, actor: Actor, message: dict[str, Any], version: str, request_id: str
-    ) -> None:
+    async def _call(self, exchange: Exchange, actor: Actor, message: messages.Message, version: str) -> None:
         params = message["params"]
-        name: str = params["name"]
-        status = 200
-        body: dict[str, Any] | None = None  # stays None if the caller goes away
         try:
-            async with _Watch(receive):
-                result = await self.desk.call(actor, name, params.get("arguments", {}), request_id)
-                body = {"jsonrpc": "2.0", "id": message["id"], "result": self.sdk.shape(version, result)}
+            result = await self.desk.call(actor, params["name"], params.get("arguments", {}), exchange.request_id)
         except ProtocolError as error:
-            status = status_of(version, error.code)
-            body = _rpc_error(message["id"], error.code, str(error), error.data)
-        if body is not None:
-            await _reply(send, status, orjson.dumps(body), request_id)
+            body = messages.error(message["id"], error.code, str(error), error.data)
+            await exchange.reply(status_of(version, error.code), orjson.dumps(body))
+        else:
+            body = {"jsonrpc": "2.0", "id": message["id"], "result": self.sdk.shape(version, result)}
+            await exchange.reply(200, orjson.dumps(body))
 
-    async def _list(self, send: Send, actor: Actor, message: dict[str, Any], version: str, request_id: str) -> None:
+    async def _list(self, exchange: Exchange, actor: Actor, message: messages.Message, version: str) -> None:
         tools = self.desk.visible(actor)
         key = (version, tuple(tools))
         result = self._lists.get(key)
@@ -269,72 +215,81 @@ class Door:
                 self._lists.clear()
             result = self._lists[key] = self.sdk.listing(version, tools.values())
         head = b'{"jsonrpc":"2.0","id":' + orjson.dumps(message["id"])
-        await _reply(send, 200, b"".join((head, b',"result":', result, b"}")), request_id)
+        await exchange.reply(200, b"".join((head, b',"result":', result, b"}")))
 
-    async def _meter(self, actor: Actor) -> None:
-        await self.desk.house.rates.hit(self.desk.house.call_rule, str(actor.token_id))
-
-    async def _hand_over(
-        self,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        actor: Actor,
-        request_id: str,
-        headers: Headers,
-        raw: bytes | None,
-    ) -> None:
-        # httptools leaves white space around header values, which the SDK compares as they are.
-        seen = {**scope, "headers": [(name, value.strip()) for name, value in scope["headers"]]}
+    async def _hand_over(self, exchange: Exchange, actor: Actor, raw: bytes | None) -> None:
+        scope = {**exchange.scope, "headers": [(name, value.strip()) for name, value in exchange.scope["headers"]]}
+        stamp = (b"x-request-id", exchange.request_id.encode())
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
-            await send(message)
+                message["headers"] = [*message.get("headers", []), stamp]
+            await exchange.send(message)
 
-        await self.sdk.handle(seen, receive if raw is None else _replay(raw, receive), named, actor, request_id)
+        receive = exchange.receive if raw is None else _replay(raw, exchange.receive)
+        await self.sdk.handle(scope, receive, named, actor, exchange.request_id)
 
-    async def _refuse(self, send: Send, error: AlmanacError, request_id: str) -> None:
+    async def _refuse(self, exchange: Exchange, error: AlmanacError) -> None:
         status, body = self.desk.surface.http_error(error)
         if status >= 500:
-            _log.warning("request_refused", request_id=request_id, error=str(error))
-        extra: list[tuple[bytes, bytes]] = []
+            _log.warning("request_refused", request_id=exchange.request_id, error=str(error))
+        extra: tuple[tuple[bytes, bytes], ...] = ()
         if status == 401:
-            extra.append((b"www-authenticate", b'Bearer realm="almanac"'))
-        if isinstance(error, RateLimited):
-            extra.append((b"retry-after", str(error.retry_after).encode()))
-        if isinstance(error, TooLarge):
-            extra.append((b"connection", b"close"))  # the rest of the body is not read
-        await _reply(send, status, orjson.dumps(body), request_id, extra)
+            extra = ((b"www-authenticate", b'Bearer realm="almanac"'),)
+        elif isinstance(error, RateLimited):
+            extra = ((b"retry-after", b"%d" % error.retry_after),)
+        elif isinstance(error, TooLarge | TooSlow):
+            extra = ((b"connection", b"close"),)  # the rest of the body is not read
+        await exchange.reply(status, orjson.dumps(body), extra)
 
 
 class _Watch:
-    """Cancels what runs inside when the caller hangs up.
+    """Over one request: its body must arrive in time, and what it started is cancelled when its caller hangs up.
 
-    Most calls are over before it begins to look, so that they pay for one timer and no task.
+    Most requests are over before it begins to look, so that they pay for one timer and no task.
     """
 
-    def __init__(self, receive: Receive) -> None:
+    __slots__ = ("_deadline", "_is_read", "_looking", "_receive", "_task", "_timer", "is_gone", "is_late")
+
+    def __init__(self, receive: Receive, deadline: float) -> None:
         self._receive = receive
-        self._task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self._deadline = deadline
+        self._is_read = False
         self._looking: asyncio.Task[None] | None = None
         self.is_gone = False
+        self.is_late = False
 
-    async def __aenter__(self) -> "_Watch":
-        self._timer = asyncio.get_running_loop().call_later(_WATCH_AFTER, self._begin)
+    def __enter__(self) -> "_Watch":
+        self._task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self._timer = self._task.get_loop().call_later(_WATCH_AFTER, self._begin)
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> bool:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
         self._timer.cancel()
         if self._looking is not None:
             self._looking.cancel()
-        if self.is_gone and kind is asyncio.CancelledError:
-            self._task.uncancel()
-            return True
-        return False
+        ours = kind is asyncio.CancelledError and (self.is_gone or self.is_late) and self._task.uncancel() == 0
+        if ours and self.is_late:
+            raise TooSlow() from error
+        return ours
+
+    def body_is_read(self) -> None:
+        """From here on, the caller hanging up ends the request."""
+        self._is_read = True
+        if self._timer.when() < self._task.get_loop().time():  # the first look came while the body was being read
+            self._timer.cancel()
+            self._begin()
 
     def _begin(self) -> None:
-        self._looking = asyncio.ensure_future(self._look())
+        loop = self._task.get_loop()
+        if self._is_read:
+            self._looking = loop.create_task(self._look())
+        else:
+            self._timer = loop.call_later(self._deadline, self._end)
+
+    def _end(self) -> None:
+        self.is_late = True
+        self._task.cancel()
 
     async def _look(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -343,20 +298,8 @@ class _Watch:
         self._task.cancel()
 
 
-def _headers(scope: Scope) -> Headers:
-    found: Headers = {}
-    for name, value in scope["headers"]:
-        if name in found and name in _ONCE:
-            raise BadRequest(f"The header {name.decode('latin-1')} appears more than once.", remedy="Send it once.")
-        found[name] = value.strip()
-    return found
-
-
-def _request_id(scope: Scope) -> str:
-    for name, value in scope["headers"]:
-        if name == b"x-request-id" and _REQUEST_ID.match(value):
-            return value.decode()
-    return f"{_boot}-{next(_count):x}"
+def _too_large(most: int) -> TooLarge:
+    return TooLarge(remedy=f"Send at most {most} bytes.")
 
 
 def _accepts_json(headers: Headers) -> bool:
@@ -364,34 +307,8 @@ def _accepts_json(headers: Headers) -> bool:
     return b"application/json" in accept or b"*/*" in accept
 
 
-def _is_id(value: Any) -> bool:
-    return isinstance(value, str | int) and not isinstance(value, bool)
-
-
 def _is_plain_meta(meta: Any) -> bool:
-    if meta is None:
-        return True
-    return isinstance(meta, dict) and _is_id(cast("dict[str, Any]", meta).get("progressToken", 0))
-
-
-def _matches(value: str, allowed: frozenset[str]) -> bool:
-    if value in allowed:
-        return True
-    name, _, port = value.rpartition(":")
-    return port.isdigit() and f"{name}:*" in allowed
-
-
-def _with_ports(name: str) -> tuple[str, ...]:
-    _, _, last = name.rpartition(":")
-    has_port = last == "*" or (last.isdigit() and not name.endswith("]"))
-    return (name,) if has_port else (name, f"{name}:*")
-
-
-def _rpc_error(request_id: Any, code: int, message: str, data: Any = None) -> dict[str, Any]:
-    error: dict[str, Any] = {"code": code, "message": message}
-    if data is not None:
-        error["data"] = data
-    return {"jsonrpc": "2.0", "id": request_id, "error": error}
+    return isinstance(meta, dict) and messages.is_id(cast("dict[str, Any]", meta).get("progressToken", 0))
 
 
 def _replay(raw: bytes, receive: Receive) -> Receive:
@@ -405,16 +322,3 @@ def _replay(raw: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": raw, "more_body": False}
 
     return again
-
-
-async def _reply(
-    send: Send, status: int, body: bytes, request_id: str, extra: list[tuple[bytes, bytes]] | None = None
-) -> None:
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"x-request-id", request_id.encode()),
-        *(extra or []),
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

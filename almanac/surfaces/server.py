@@ -7,7 +7,7 @@ exactly as the SDK would, without its cost.
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import mcp_types as types
 import orjson
@@ -20,26 +20,32 @@ from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
-from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, InboundModernRoute, classify_inbound_request
-from mcp_types import SERVER_INFO_META_KEY, methods
+from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
+from mcp_types import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY, SERVER_INFO_META_KEY, methods
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
+from orjson import Fragment
 from pydantic import ValidationError
 from starlette.types import Receive, Scope, Send
 
 from almanac import __version__
 from almanac.core.call import Actor
 from almanac.core.errors import AlmanacError, Unauthorized
+from almanac.surfaces.message import is_id
+from almanac.surfaces.neighbourhood import Neighbourhood
 from almanac.surfaces.surface import Desk, ProtocolError, Result
 from almanac.surfaces.tool import Tool
 
-MODERN = LATEST_MODERN_VERSION
-LEGACY = frozenset(HANDSHAKE_PROTOCOL_VERSIONS)
-DEFAULT_LEGACY = "2025-03-26"  # what a client that names no version speaks, says the specification
+# As the header `MCP-Protocol-Version` has them.
+MODERN = LATEST_MODERN_VERSION.encode()
+LEGACY = frozenset(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)
+DEFAULT_LEGACY = b"2025-03-26"  # what a client that names no version speaks, says the specification
 
 LIST_FRESH_MS = 60_000  # how long a client may keep a tool list; it depends on the token, so it is private
 
 # From here on a result has `structuredContent`, so ours already has the wire's form.
 _WITH_STRUCTURE = frozenset({"2025-06-18", "2025-11-25"})
+
+_MOST_ENVELOPES = 1000
 
 # Who is calling, put into the ASGI scope by the door for the SDK's handlers to find.
 CALLER = "almanac.caller"
@@ -51,16 +57,22 @@ Identify = Callable[[Context], Awaitable[tuple[Actor, str]]]
 class SdkServer:
     """The SDK's server for one surface, over HTTP."""
 
-    def __init__(self, desk: Desk, hosts: TransportSecuritySettings) -> None:
+    def __init__(self, desk: Desk, neighbourhood: Neighbourhood) -> None:
         surface = desk.surface
         self.server = build(desk, _from_scope)
         self._stamp = {SERVER_INFO_META_KEY: self.server.server_info_stamp}
+        self._envelopes: set[tuple[str, bytes]] = set()
         self._sessions = surface.sessions
         self._manager = StreamableHTTPSessionManager(
             self.server,
             stateless=not surface.sessions,
             json_response=not surface.streams,
-            security_settings=hosts,
+            # The SDK's own check of Host and Origin, given our names: built without, it checks nothing.
+            security_settings=TransportSecuritySettings(
+                enable_dns_rebinding_protection=neighbourhood.is_checked,
+                allowed_hosts=neighbourhood.hosts,
+                allowed_origins=neighbourhood.origins,
+            ),
             max_request_body_size=desk.house.settings.max_body_bytes,
             **(surface.transport or {}),
         )
@@ -80,26 +92,48 @@ class SdkServer:
             scope["user"] = AuthenticatedUser(token)
         await self._manager.handle_request(scope, receive, send)
 
+    def modern_version(self, message: Result, params: Result, headers: Mapping[bytes, bytes]) -> str | None:
+        """The version of a flawless request of the modern era; None if the SDK should say what is wrong with it."""
+        meta = params.get("_meta")
+        if not isinstance(meta, dict) or headers.get(b"mcp-method") != message["method"].encode():
+            return None
+        name: str = params.get("name", "")
+        # A name in plain letters stands in its header as it is; any other is the SDK's to decode.
+        if headers.get(b"mcp-name", b"") != name.encode() or not name.isascii() or name.startswith("="):
+            return None
+        return LATEST_MODERN_VERSION if self._is_envelope(cast("Result", meta), message["method"], params) else None
+
+    def _is_envelope(self, meta: Result, method: str, params: Result) -> bool:
+        if meta.get(PROTOCOL_VERSION_META_KEY) != LATEST_MODERN_VERSION or not is_id(meta.get("progressToken", 0)):
+            return False
+        key = (method, orjson.dumps({key: value for key, value in meta.items() if key != "progressToken"}))
+        if key in self._envelopes:
+            return True  # a client sends the same envelope with every request, so it is checked once
+        try:
+            methods.validate_client_request(method, LATEST_MODERN_VERSION, params)
+        except ValidationError:
+            return False
+        if CLIENT_CAPABILITIES_META_KEY not in meta:
+            return False
+        if len(self._envelopes) < _MOST_ENVELOPES:
+            self._envelopes.add(key)
+        return True
+
     def shape(self, version: str, result: Result) -> Result:
         """A tool's result in the form of a protocol version."""
-        if version == MODERN:
+        if version == LATEST_MODERN_VERSION:
             return {"resultType": "complete", **result, "_meta": self._stamp}
         if version in _WITH_STRUCTURE:
             return result
-        return methods.serialize_server_result("tools/call", version, result)
+        return methods.serialize_server_result("tools/call", version, plain(result))
 
     def listing(self, version: str, tools: Iterable[Tool]) -> bytes:
         """The result of `tools/list`, serialised."""
         result: Result = {"tools": [tool.describe() for tool in tools]}
-        if version != MODERN:
+        if version != LATEST_MODERN_VERSION:
             return orjson.dumps(methods.serialize_server_result("tools/list", version, result))
         result |= {"resultType": "complete", "ttlMs": LIST_FRESH_MS, "cacheScope": "private"}
         return orjson.dumps(methods.serialize_server_result("tools/list", version, result) | {"_meta": self._stamp})
-
-
-def security(hosts: list[str], origins: list[str]) -> TransportSecuritySettings:
-    """The SDK's own Host and Origin check, given our lists: built without, it checks nothing."""
-    return TransportSecuritySettings(allowed_hosts=hosts, allowed_origins=origins)
 
 
 def build(desk: Desk, identify: Identify) -> Server[Any]:
@@ -117,7 +151,7 @@ def build(desk: Desk, identify: Identify) -> Server[Any]:
         actor, request_id = await identify(ctx)
         try:
             result = await desk.call(actor, params.name, params.arguments or {}, request_id, ctx)
-            return {"resultType": "complete", **result}  # required in the modern era, dropped by the SDK in the other
+            return {"resultType": "complete", **plain(result)}  # the type is dropped by the SDK in the legacy era
         except ProtocolError as error:
             raise MCPError(error.code, str(error), error.data) from None
 
@@ -156,21 +190,15 @@ async def serve_stdio(desk: Desk, authenticate: Callable[[], Awaitable[Actor | N
         await server.run(reader, writer, server.create_initialization_options())
 
 
+def plain(result: Result) -> Result:
+    """A result without fragments of ready JSON, which only our own serialiser knows."""
+    content = result.get("structuredContent")
+    return {**result, "structuredContent": orjson.loads(content.contents)} if isinstance(content, Fragment) else result
+
+
 def status_of(version: str, code: int) -> int:
     """The HTTP status that goes with a JSON-RPC error."""
-    return ERROR_CODE_HTTP_STATUS.get(code, 200) if version == MODERN else 200
-
-
-def modern_version(body: dict[str, Any], headers: Mapping[str, str]) -> str | None:
-    """The version of a flawless request of the modern era; None if the SDK should say what is wrong with it."""
-    verdict = classify_inbound_request(body, headers=headers)
-    if not isinstance(verdict, InboundModernRoute):
-        return None
-    try:
-        methods.validate_client_request(body["method"], verdict.protocol_version, body["params"])
-    except (ValidationError, KeyError):
-        return None
-    return verdict.protocol_version
+    return ERROR_CODE_HTTP_STATUS.get(code, 200) if version == LATEST_MODERN_VERSION else 200
 
 
 async def _from_scope(ctx: Context) -> tuple[Actor, str]:

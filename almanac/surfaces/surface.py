@@ -65,12 +65,9 @@ def structured(value: BaseModel | Raw) -> Result:
     """A result as our own surface gives it: structured, and the same as JSON text for older clients."""
     if isinstance(value, Raw):
         return value.result
-    content = value.model_dump(mode="json")
-    return {
-        "content": [{"type": "text", "text": orjson.dumps(content).decode()}],
-        "structuredContent": content,
-        "isError": False,
-    }
+    text = value.model_dump_json()
+    # Serialised once: the fragment goes into the answer as it is.
+    return {"content": [{"type": "text", "text": text}], "structuredContent": orjson.Fragment(text), "isError": False}
 
 
 def bearer(headers: Mapping[bytes, bytes]) -> str | None:

@@ -86,7 +86,6 @@ CREATE TABLE audit (
 );
 CREATE INDEX audit_at ON audit (at);
 CREATE INDEX audit_principal ON audit (principal_id, at);
-CREATE INDEX audit_tool ON audit (tool, at);
 
 -- What each organisation has used, by UTC month.
 CREATE TABLE usage (
