@@ -61,13 +61,17 @@ def text_error(error: AlmanacError) -> Result:
     return {"content": [{"type": "text", "text": f"{error.code}: {error.text}"}], "isError": True}
 
 
-def structured(value: BaseModel | Raw) -> Result:
+def structured(value: Any) -> Result:
     """A result as our own surface gives it: structured, and the same as JSON text for older clients."""
     if isinstance(value, Raw):
         return value.result
-    text = value.model_dump_json()
+    text = orjson.dumps(value)
     # Serialised once: the fragment goes into the answer as it is.
-    return {"content": [{"type": "text", "text": text}], "structuredContent": orjson.Fragment(text), "isError": False}
+    return {
+        "content": [{"type": "text", "text": text.decode()}],
+        "structuredContent": orjson.Fragment(text),
+        "isError": False,
+    }
 
 
 def bearer(headers: Mapping[bytes, bytes]) -> str | None:

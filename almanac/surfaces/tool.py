@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from almanac.audit.trail import Trail
 from almanac.core.call import Call
@@ -62,7 +62,7 @@ class Tool:
     run: Run
     arguments: type[BaseModel] | None = NoArguments  # None: taken as they come, by tools that speak the wire's form
     scopes: frozenset[str] = frozenset()
-    output: type[BaseModel] | None = None
+    output: type[Any] | None = None  # a dataclass
     title: str | None = None
     annotations: Mapping[str, Any] = field(default_factory=dict[str, Any])
     input_schema: Mapping[str, Any] | None = None  # literal, where a contract gives one
@@ -98,9 +98,9 @@ class Tool:
             raise BadRequest(_problems(error), remedy=_expected(self.arguments)) from None
 
 
-def schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """A model's JSON schema without the titles pydantic adds, which cost an agent tokens and tell it nothing."""
-    schema = cast("dict[str, Any]", _untitled(model.model_json_schema()))
+def schema_of(model: type[Any]) -> dict[str, Any]:
+    """A type's JSON schema without the titles pydantic adds, which cost an agent tokens and tell it nothing."""
+    schema = cast("dict[str, Any]", _untitled(TypeAdapter(model).json_schema()))
     schema.pop("description", None)
     return schema
 

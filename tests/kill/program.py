@@ -10,9 +10,10 @@ import asyncio
 import os
 import signal
 import sys
+from dataclasses import dataclass
 
 import uvicorn
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from almanac.app import SURFACES, configure_logs, create_app, load_settings, open_store
 from almanac.core import clock
@@ -36,7 +37,8 @@ class Promise(Arguments):
     name: str = Field(max_length=100)
 
 
-class Promised(BaseModel):
+@dataclass
+class Promised:
     job_id: int
 
 

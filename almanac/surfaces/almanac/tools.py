@@ -1,6 +1,9 @@
 """Our own surface: small, and every answer structured."""
 
-from pydantic import BaseModel, Field
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from almanac import __version__
 from almanac.core import clock
@@ -16,64 +19,72 @@ INSTRUCTIONS = (
 )
 
 
-class Organisation(BaseModel):
+@dataclass(slots=True)
+class Organisation:
     """An organisation, as a caller sees its own."""
 
     id: str
     name: str
 
 
-class Allowance(BaseModel):
+@dataclass(slots=True)
+class Allowance:
     """What remains of a rate limit."""
 
-    limit: int = Field(description="Requests allowed in a window; 0 means no limit.")
+    limit: Annotated[int, Field(description="Requests allowed in a window; 0 means no limit.")]
     window_seconds: int
-    remaining: int | None = Field(description="Requests left in the present window; null without a limit.")
-    resets_at: str | None = Field(description="When the window is whole again, ISO-8601 in UTC.")
+    remaining: Annotated[int | None, Field(description="Requests left in the present window; null without a limit.")]
+    resets_at: Annotated[str | None, Field(description="When the window is whole again, ISO-8601 in UTC.")]
 
 
-class TokenFacts(BaseModel):
+@dataclass(slots=True)
+class TokenFacts:
     """What the presented token is limited to."""
 
     id: int
     kind: str
     expires_at: str | None
-    bases: list[int] | None = Field(description="Knowledge bases it is limited to; null means all you may see.")
-    tools: list[str] | None = Field(description="Tools it is limited to; null means all its scopes allow.")
+    bases: Annotated[
+        list[int] | None, Field(description="Knowledge bases it is limited to; null means all you may see.")
+    ]
+    tools: Annotated[list[str] | None, Field(description="Tools it is limited to; null means all its scopes allow.")]
 
 
-class Whoami(BaseModel):
+@dataclass(slots=True)
+class Whoami:
     """The answer of `whoami`."""
 
     id: int
     name: str
-    kind: str = Field(description="user or agent")
+    kind: Annotated[str, Field(description="user or agent")]
     organisation: Organisation
     is_admin: bool
-    groups: dict[str, str] = Field(description="Your groups, with your role in each.")
+    groups: Annotated[dict[str, str], Field(description="Your groups, with your role in each.")]
     scopes: list[str]
     token: TokenFacts
     rate_limit: Allowance
-    usage_this_month: dict[str, int] = Field(description="Your organisation's counters for this UTC month.")
+    usage_this_month: Annotated[dict[str, int], Field(description="Your organisation's counters for this UTC month.")]
 
 
-class Details(BaseModel):
+@dataclass(slots=True)
+class Details:
     """What only an administrator is told of the server."""
 
     database: str
-    shared_limits: bool = Field(description="Whether rate limits are counted in Redis.")
+    shared_limits: Annotated[bool, Field(description="Whether rate limits are counted in Redis.")]
     limits_work: bool
-    jobs: dict[str, int] = Field(description="Background jobs queued, running and dead.")
+    jobs: Annotated[dict[str, int], Field(description="Background jobs queued, running and dead.")]
 
 
-class Status(BaseModel):
+@dataclass(slots=True)
+class Status:
     """The answer of `server_status`."""
 
-    status: str = Field(description="ok, or degraded when something the server needs does not work.")
+    status: Annotated[str, Field(description="ok, or degraded when something the server needs does not work.")]
     version: str
     started_at: str
-    surfaces: dict[str, str] = Field(description="Names and paths of the MCP endpoints served here.")
-    details: Details | None = Field(description="For tokens with the admin scope; null for others.")
+    surfaces: Annotated[dict[str, str], Field(description="Names and paths of the MCP endpoints served here.")]
+    details: Annotated[Details | None, Field(description="For tokens with the admin scope; null for others.")]
 
 
 async def whoami(call: ToolCall, _: NoArguments) -> Whoami:
