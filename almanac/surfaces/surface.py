@@ -65,13 +65,19 @@ def structured(value: Any) -> Result:
     """A result as our own surface gives it: structured, and the same as JSON text for older clients."""
     if isinstance(value, Raw):
         return value.result
-    text = orjson.dumps(value)
+    text = orjson.dumps(value, default=_jsonable)
     # Serialised once: the fragment goes into the answer as it is.
     return {
         "content": [{"type": "text", "text": text.decode()}],
         "structuredContent": orjson.Fragment(text),
         "isError": False,
     }
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    raise TypeError(f"cannot answer with a {type(value).__name__}")
 
 
 def bearer(headers: Mapping[bytes, bytes]) -> str | None:

@@ -62,7 +62,7 @@ class Tool:
     run: Run
     arguments: type[BaseModel] | None = NoArguments  # None: taken as they come, by tools that speak the wire's form
     scopes: frozenset[str] = frozenset()
-    output: type[Any] | None = None  # a dataclass
+    output: type[Any] | None = None  # a dataclass or a pydantic model
     title: str | None = None
     annotations: Mapping[str, Any] = field(default_factory=dict[str, Any])
     input_schema: Mapping[str, Any] | None = None  # literal, where a contract gives one
