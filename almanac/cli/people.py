@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from almanac.app import SURFACES
 from almanac.cli.terminal import Home, Json, OrgName, say, show, with_database
 from almanac.core import clock
 from almanac.core.database import Database
@@ -189,6 +190,8 @@ def add_token(
     Example: [bold]almanac token add maria --scope knowledge:read --scope search:read --expires 30d[/bold]
     """
 
+    _check_tools(tool or [])
+
     async def work(db: Database) -> str:
         owner = await principals.pick(db, (await orgs.pick(db, org)).id, holder)
         ends = None if expires is None else clock.now() + _span(expires)
@@ -223,7 +226,7 @@ def list_tokens(
             "kind": token.kind,
             "begins": token.hint,
             "state": token.state,
-            "scopes": list(token.scopes) if as_json else " ".join(token.scopes),
+            "scopes": token.scopes,
             "bases": token.bases,
             "tools": token.tools,
             "created": clock.iso(token.created_at),
@@ -273,6 +276,14 @@ def _remove(home: Home, org: str | None, kind: str, name: str) -> None:
         await db.write(lambda tx: principals.remove(tx, found))
 
     with_database(home, work)
+
+
+def _check_tools(names: list[str]) -> None:
+    known = {tool.name for surface in SURFACES for tool in surface.tools}
+    if unknown := sorted(set(names) - known):
+        raise BadRequest(
+            f"There is no tool {', '.join(unknown)}.", remedy=f"The tools are: {', '.join(sorted(known))}."
+        )
 
 
 def _span(text: str) -> int:

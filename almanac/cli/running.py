@@ -55,9 +55,9 @@ def serve(
     _pass_on(port=listener.getsockname()[1])
     settings = load_settings().settings
     signing_key(settings)
-    _greet(settings, asyncio.run(_prepare(settings)))
+    token = asyncio.run(_prepare(settings))
     with _job_workers(settings):
-        _run_server(settings, listener)
+        _run_server(settings, listener, token)
 
 
 def worker(
@@ -149,7 +149,20 @@ def _greet(settings: Settings, token: str | None) -> None:
     say(f'  claude mcp add --transport http almanac {url} --header "Authorization: Bearer {token}"')
 
 
-def _run_server(settings: Settings, listener: socket.socket) -> None:
+class _Server(uvicorn.Server):
+    """uvicorn, which says where it is once it is there."""
+
+    def __init__(self, config: uvicorn.Config, settings: Settings, token: str | None) -> None:
+        super().__init__(config)
+        self._settings, self._token = settings, token
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            _greet(self._settings, self._token)
+
+
+def _run_server(settings: Settings, listener: socket.socket, token: str | None) -> None:
     config = uvicorn.Config(
         "almanac.app:from_environment",
         factory=True,
@@ -163,7 +176,7 @@ def _run_server(settings: Settings, listener: socket.socket) -> None:
         proxy_headers=False,
         timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_seconds)),
     )
-    server = uvicorn.Server(config)
+    server = _Server(config, settings, token)
     # uvicorn raises the signal that stopped it once more at its end; by then there is still a worker to stop.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _ignore)
@@ -172,6 +185,7 @@ def _run_server(settings: Settings, listener: socket.socket) -> None:
         if not server.started:
             raise typer.Exit(1)
         return
+    _greet(settings, token)
     with _shared_metrics():
         Multiprocess(config, sockets=[listener]).run()
 
@@ -238,7 +252,9 @@ async def _work(settings: Settings, with_parent: bool) -> None:
 
 
 def _follow_parent(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    sys.stdin.buffer.read()
+    # Not sys.stdin: a thread that waits inside it makes the interpreter abort when the process ends.
+    while os.read(0, 1024):
+        pass
     loop.call_soon_threadsafe(stop.set)
 
 

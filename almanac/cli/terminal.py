@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 import typer
 from rich.console import Console
@@ -58,10 +58,17 @@ def show(rows: Sequence[Mapping[str, Any]], as_json: bool, *, empty: str) -> Non
     else:
         table = Table(*rows[0].keys(), box=None, pad_edge=False, header_style="bold")
         for row in rows:
-            table.add_row(*("" if value is None else str(value) for value in row.values()))
-        console = Console()
+            table.add_row(*(_cell(value) for value in row.values()))
         # A pipe has no width: a row there is one line, whatever its length.
-        console.print(table, soft_wrap=not console.is_terminal, crop=console.is_terminal)
+        console = Console()
+        console = console if console.is_terminal else Console(width=10_000)
+        console.print(table)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return " ".join(str(item) for item in cast("Sequence[Any]", value))
+    return "" if value is None else str(value)
 
 
 def complain(error: AlmanacError) -> None:

@@ -133,6 +133,18 @@ def retry_job(
         raise NotFound(f"There is no dead job with id {job_id}.", remedy="See 'almanac jobs list'.")
 
 
+@jobs_app.command("discard")
+def discard_job(
+    job_id: Annotated[int, typer.Argument(metavar="ID", help="Its id, from 'almanac jobs list'.")], home: Home = None
+) -> None:
+    """Remove a dead job for good.
+
+    Example: [bold]almanac jobs discard 12[/bold]
+    """
+    if not with_database(home, lambda db: queue.discard(db, job_id)):
+        raise NotFound(f"There is no dead job with id {job_id}.", remedy="See 'almanac jobs list'.")
+
+
 async def _checks(loaded: Loaded) -> list[dict[str, Any]]:
     settings = loaded.settings
     checks: dict[str, Callable[[Settings], Awaitable[str]]] = {

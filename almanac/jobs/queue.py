@@ -180,6 +180,11 @@ async def retry(db: Database, id: int, *, now: int | None = None) -> bool:
     return await db.write(lambda tx: tx.execute(_RETRY, id, at)) == 1
 
 
+async def discard(db: Database, id: int) -> bool:
+    """Remove a dead job. False: it is not dead."""
+    return await db.write(lambda tx: tx.execute("DELETE FROM jobs WHERE id = $1 AND state = 'dead'", id)) == 1
+
+
 async def get(db: Reader, id: int) -> Job | None:
     row = await db.fetch_one(f"SELECT {_COLUMNS} FROM jobs WHERE id = $1", id)  # noqa: S608
     return None if row is None else _job(row)

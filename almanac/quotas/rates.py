@@ -3,8 +3,8 @@
 The seam is where hits are counted: in this process's memory, or in Redis, by the `limits` library, when several
 processes share the limits. One that cannot count refuses: an uncounted call is never let through.
 
-`limits` can count in memory too, but at 20 to 1,200 µs a hit (docs/decisions/0003-counting-in-memory.md), so that
-side of the seam is ours. A test holds the two to the same answers.
+`limits` can count in memory too, but its cost there grows with the number of keys, by threads and tasks of its own
+(docs/decisions/0003-counting-in-memory.md), so that side of the seam is ours. A test holds the two to the same answers.
 """
 
 import time

@@ -54,6 +54,14 @@ class WrongMediaType(AlmanacError):
     remedy = "Send the header 'Content-Type: application/json'."
 
 
+class OnlyPost(AlmanacError):
+    """This endpoint takes POST requests only."""
+
+    code = "method_not_allowed"
+    status = 405
+    remedy = "It keeps no sessions and opens no streams: send each message as a POST."
+
+
 class TooSlow(AlmanacError):
     """The request body did not arrive in time."""
 
@@ -147,6 +155,8 @@ class Door:
         if actor is None:
             raise Unauthorized()
         if exchange.scope["method"] != "POST":
+            if not self.desk.surface.sessions:
+                raise OnlyPost()  # there is nothing a stream could carry, nor a session to end
             await self._hand_over(exchange, actor, None)
             return
         if not headers.get(b"content-type", b"").lower().startswith(b"application/json"):
@@ -236,6 +246,8 @@ class Door:
         extra: tuple[tuple[bytes, bytes], ...] = ()
         if status == 401:
             extra = ((b"www-authenticate", b'Bearer realm="almanac"'),)
+        elif status == 405:
+            extra = ((b"allow", b"POST"),)
         elif isinstance(error, RateLimited):
             extra = ((b"retry-after", b"%d" % error.retry_after),)
         elif isinstance(error, TooLarge | TooSlow):

@@ -191,9 +191,10 @@ async def serve_stdio(desk: Desk, authenticate: Callable[[], Awaitable[Actor | N
 
 
 def plain(result: Result) -> Result:
-    """A result without fragments of ready JSON, which only our own serialiser knows."""
-    content = result.get("structuredContent")
-    return {**result, "structuredContent": orjson.loads(content.contents)} if isinstance(content, Fragment) else result
+    """A result without a fragment of ready JSON, which only our own serialiser knows; its text says the same."""
+    if not isinstance(result.get("structuredContent"), Fragment):
+        return result
+    return {**result, "structuredContent": orjson.loads(result["content"][0]["text"])}
 
 
 def status_of(version: str, code: int) -> int:
