@@ -396,7 +396,10 @@ def _bind(args: Sequence[Value]) -> dict[str, Value]:
 
 def _create(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # token digests are for the owner's eyes only
+    # Never a file that is there: closing any handle on it drops the locks this process holds through SQLite,
+    # and another process then writes into a write of ours. That corrupts the file.
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))  # digests are for the owner's eyes only
 
 
 def _switch_to_wal(path: Path) -> None:

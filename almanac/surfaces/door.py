@@ -17,7 +17,7 @@ import structlog
 from starlette.types import Message, Receive, Scope, Send
 
 from almanac.core.call import Actor
-from almanac.core.errors import AlmanacError, BadRequest, Internal, RateLimited, TooLarge, Unauthorized
+from almanac.core.errors import AlmanacError, BadRequest, Cancelled, Internal, RateLimited, TooLarge, Unauthorized
 from almanac.identity import tokens
 from almanac.surfaces import message as messages
 from almanac.surfaces.neighbourhood import Neighbourhood
@@ -37,6 +37,7 @@ _ONCE = frozenset(
 # A request that takes longer than this is watched for its caller going away.
 _WATCH_AFTER = 0.05
 
+_JSON = b"application/json"
 _HOT = frozenset({"tools/call", "tools/list"})
 _CALL_KEYS = frozenset({"name", "arguments", "_meta"})
 _NONE: dict[str, Any] = {}
@@ -99,22 +100,23 @@ class Exchange:
         declared = self.headers.get(b"content-length", b"0")
         if not declared.isdigit() or int(declared) > most:
             raise _too_large(most)
-        event = await self.receive()
-        body: bytes = event.get("body", b"")
-        parts = [body]
-        size = len(body)
-        while event.get("more_body", False):
+        parts: list[bytes] = []
+        size, more = 0, True
+        while more:
             event = await self.receive()
+            if event["type"] == "http.disconnect":
+                raise Cancelled()  # what was not sent to its end is not acted upon, even if it could be read
             parts.append(event.get("body", b""))
             size += len(parts[-1])
+            more = event.get("more_body", False)
             if size > most:
                 raise _too_large(most)
-        return body if len(parts) == 1 else b"".join(parts)
+        return b"".join(parts)
 
     async def reply(self, status: int, body: bytes, extra: tuple[tuple[bytes, bytes], ...] = ()) -> None:
         """Answer with JSON."""
         headers = [
-            (b"content-type", b"application/json"),
+            (b"content-type", _JSON),
             (b"content-length", b"%d" % len(body)),
             (b"x-request-id", self.request_id.encode()),
             *extra,
@@ -159,7 +161,7 @@ class Door:
                 raise OnlyPost()  # there is nothing a stream could carry, nor a session to end
             await self._hand_over(exchange, actor, None)
             return
-        if not headers.get(b"content-type", b"").lower().startswith(b"application/json"):
+        if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != _JSON:
             raise WrongMediaType()
         raw = b""
         with _Watch(exchange.receive, self._deadline) as watch:
@@ -174,13 +176,13 @@ class Door:
         """Answer a hot method; False leaves the request to the SDK."""
         method = message.get("method")
         version = self._version(message, method, exchange.headers)
-        if method != "tools/call":
-            # Calls are metered where they are served; everything else here.
-            await self.desk.house.rates.hit(self.desk.house.call_rule, str(actor.token_id))
-        if version is None:
-            return False
-        await (self._call if method == "tools/call" else self._list)(exchange, actor, message, version)
-        return True
+        if version is not None and method == "tools/call":
+            await self._call(exchange, actor, message, version)
+            return True
+        await self.desk.meter(actor)  # a call is metered where it is served, to be refused in a form a model reads
+        if version is not None:
+            await self._list(exchange, actor, message, version)
+        return version is not None
 
     def _version(self, message: messages.Message, method: Any, headers: Headers) -> str | None:
         """The protocol version of a request that can be answered here; None hands it to the SDK."""
@@ -228,7 +230,9 @@ class Door:
         await exchange.reply(200, b"".join((head, b',"result":', result, b"}")))
 
     async def _hand_over(self, exchange: Exchange, actor: Actor, raw: bytes | None) -> None:
-        scope = {**exchange.scope, "headers": [(name, value.strip()) for name, value in exchange.scope["headers"]]}
+        # The SDK compares header values as they are.
+        headers = [(k, _JSON if k == b"content-type" else v.strip()) for k, v in exchange.scope["headers"]]
+        scope = {**exchange.scope, "headers": headers}
         stamp = (b"x-request-id", exchange.request_id.encode())
 
         async def named(message: Message) -> None:

@@ -66,7 +66,7 @@ def _bracketed(name: str) -> str:
 
 def _with_ports(name: str) -> tuple[str, ...]:
     last = name.rpartition(":")[2]
-    has_port = last == "*" or last.isdigit()
+    has_port = last == "*" or _is_port(last)
     return (name,) if has_port else (name, f"{name}:*")
 
 
@@ -74,4 +74,8 @@ def _matches(value: str, allowed: frozenset[str]) -> bool:
     if value in allowed:
         return True
     name, _, port = value.rpartition(":")
-    return port.isdigit() and f"{name}:*" in allowed
+    return _is_port(port) and f"{name}:*" in allowed
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit()  # "²" is a digit, too

@@ -59,7 +59,7 @@ class SdkServer:
 
     def __init__(self, desk: Desk, neighbourhood: Neighbourhood) -> None:
         surface = desk.surface
-        self.server = build(desk, _from_scope)
+        self.server = build(desk, _from_scope, is_metered=True)
         self._stamp = {SERVER_INFO_META_KEY: self.server.server_info_stamp}
         self._envelopes: set[tuple[str, bytes]] = set()
         self._sessions = surface.sessions
@@ -136,8 +136,8 @@ class SdkServer:
         return orjson.dumps(methods.serialize_server_result("tools/list", version, result) | {"_meta": self._stamp})
 
 
-def build(desk: Desk, identify: Identify) -> Server[Any]:
-    """An SDK server that answers for a surface."""
+def build(desk: Desk, identify: Identify, *, is_metered: bool) -> Server[Any]:
+    """An SDK server that answers for a surface; `is_metered` if requests are counted before they reach it."""
     surface = desk.surface
     schemas = {tool.name: tool.schema for tool in surface.tools}
 
@@ -150,7 +150,7 @@ def build(desk: Desk, identify: Identify) -> Server[Any]:
     async def call_tool(ctx: Context, params: types.CallToolRequestParams) -> Result:
         actor, request_id = await identify(ctx)
         try:
-            result = await desk.call(actor, params.name, params.arguments or {}, request_id, ctx)
+            result = await desk.call(actor, params.name, params.arguments or {}, request_id, ctx, is_metered=is_metered)
             return {"resultType": "complete", **plain(result)}  # the type is dropped by the SDK in the legacy era
         except ProtocolError as error:
             raise MCPError(error.code, str(error), error.data) from None
@@ -185,7 +185,7 @@ async def serve_stdio(desk: Desk, authenticate: Callable[[], Awaitable[Actor | N
             raise MCPError(types.INVALID_REQUEST, Unauthorized().message)
         return actor, f"stdio-{count}"
 
-    server = build(desk, identify)
+    server = build(desk, identify, is_metered=False)
     async with stdio_server() as (reader, writer):
         await server.run(reader, writer, server.create_initialization_options())
 

@@ -141,29 +141,43 @@ class Desk:
             self._visible[rights] = found
         return found
 
+    async def meter(self, actor: Actor) -> None:
+        """Count one request against the caller's limit, or refuse."""
+        await self.house.rates.hit(self.house.call_rule, str(actor.token_id))
+
     async def call(
-        self, actor: Actor, name: str, arguments: dict[str, Any], request_id: str, peer: Any = None
+        self,
+        actor: Actor,
+        name: str,
+        arguments: dict[str, Any],
+        request_id: str,
+        peer: Any = None,
+        *,
+        is_metered: bool = False,
     ) -> Result:
-        """Serve one call."""
+        """Serve one call; `is_metered` if the door has already counted it against the caller's limit."""
         if self._tracer is None:
-            return await self._serve(actor, name, arguments, request_id, peer)
+            return await self._serve(actor, name, arguments, request_id, peer, is_metered)
         with self._tracer.start_as_current_span(
             f"tools/call {name if name in self.visible(actor) else _UNKNOWN}"
         ) as span:
             span.set_attribute("almanac.surface", self.surface.name)
             span.set_attribute("almanac.request_id", request_id)
-            result = await self._serve(actor, name, arguments, request_id, peer)
+            result = await self._serve(actor, name, arguments, request_id, peer, is_metered)
             span.set_attribute("almanac.is_error", bool(result.get("isError")))
             return result
 
-    async def _serve(self, actor: Actor, name: str, arguments: dict[str, Any], request_id: str, peer: Any) -> Result:
+    async def _serve(
+        self, actor: Actor, name: str, arguments: dict[str, Any], request_id: str, peer: Any, is_metered: bool
+    ) -> Result:
         begun = time.perf_counter_ns()
         call = ToolCall(actor, self.db, request_id, house=self.house, peer=peer)
         tool = self.visible(actor).get(name)
         digest, outcome = "", "ok"
         try:
             self.house.trail.check()
-            await self.house.rates.hit(self.house.call_rule, str(actor.token_id))
+            if not is_metered:
+                await self.meter(actor)
             if tool is None:
                 raise UnknownTool(name)
             digest = self._digest(arguments)
