@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 import stat
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
@@ -194,3 +195,18 @@ async def test_many_may_open_a_new_file_at_once(tmp_path: Path) -> None:
 async def test_reading_connections_cannot_write(db: SqliteDatabase) -> None:
     with pytest.raises(DatabaseFull, match="readonly"):
         await db.fetch("INSERT INTO t (id) VALUES (1)")
+
+
+async def test_opening_a_database_again_keeps_the_locks_that_guard_it_from_other_processes(tmp_path: Path):
+    path = tmp_path / "almanac.db"
+    first = await SqliteDatabase.open(path)
+    await first.write(lambda tx: tx.execute("CREATE TABLE marks (n BIGINT)"))
+    again = await SqliteDatabase.open(path)
+    await again.close()
+    # The last process to close a database deletes its WAL. It must see that we are still there.
+    stranger = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('INSERT INTO marks VALUES (1)')"
+    stranger += "; c.commit(); c.close()"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", stranger, str(path))
+    assert await process.wait() == 0
+    assert path.with_name("almanac.db-wal").exists()
+    await first.close()
