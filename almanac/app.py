@@ -7,13 +7,17 @@ import hashlib
 import logging
 import os
 import secrets
+import signal
 import sys
+import threading
+import time
 import tomllib
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+import traceback
+from collections.abc import AsyncGenerator, Callable, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 import structlog
 from opentelemetry.trace import Tracer
@@ -45,6 +49,9 @@ SURFACES: tuple[Surface, ...] = (almanac_surface.SURFACE,)
 _SHORTEST_SECRET = 32
 _EXAMPLES = ("changeme", "change-me", "secret", "password", "default", "example", "almanac", "your-")
 
+# The environment variable in which `serve --workers N` tells its server processes who started them.
+SUPERVISOR = "ALMANAC_SUPERVISOR_PID"
+
 _log = structlog.get_logger("almanac.app")
 
 
@@ -56,8 +63,10 @@ def load_settings(options: Mapping[str, Any] | None = None) -> Loaded:
         raise BadSetting(f"ALMANAC_CONFIG names {named}, which is not there.")
     try:
         content = tomllib.loads(file.read_text("utf-8")) if file.exists() else {}
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadSetting(f"{file} is not valid TOML: {error}.") from None
+    except OSError as error:
+        raise BadSetting(f"{file} cannot be read: {error.strerror}.") from None
     return load(os.environ, content, options)
 
 
@@ -82,7 +91,7 @@ def signing_key(settings: Settings) -> bytes:
     if settings.secret:
         return hashlib.sha256(settings.secret.encode()).digest()
     file = settings.home / "secret"
-    settings.home.mkdir(parents=True, exist_ok=True)
+    _make_home(settings)
     with contextlib.suppress(FileExistsError):
         # Written under another name first, so that a process starting beside this one never reads half a secret.
         draft = settings.home / f".secret-{secrets.token_hex(8)}"
@@ -95,11 +104,18 @@ def signing_key(settings: Settings) -> bytes:
     return hashlib.sha256(file.read_bytes()).digest()
 
 
+def _make_home(settings: Settings) -> None:
+    try:
+        settings.home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadSetting(f"The home folder {settings.home} cannot be made: {error.strerror}.") from None
+
+
 @asynccontextmanager
 async def open_store(settings: Settings) -> AsyncGenerator[Database]:
     """The database, migrated."""
     if settings.on_sqlite:
-        settings.home.mkdir(parents=True, exist_ok=True)
+        _make_home(settings)
     db = await connect(settings.store_url, pool_size=settings.database_pool_size)
     try:
         await migrate.apply(db)
@@ -136,7 +152,8 @@ async def open_house(settings: Settings, surfaces: Sequence[Surface] = SURFACES)
             started_at=clock.now(),
             surfaces={surface.name: surface.path for surface in surfaces},
         )
-        key, tracer = signing_key(settings), open_tracer(settings)
+        key, spans = signing_key(settings), open_spans(settings)
+        tracer = spans.get_tracer("almanac", __version__) if spans else None
         writing = asyncio.create_task(trail.run())
         try:
             yield Opened(settings, db, house, tuple(Desk(surface, house, db, key, tracer) for surface in surfaces))
@@ -144,6 +161,8 @@ async def open_house(settings: Settings, surfaces: Sequence[Surface] = SURFACES)
             trail.stop()
             await writing
             await house.rates.close()
+            if spans:
+                await asyncio.to_thread(spans.shutdown)  # sends what is left
 
 
 class Application(Starlette):
@@ -179,6 +198,7 @@ def create_app(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> Ap
             _log.info("stopping")
 
     app = Application(lifespan=lifespan, exception_handlers={404: _not_found, 405: _not_allowed})
+    app.router.redirect_slashes = False  # a redirect would repeat whatever Host was sent
     return app
 
 
@@ -191,7 +211,16 @@ def from_environment() -> Application:
     """The application as the environment describes it: what each server process calls."""
     settings = load_settings().settings
     configure_logs(settings)
+    if supervisor := os.environ.get(SUPERVISOR):
+        threading.Thread(target=_leave_with, args=(int(supervisor),), daemon=True).start()
     return create_app(settings)
+
+
+def _leave_with(supervisor: int) -> None:
+    # A supervisor that was killed cannot stop its server processes; they would go on holding the port.
+    while os.getppid() == supervisor:
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def configure_logs(settings: Settings) -> None:
@@ -205,7 +234,7 @@ def configure_logs(settings: Settings) -> None:
     render = structlog.dev.ConsoleRenderer() if as_text else structlog.processors.JSONRenderer()
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     structlog.configure(
-        processors=[*shared, structlog.processors.format_exc_info, render],
+        processors=[*shared, _without_words, render],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
@@ -216,7 +245,7 @@ def configure_logs(settings: Settings) -> None:
             foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.format_exc_info,
+                _without_words,
                 render,
             ],
         )
@@ -224,8 +253,26 @@ def configure_logs(settings: Settings) -> None:
     logging.basicConfig(handlers=[handler], level=max(level, logging.WARNING), force=True)
 
 
-def open_tracer(settings: Settings) -> Tracer | None:
-    """A tracer that exports spans, where an endpoint is configured."""
+def _without_words(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """An exception as its type and where it was raised. Its message may hold what a caller sent, so it is left out."""
+    given = event.pop("exc_info", None)
+    # structlog passes True, the standard library's logging the three parts of it.
+    error = cast("tuple[Any, ...]", given)[1] if isinstance(given, tuple) else sys.exc_info()[1] if given else None
+    if error:
+        where = "".join(traceback.format_tb(error.__traceback__))
+        event["exception"] = f"{where}{type(error).__name__}"
+    return event
+
+
+class Spans(Protocol):
+    """As much of OpenTelemetry's provider as is used here: it comes with an extra, which may be missing."""
+
+    def get_tracer(self, name: str, version: str, /) -> Tracer: ...
+    def shutdown(self) -> None: ...
+
+
+def open_spans(settings: Settings) -> Spans | None:
+    """What exports spans, where an endpoint is configured."""
     if not settings.otlp_endpoint:
         return None
     try:
@@ -242,7 +289,7 @@ def open_tracer(settings: Settings) -> Tracer | None:
     endpoint = settings.otlp_endpoint.rstrip("/")
     endpoint = endpoint if endpoint.endswith("/v1/traces") else f"{endpoint}/v1/traces"
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
-    return provider.get_tracer("almanac", __version__)
+    return provider
 
 
 async def _note_tokens(tx: Transaction, entries: Sequence[Entry]) -> None:

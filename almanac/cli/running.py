@@ -19,7 +19,7 @@ import uvloop
 from uvicorn.supervisors import Multiprocess
 
 from almanac import reactions
-from almanac.app import check_exposure, configure_logs, load_settings, open_house, open_store, signing_key
+from almanac.app import SUPERVISOR, check_exposure, configure_logs, load_settings, open_house, open_store, signing_key
 from almanac.cli.terminal import Home, Json, say, settings_at, with_database
 from almanac.core import clock
 from almanac.core.errors import BadRequest, Unauthorized
@@ -126,6 +126,7 @@ def _listen(settings: Settings) -> socket.socket:
     try:
         listener.bind((settings.host, settings.port))
     except OSError as error:
+        listener.close()
         raise BadRequest(
             f"Cannot listen on {settings.host} port {settings.port}: {error.strerror or error}.",
             remedy="Choose another with --port, or stop what is using it.",
@@ -186,6 +187,7 @@ def _run_server(settings: Settings, listener: socket.socket, token: str | None) 
             raise typer.Exit(1)
         return
     _greet(settings, token)
+    os.environ[SUPERVISOR] = str(os.getpid())
     with _shared_metrics():
         Multiprocess(config, sockets=[listener]).run()
 

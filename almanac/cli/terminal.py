@@ -67,8 +67,8 @@ def show(rows: Sequence[Mapping[str, Any]], as_json: bool, *, empty: str) -> Non
 
 def _cell(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return " ".join(str(item) for item in cast("Sequence[Any]", value))
-    return "" if value is None else str(value)
+        return escape(" ".join(str(item) for item in cast("Sequence[Any]", value)))
+    return "" if value is None else escape(str(value))
 
 
 def complain(error: AlmanacError) -> None:

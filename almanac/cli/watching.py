@@ -166,7 +166,7 @@ async def _outcome(name: str, check: Awaitable[str]) -> dict[str, Any]:
 
 
 async def _database(settings: Settings) -> str:
-    if settings.on_sqlite and not (settings.home / "almanac.db").exists():
+    if settings.on_sqlite and not _is_there(settings.store_url):
         return "SQLite, not there yet: the first start creates it"
     db = await connect(settings.store_url, pool_size=1)
     try:
@@ -221,6 +221,10 @@ async def _skew(db: Database) -> float:
     assert row is not None
     there: datetime = row["at"]
     return (there - datetime.now(UTC)).total_seconds()
+
+
+def _is_there(store_url: str) -> bool:
+    return Path(store_url.removeprefix("sqlite:///")).exists()
 
 
 def _nearest(folder: Path) -> Path:

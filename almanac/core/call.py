@@ -22,6 +22,11 @@ class Actor:
     tools: frozenset[str] | None = None
     expires_at: int | None = None
 
+    @property
+    def limit_key(self) -> str:
+        """What this token's rate limits are counted under; unique wherever limits are shared."""
+        return f"{self.org_id}:{self.token_id}"
+
 
 @dataclass(slots=True)
 class Call:

@@ -9,6 +9,7 @@ SECOND = 1_000_000
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
+LONGEST = 36_525 * DAY  # a hundred years
 
 _UNITS = {"s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
 _SPAN = re.compile(r"^\s*(\d{1,9})\s*([smhdw])\s*$")
@@ -26,7 +27,10 @@ def span(text: str) -> int:
         raise ValueError(
             f"{text!r} is not a length of time; write a number and a unit, such as 90s, 15m, 1h, 30d or 2w"
         )
-    return int(match[1]) * _UNITS[match[2]]
+    length = int(match[1]) * _UNITS[match[2]]
+    if length > LONGEST:
+        raise ValueError(f"{text!r} is longer than a hundred years")
+    return length
 
 
 def iso(moment: int | None) -> str | None:

@@ -10,7 +10,7 @@
     ├── TooLarge                    too_large              413
     ├── Limited
     │   ├── RateLimited             rate_limited           429, with seconds to wait
-    │   └── QuotaExceeded           quota_exceeded         429, with the moment it resets
+    │   └── QuotaExceeded           quota_exceeded         429
     ├── Cancelled                   cancelled              499
     ├── Internal                    internal_error         500
     ├── Unavailable                 unavailable            503

@@ -26,7 +26,7 @@ class BadSetting(BadRequest):
 
 
 def _of(default: Any, help: str, *env: str, secret: bool = False) -> Any:
-    return field(default=default, metadata={"help": help, "env": env, "secret": secret})
+    return field(default=default, repr=not secret, metadata={"help": help, "env": env, "secret": secret})
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +207,15 @@ _AT_LEAST: dict[str, float] = {
 }
 
 
+_AT_MOST: dict[str, float] = {"port": 65535}
+_SCHEMES: dict[str, tuple[str, ...]] = {
+    "database_url": ("postgresql://", "postgres://", "sqlite:///"),
+    "redis_url": ("redis://", "rediss://"),
+    "public_url": ("http://", "https://"),
+    "otlp_endpoint": ("http://", "https://"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """The settings, and where each one came from."""
@@ -271,6 +280,11 @@ def _parse(item: "Field[Any]", raw: Any, source: str) -> Any:
         raise BadSetting(f"{item.name} (from {source}) must be one of: {', '.join(choices)}.")
     if item.name in _AT_LEAST and value < _AT_LEAST[item.name]:
         raise BadSetting(f"{item.name} (from {source}) must be at least {_AT_LEAST[item.name]:g}.")
+    if item.name in _AT_MOST and value > _AT_MOST[item.name]:
+        raise BadSetting(f"{item.name} (from {source}) must be at most {_AT_MOST[item.name]:g}.")
+    schemes = _SCHEMES.get(item.name)
+    if value and schemes and not value.startswith(schemes):
+        raise BadSetting(f"{item.name} (from {source}) must begin with {' or '.join(schemes)}.")
     if item.name == "api_prefix" and value and (not value.startswith("/") or value.endswith("/")):
         raise BadSetting(f"api_prefix (from {source}) must start with / and not end with it, such as /api.")
     return value
@@ -312,8 +326,13 @@ def _to_float(raw: Any) -> float:
 
 
 def _to_names(raw: Any) -> tuple[str, ...]:
-    parts = cast("list[Any]", raw) if isinstance(raw, list | tuple) else str(raw).strip().strip("[]").split(",")
+    parts = cast("list[Any]", raw) if isinstance(raw, list | tuple) else _unwrapped(str(raw).strip()).split(",")
     return tuple(p for p in (str(part).strip().strip("\"'") for part in parts) if p)
+
+
+def _unwrapped(text: str) -> str:
+    # ["a", "b"] is meant as a list; [::1]:8000 is an address.
+    return text[1:-1] if text.startswith("[") and text.endswith("]") and not text.startswith("[:") else text
 
 
 def _to_path(raw: Any) -> Path:

@@ -9,7 +9,7 @@ from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, Conflict, NotFound
 
 # Names appear in URLs, file names and command lines, so they hold nothing that needs quoting there.
-_NAME = re.compile(r"^[\w][\w .@+-]{0,99}$")
+_NAME = re.compile(r"^[^\W_][\w .@+-]{0,99}$")
 
 
 @dataclass(frozen=True, slots=True)

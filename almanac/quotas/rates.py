@@ -84,7 +84,8 @@ class MemoryRates:
     async def left(self, rule: Rule, key: str) -> Left:
         now = time.time()
         if rule.strategy == "moving":
-            moments = self._window(rule, key, now)
+            held = self._moving.get((rule.name, key))
+            moments = [at for at in held[0] if at > now - rule.seconds] if held else []
             return Left(rule.calls - len(moments), moments[0] + rule.seconds if moments else now)
         count, ends = self._fixed.get((rule.name, key), (0, 0.0))
         return Left(max(rule.calls - count, 0), ends) if ends > now else Left(rule.calls, now)
@@ -144,14 +145,16 @@ class RedisRates:
         except StorageError:
             raise RateLimitUnavailable() from None
         if not allowed:
-            raise RateLimited(int((await self.left(rule, key)).resets_at - time.time()) + 1)
+            # Redis tells the time left in whole seconds, rounded: half a second more is on the safe side.
+            raise RateLimited(int((await self.left(rule, key)).resets_at - time.time() + 0.5) + 1)
 
     async def left(self, rule: Rule, key: str) -> Left:
         try:
             stats = await self._limiters[rule.strategy].get_window_stats(_item(rule), key)
         except StorageError:
             raise RateLimitUnavailable() from None
-        return Left(max(stats.remaining, 0), stats.reset_time)
+        is_whole = stats.remaining >= rule.calls
+        return Left(max(stats.remaining, 0), time.time() if is_whole else stats.reset_time)
 
     async def works(self) -> bool:
         try:

@@ -231,7 +231,8 @@ class Door:
 
     async def _hand_over(self, exchange: Exchange, actor: Actor, raw: bytes | None) -> None:
         # The SDK compares header values as they are.
-        headers = [(k, _JSON if k == b"content-type" else v.strip()) for k, v in exchange.scope["headers"]]
+        plain = {b"content-type": _JSON, b"host": exchange.headers.get(b"host", b"").lower()}
+        headers = [(name, plain.get(name, value.strip())) for name, value in exchange.scope["headers"]]
         scope = {**exchange.scope, "headers": headers}
         stamp = (b"x-request-id", exchange.request_id.encode())
 
@@ -265,7 +266,7 @@ class _Watch:
     Most requests are over before it begins to look, so that they pay for one timer and no task.
     """
 
-    __slots__ = ("_deadline", "_is_read", "_looking", "_receive", "_task", "_timer", "is_gone", "is_late")
+    __slots__ = ("_before", "_deadline", "_is_read", "_looking", "_receive", "_task", "_timer", "is_gone", "is_late")
 
     def __init__(self, receive: Receive, deadline: float) -> None:
         self._receive = receive
@@ -277,6 +278,7 @@ class _Watch:
 
     def __enter__(self) -> "_Watch":
         self._task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self._before = self._task.cancelling()
         self._timer = self._task.get_loop().call_later(_WATCH_AFTER, self._begin)
         return self
 
@@ -284,7 +286,8 @@ class _Watch:
         self._timer.cancel()
         if self._looking is not None:
             self._looking.cancel()
-        ours = kind is asyncio.CancelledError and (self.is_gone or self.is_late) and self._task.uncancel() == 0
+        ended = self.is_gone or self.is_late
+        ours = ended and self._task.uncancel() <= self._before and kind is asyncio.CancelledError
         if ours and self.is_late:
             raise TooSlow() from error
         return ours

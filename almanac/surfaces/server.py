@@ -130,10 +130,12 @@ class SdkServer:
     def listing(self, version: str, tools: Iterable[Tool]) -> bytes:
         """The result of `tools/list`, serialised."""
         result: Result = {"tools": [tool.describe() for tool in tools]}
-        if version != LATEST_MODERN_VERSION:
-            return orjson.dumps(methods.serialize_server_result("tools/list", version, result))
-        result |= {"resultType": "complete", "ttlMs": LIST_FRESH_MS, "cacheScope": "private"}
-        return orjson.dumps(methods.serialize_server_result("tools/list", version, result) | {"_meta": self._stamp})
+        if version == LATEST_MODERN_VERSION:
+            fresh = {"ttlMs": LIST_FRESH_MS, "cacheScope": "private", "_meta": self._stamp}
+            return orjson.dumps({"resultType": "complete", **result, **fresh})
+        if version in _WITH_STRUCTURE:
+            return orjson.dumps(result)  # as the contract has it, to the letter
+        return orjson.dumps(methods.serialize_server_result("tools/list", version, result))
 
 
 def build(desk: Desk, identify: Identify, *, is_metered: bool) -> Server[Any]:

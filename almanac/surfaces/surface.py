@@ -143,7 +143,7 @@ class Desk:
 
     async def meter(self, actor: Actor) -> None:
         """Count one request against the caller's limit, or refuse."""
-        await self.house.rates.hit(self.house.call_rule, str(actor.token_id))
+        await self.house.rates.hit(self.house.call_rule, actor.limit_key)
 
     async def call(
         self,
@@ -158,9 +158,9 @@ class Desk:
         """Serve one call; `is_metered` if the door has already counted it against the caller's limit."""
         if self._tracer is None:
             return await self._serve(actor, name, arguments, request_id, peer, is_metered)
-        with self._tracer.start_as_current_span(
-            f"tools/call {name if name in self.visible(actor) else _UNKNOWN}"
-        ) as span:
+        title = f"tools/call {name if name in self.visible(actor) else _UNKNOWN}"
+        # An exception is not recorded, for its message may hold what the caller sent.
+        with self._tracer.start_as_current_span(title, record_exception=False, set_status_on_exception=False) as span:
             span.set_attribute("almanac.surface", self.surface.name)
             span.set_attribute("almanac.request_id", request_id)
             result = await self._serve(actor, name, arguments, request_id, peer, is_metered)

@@ -90,7 +90,7 @@ class Status:
 async def whoami(call: ToolCall, _: NoArguments) -> Whoami:
     """Who is calling, what they may do, and what remains of their limits."""
     actor, rule = call.actor, call.house.call_rule
-    left = await call.house.rates.left(rule, str(actor.token_id)) if rule.is_on else None
+    left = await call.house.rates.left(rule, actor.limit_key) if rule.is_on else None
     return Whoami(
         id=actor.id,
         name=actor.name,

@@ -1,0 +1,285 @@
+"""Writes the pages of this folder from the code, or checks that they say what the code says.
+
+python docs/reference/generate.py [--check]
+"""
+
+import argparse
+import inspect
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any, cast
+
+import typer.main
+from rich.text import Text
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+
+from almanac.app import SURFACES
+from almanac.cli import app
+from almanac.core import scopes
+from almanac.core.errors import AlmanacError
+from almanac.core.settings import Settings, environment_names
+from almanac.surfaces import contracts
+
+FOLDER = Path(__file__).parent
+GENERATED = "<!-- Written by docs/reference/generate.py from the code. Change the code, then run it. -->"
+
+
+def settings_page() -> str:
+    """Every setting, under the headings of the table in `core/settings.py`."""
+    parts = [
+        "# Settings\n",
+        "A value comes from, in this order: a command-line option, the environment, the settings file, the\n"
+        "default. The file is `almanac.toml` in the working folder, or the one that `ALMANAC_CONFIG` names; its\n"
+        "entries have the names of the first column. `almanac doctor` prints every setting as it is, and where\n"
+        "it came from.\n",
+    ]
+    for heading, items in _sections():
+        rows = [
+            [f"`{item.name}`", _variables(item), _kind(item), _default(item), item.metadata["help"]] for item in items
+        ]
+        parts += [f"## {heading}\n", _table(["Setting", "Environment", "Type", "Default", "Meaning"], rows)]
+    return _page(parts)
+
+
+def scopes_page() -> str:
+    """Every scope, and who gets it."""
+    rows = [[f"`{name}`", meaning, _holders(name)] for name, meaning in scopes.SCOPES.items()]
+    return _page(
+        [
+            "# Scopes\n",
+            "A scope is something a token may do. A tool that needs a scope which a token lacks is neither listed\n"
+            "to it nor callable with it. Name scopes with `almanac token add NAME --scope SCOPE`, once for each;\n"
+            "without any, a token gets those of its holder's kind. Only an administrator's token may have\n"
+            "`audit:read` and `admin`.\n",
+            _table(["Scope", "Allows to", "Without --scope, a token of"], rows),
+        ]
+    )
+
+
+def errors_page() -> str:
+    """Every error code."""
+    kinds = {kind.code: kind for kind in sorted(_errors(), key=lambda kind: len(kind.__mro__), reverse=True)}
+    ordered = sorted(kinds.values(), key=lambda kind: (kind.status, kind.code))
+    rows = [[f"`{kind.code}`", str(kind.status), _sentence(kind), kind.remedy or "—"] for kind in ordered]
+    return _page(
+        [
+            "# Errors\n",
+            "Every failure has a code that stays the same, a sentence, and where there is one a remedy. A tool\n"
+            "answers with a result marked as an error, whose text begins with the code; a request that reaches no\n"
+            'tool is answered with the status and a body of `{"error": …, "code": …}`. The sentence is the usual\n'
+            "one: where more is known, such as which argument is wrong, it says so instead.\n",
+            _table(["Code", "Status", "Usual sentence", "Usual remedy"], rows),
+        ]
+    )
+
+
+def cli_page() -> str:
+    """Every command with its arguments and options."""
+    parts = [
+        "# Command line\n",
+        "`almanac COMMAND --help` says the same on the spot. A failure is one line on standard error that names\n"
+        "the fix, and the exit status is 1 (2 where the command itself was mistyped). `--json` prints for\n"
+        "programs.\n",
+        _table(["Command", "What it does"], [[f"`almanac {path}`", _first(text(it))] for path, it in commands()]),
+    ]
+    for path, command in commands():
+        what, example = _split(text(command))
+        parts += [f"## almanac {path}\n", f"{what}\n", f"```sh\n{example}\n```\n"]
+        rows = [[_spelling(parameter), _help(parameter)] for parameter in _visible(command)]
+        parts += [_table(["Argument or option", "Meaning"], rows)] if rows else []
+    return _page(parts)
+
+
+def tools_page() -> str:
+    """Every tool of every surface, from the committed contracts."""
+    parts = [
+        "# Tools\n",
+        "What each surface offers, from its contract (`almanac/surfaces/*/contract.json`), which is what is served.\n"
+        "A token is shown, and may call, only the tools that its scopes and limits allow.\n",
+    ]
+    for surface in SURFACES:
+        parts += [f"## {surface.title or surface.name}, at `{surface.path}`\n"]
+        for tool in cast("list[dict[str, Any]]", json.loads(contracts.path(surface).read_text("utf-8"))):
+            parts += [f"### {tool['name']}\n", f"{tool['description']}\n", f"{_behaviour(tool)}\n"]
+            needed = next(each.scopes for each in surface.tools if each.name == tool["name"])
+            parts += [f"Needs the scopes {', '.join(sorted(needed))}.\n" if needed else "Needs no scope.\n"]
+            parts += list(_schema("Argument", "Takes no arguments.", tool["inputSchema"]))
+            parts += list(_schema("Answer", "", tool.get("outputSchema", {})))
+    return _page(parts)
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "settings.md": settings_page,
+    "cli.md": cli_page,
+    "scopes.md": scopes_page,
+    "errors.md": errors_page,
+    "tools.md": tools_page,
+}
+
+
+def commands() -> Iterator[tuple[str, TyperCommand]]:
+    """Every command there is: `("token add", …)`."""
+
+    def below(path: str, node: Any) -> Iterator[tuple[str, TyperCommand]]:
+        if isinstance(node, TyperGroup):
+            for name, child in node.commands.items():
+                yield from below(f"{path} {name}".strip(), child)
+        else:
+            yield path, cast(TyperCommand, node)
+
+    return below("", typer.main.get_command(app))
+
+
+def text(command: TyperCommand) -> str:
+    """A command's help as plain text."""
+    return Text.from_markup(inspect.cleandoc(command.help or "")).plain
+
+
+def stale() -> list[str]:
+    """The pages that no longer say what the code says."""
+    current = {name: (FOLDER / name).read_text("utf-8") if (FOLDER / name).exists() else "" for name in PAGES}
+    return [name for name, page in PAGES.items() if current[name] != page()]
+
+
+def main() -> int:
+    """Write the pages, or with --check only compare; the exit status."""
+    parser = argparse.ArgumentParser(description="Write the reference pages from the code.")
+    parser.add_argument("--check", action="store_true", help="compare only; exit with 1 where a page is out of date")
+    if parser.parse_args().check:
+        found = stale()
+        for name in found:
+            sys.stdout.write(f"docs/reference/{name} is out of date: run python docs/reference/generate.py\n")
+        return int(bool(found))
+    for name, page in PAGES.items():
+        (FOLDER / name).write_text(page(), "utf-8")
+        sys.stdout.write(f"docs/reference/{name}\n")
+    return 0
+
+
+def _page(parts: Sequence[str]) -> str:
+    title, *rest = parts
+    return "\n".join([title, GENERATED + "\n", *rest])
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    cells = [[cell.replace("|", "\\|").replace("<", "&lt;") for cell in row] for row in rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in (columns, ["---"] * len(columns), *cells))
+
+
+def _sections() -> Iterator[tuple[str, list["Field[Any]"]]]:
+    """The settings under the comments that head them in the source."""
+    items = {item.name: item for item in fields(Settings)}
+    heading: str = ""
+    found: list[Field[Any]] = []
+    for line in inspect.getsource(Settings).splitlines():
+        if comment := re.match(r"^    # (.+)$", line):
+            if found:
+                yield heading, found
+            heading, found = comment[1], []
+        elif (field := re.match(r"^    (\w+): ", line)) and field[1] in items:
+            found.append(items[field[1]])
+    yield heading, found
+
+
+def _variables(item: "Field[Any]") -> str:
+    return " or ".join(f"`{name}`" for name in environment_names(item))
+
+
+def _kind(item: "Field[Any]") -> str:
+    names = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false", "Path": "path"}
+    return names.get(getattr(item.type, "__name__", ""), "list")
+
+
+def _default(item: "Field[Any]") -> str:
+    default = item.default
+    if default is MISSING or default in ("", ()):
+        return "empty"
+    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
+
+
+def _holders(scope: str) -> str:
+    holders = ["an administrator"]
+    holders += ["a user"] if scope in scopes.EVERYDAY else []
+    holders += ["an agent"] if scope in scopes.AGENT_DEFAULT else []
+    return ", ".join(holders)
+
+
+def _errors(kind: type[AlmanacError] = AlmanacError) -> Iterator[type[AlmanacError]]:
+    """Those that are raised: not the ones that only head others, which have no code of their own."""
+    below = kind.__subclasses__()
+    ours = kind.__module__.startswith("almanac.") and kind is not AlmanacError
+    if ours and ("code" in vars(kind) or not below):
+        yield kind
+    for each in below:
+        yield from _errors(each)
+
+
+def _sentence(kind: type[AlmanacError]) -> str:
+    return " ".join((kind.__doc__ or "").split())
+
+
+def _split(help: str) -> tuple[str, str]:
+    """What a command does, and its example."""
+    what, _, rest = help.partition("Example:")
+    example, _, after = rest.strip().partition(". ")
+    return f"{what.strip()} {after}".strip(), example
+
+
+def _first(help: str) -> str:
+    return _split(help)[0].partition(". ")[0].rstrip(".")
+
+
+def _visible(command: TyperCommand) -> list[TyperOption | TyperArgument]:
+    parameters = cast("list[TyperOption | TyperArgument]", command.params)
+    return [each for each in parameters if not each.hidden and each.name != "help"]
+
+
+def _spelling(parameter: TyperOption | TyperArgument) -> str:
+    if isinstance(parameter, TyperArgument):
+        return f"`{parameter.metavar or (parameter.name or '').upper()}`"
+    takes = "" if parameter.is_flag else f" {parameter.opts[0].strip('-').replace('-', '_').upper()}"
+    return f"`{parameter.opts[0]}{takes}`"
+
+
+def _help(parameter: TyperOption | TyperArgument) -> str:
+    default = parameter.show_default if isinstance(parameter.show_default, str) else None
+    if default is None and isinstance(parameter.default, int | str) and not isinstance(parameter.default, bool):
+        default = str(parameter.default)
+    return (parameter.help or "") + (f" Default: `{default}`." if default else "")
+
+
+def _behaviour(tool: dict[str, Any]) -> str:
+    hints = tool.get("annotations", {})
+    said = [
+        "Only reads." if hints.get("readOnlyHint") else "Changes things.",
+        "May destroy." if hints.get("destructiveHint", not hints.get("readOnlyHint")) else "",
+        "May be repeated." if hints.get("idempotentHint") else "",
+    ]
+    return " ".join(word for word in said if word)
+
+
+def _schema(heading: str, without: str, schema: dict[str, Any]) -> Iterator[str]:
+    named = cast("dict[str, dict[str, Any]]", schema.get("properties", {}))
+    if not named:
+        yield from ([f"{without}\n"] if without else [])
+        return
+    required = schema.get("required", [])
+    rows = [[f"`{name}`", _type(each), "yes" if name in required else "no", each.get("description", "")]
+            for name, each in named.items()]  # fmt: skip
+    yield _table([heading, "Type", "Always", "Meaning"], rows)
+
+
+def _type(schema: dict[str, Any]) -> str:
+    if "anyOf" in schema:
+        return " or ".join(_type(each) for each in schema["anyOf"])
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    return str(schema.get("type", "any"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+"""The program itself, as its own process: starting, stopping, dying, and several at once."""
+
+import json
+import os
+import re
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx2
+
+from tests.cli.program import (
+    Server,
+    children,
+    facts,
+    gone_within,
+    is_alive,
+    run,
+    serving,
+    workers,
+)
+from tests.conftest import Cluster
+from tests.web.test_plumbing import key, samples
+
+TOKEN = re.compile(r"wg-[A-Za-z0-9_-]{43}")
+
+
+def test_a_first_start_shows_a_token_once_and_a_stop_is_clean_and_takes_the_worker_along(tmp_path: Path):
+    home = tmp_path / "data"
+    with serving(home, lines=4) as server:
+        at, token, connect, paste = server.said
+        assert re.fullmatch(r"Almanac is at http://127\.0\.0\.1:\d+\n", at)
+        assert re.fullmatch(
+            r"First token \(administrator 'admin'; shown once, keep it safe\): wg-[A-Za-z0-9_-]{43}\n", token
+        )
+        assert connect == "Connect Claude Code with:\n"
+        assert paste == (
+            f"  claude mcp add --transport http almanac {server.url}/mcp"
+            f' --header "Authorization: Bearer {server.token}"\n'
+        )
+        first = server.token
+        me = facts(server.call("whoami", first))
+        assert (me["name"], me["organisation"]["name"], me["is_admin"]) == ("admin", "main", True)
+        assert server.call("whoami", "wg-" + "A" * 43).status_code == 401
+        assert (home / "secret").stat().st_mode & 0o077 == 0
+        (worker,) = workers(server.process.pid)
+
+        # Another start at the same port says so; commands work beside a running server.
+        port = server.url.rpartition(":")[2]
+        in_use = run(home, "serve", "--port", port)
+        assert in_use.complaint().startswith(f"Cannot listen on 127.0.0.1 port {port}: Address already in use.")
+        made = run(home, "token", "add", "admin", "--expires", "1h")
+        assert (made.code, made.err) == (0, "")
+        assert TOKEN.fullmatch(made.out.strip())
+        assert made.out.count("\n") == 1
+        assert facts(server.call("whoami", made.out.strip()))["name"] == "admin"
+
+        assert server.stop() == 0
+        assert gone_within(5, worker)
+        rest = server.process.stdout.read() if server.process.stdout else ""
+        assert rest == ""
+        assert first not in server.errors
+        logged = [json.loads(line) for line in server.errors.splitlines()]
+        assert [line["event"] for line in logged if line["event"] in ("serving", "stopping")] == ["serving", "stopping"]
+
+    kept = (home / "secret").read_text()
+    with serving(home) as server:
+        at, endpoint = server.said
+        assert endpoint == f"MCP endpoint: {server.url}/mcp   (make a token with: almanac token add USER)\n"
+        assert not TOKEN.search(at + endpoint)
+        assert facts(server.call("whoami", first))["name"] == "admin"
+        assert (home / "secret").read_text() == kept
+        (worker,) = workers(server.process.pid)
+        os.kill(server.process.pid, signal.SIGKILL)
+        server.process.wait()
+        assert gone_within(5, worker), "the worker outlived a killed server"
+
+    audit = run(home, "audit", "--json", "--tool", "whoami")
+    assert audit.code == 0
+    assert len(json.loads(audit.out)) >= 2, "what was called before the clean stop is all there"
+
+
+def test_a_worker_that_dies_is_started_again(tmp_path: Path):
+    with serving(tmp_path / "data") as server:
+        (worker,) = workers(server.process.pid)
+        os.kill(worker, signal.SIGKILL)
+        assert gone_within(5, worker)
+        ends = time.monotonic() + 15
+        while not (again := set(workers(server.process.pid)) - {worker}) and time.monotonic() < ends:
+            time.sleep(0.05)
+        assert len(again) == 1
+        assert "job_worker_died" in server.errors
+        assert server.stop() == 0
+        assert gone_within(5, *again)
+
+
+def test_a_public_bind_is_refused_with_a_weak_secret_and_accepted_with_a_generated_one(tmp_path: Path):
+    weak = run(tmp_path / "data", "serve", "--host", "0.0.0.0", "--port", "0", ALMANAC_SECRET="changeme")
+    assert weak.complaint().startswith("Refusing to listen on 0.0.0.0: ALMANAC_SECRET is a default or too easy")
+    assert not (tmp_path / "data").exists()
+    with serving(tmp_path / "data", "--host", "0.0.0.0", settings={"ALMANAC_JOB_WORKERS": "0"}) as server:
+        assert server.url.startswith("http://127.0.0.1:")
+        assert facts(server.call("whoami", server.token))["name"] == "admin"
+        assert len((tmp_path / "data" / "secret").read_text()) >= 43
+        assert children(server.process.pid) == {}
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(20) == 0
+
+
+def test_settings_come_from_a_file_the_environment_and_options_and_reach_the_worker(
+    tmp_path: Path, postgres_cluster: Cluster
+):
+    url = postgres_cluster.take()
+    (tmp_path / "almanac.toml").write_text('rate_limit_calls = 7\njob_workers = 1\nlog_level = "warning"\n')
+    chosen = {"ALMANAC_DATABASE_URL": url, "ALMANAC_RATE_LIMIT_WINDOW_SECONDS": "33"}
+    with serving(tmp_path / "data", settings=chosen) as server:
+        limit = facts(server.call("whoami", server.token))["rate_limit"]
+        assert (limit["limit"], limit["window_seconds"]) == (7, 33)
+        assert not (tmp_path / "data" / "almanac.db").exists()
+        (worker,) = workers(server.process.pid)
+        environ = Path(f"/proc/{worker}/environ").read_bytes()
+        assert url.encode() in environ
+        assert server.stop() == 0
+        assert gone_within(5, worker)
+        assert server.errors == ""
+    postgres_cluster.drop(url)
+
+
+def test_two_server_processes_share_limits_metrics_and_revocations(
+    tmp_path: Path, postgres_cluster: Cluster, redis_url: str
+):
+    url = postgres_cluster.take()
+    settings = {
+        "ALMANAC_DATABASE_URL": url,
+        "REDIS_URL": redis_url.rpartition("/")[0] + "/12",
+        "ALMANAC_RATE_LIMIT_CALLS": "60",
+        "ALMANAC_DATABASE_POOL_SIZE": "3",
+    }
+    with serving(tmp_path / "data", "--workers", "2", settings=settings) as server, ExitStack() as stack:
+        admin = server.token
+        made = run(tmp_path / "data", "token", "add", "admin", **settings)
+        token = made.out.strip()
+
+        # Both serve: a process's request ids begin with a word of its own.
+        ours = _one_client_for_each_process(server, admin, stack)
+        assert len(ours) == 2
+
+        # The limit is one, wherever its 60 calls go.
+        with ThreadPoolExecutor(8) as pool:
+            calls = [pool.submit(server.call, "whoami", token, ours[number % 2]) for number in range(80)]
+            outcomes = [call.result().json()["result"]["isError"] for call in calls]
+        assert (outcomes.count(False), outcomes.count(True)) == (60, 20)
+
+        # The metrics of either are those of both.
+        for client in ours:
+            found = samples(client.get(f"{server.url}/metrics").text)
+            limited = key("almanac_calls_total", surface="almanac", tool="whoami", outcome="rate_limited")
+            assert found[limited] == 20
+            assert found[key("almanac_calls_total", surface="almanac", tool="whoami", outcome="ok")] >= 60
+            seconds = key("almanac_call_seconds_count", surface="almanac", tool="whoami")
+            assert found[seconds] == sum(
+                value for (name, labels), value in found.items()
+                if name == "almanac_calls_total" and dict(labels)["tool"] == "whoami"
+            )  # fmt: skip
+
+        # A revocation holds at once in both.
+        fresh = run(tmp_path / "data", "token", "add", "admin", **settings).out.strip()
+        (id, *_) = [facts(server.call("whoami", fresh, client))["token"]["id"] for client in ours]
+        assert run(tmp_path / "data", "token", "revoke", str(id), **settings).code == 0
+        assert [server.call("whoami", fresh, client).status_code for client in ours] == [401, 401]
+
+        below = children(server.process.pid)
+        assert server.stop() == 0
+        assert gone_within(10, *below)
+    postgres_cluster.drop(url)
+
+
+def test_server_processes_do_not_outlive_a_killed_parent(tmp_path: Path, postgres_cluster: Cluster, redis_url: str):
+    url = postgres_cluster.take()
+    settings = {"ALMANAC_DATABASE_URL": url, "REDIS_URL": redis_url, "ALMANAC_DATABASE_POOL_SIZE": "2"}
+    with serving(tmp_path / "data", "--workers", "2", settings=settings) as server:
+        below = children(server.process.pid)
+        assert len(below) >= 2
+        os.kill(server.process.pid, signal.SIGKILL)
+        server.process.wait()
+        ended = gone_within(10, *below)
+        for pid in below:
+            if is_alive(pid):
+                os.kill(pid, signal.SIGKILL)
+        assert ended, "server processes went on without their parent, holding the port"
+    postgres_cluster.drop(url)
+
+
+def test_the_program_speaks_plainly_when_run_as_a_process(tmp_path: Path):
+    home = tmp_path / "data"
+    helped = run(home, "--help")
+    assert (helped.code, helped.err) == (0, "")
+    assert "almanac serve" in helped.out
+    unknown = run(home, "token", "add", "nobody")
+    assert unknown.complaint() == "There is no organisation yet. Create one with 'almanac org add NAME'."
+
+
+def _one_client_for_each_process(server: Server, token: str, stack: ExitStack) -> list[httpx2.Client]:
+    found: dict[str, httpx2.Client] = {}
+    ends = time.monotonic() + 20
+    while len(found) < 2 and time.monotonic() < ends:
+        batch = [stack.enter_context(httpx2.Client(timeout=30)) for _ in range(8)]
+        with ThreadPoolExecutor(8) as pool:
+            names = [pool.submit(_process_of, server, client) for client in batch]
+        for client, name in zip(batch, names, strict=True):
+            found.setdefault(name.result(), client)
+    return list(found.values())
+
+
+def _process_of(server: Server, client: httpx2.Client) -> str:
+    refused = server.call("whoami", "nobody's", client)
+    assert refused.status_code == 401
+    return refused.headers["x-request-id"].partition("-")[0]

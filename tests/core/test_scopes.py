@@ -1,0 +1,49 @@
+"""Scopes: the table of the design, and who may have which."""
+
+import pytest
+
+from almanac.core import scopes
+from almanac.core.errors import BadRequest
+from almanac.surfaces.almanac.tools import SURFACE
+
+PLANNED = [
+    *("knowledge:read", "knowledge:write", "search:read", "catalogue:read", "catalogue:write"),
+    *("memory:read", "memory:write", "data:read", "data:write", "boards:read", "boards:write"),
+    *("delivery:read", "delivery:write", "assist:use", "audit:read", "admin"),
+]
+
+
+def test_the_table_is_the_planned_one_and_each_scope_is_explained():
+    assert list(scopes.SCOPES) == PLANNED
+    assert all(len(meaning) > 10 for meaning in scopes.SCOPES.values())
+
+
+def test_privileged_and_everyday_scopes_are_all_of_them_and_share_none():
+    assert {"admin", "audit:read"} == scopes.PRIVILEGED
+    assert set(scopes.SCOPES) == scopes.EVERYDAY | scopes.PRIVILEGED
+    assert not scopes.EVERYDAY & scopes.PRIVILEGED
+
+
+def test_an_agent_reads_everything_remembers_and_changes_nothing_else():
+    writes = {scope for scope in scopes.AGENT_DEFAULT if scope.endswith(":write")}
+    assert writes == {"memory:write"}
+    assert {s for s in scopes.EVERYDAY if s.endswith(":read")} <= scopes.AGENT_DEFAULT
+    assert not scopes.AGENT_DEFAULT & scopes.PRIVILEGED
+
+
+def test_known_scopes_come_back_as_a_set():
+    assert scopes.check(["admin", "data:read", "admin"]) == {"admin", "data:read"}
+    assert scopes.check([]) == frozenset()
+
+
+@pytest.mark.parametrize("name", ["", "Admin", "knowledge", "knowledge:delete", " admin", "admin data:read"])
+def test_an_unknown_scope_is_refused_and_the_known_ones_are_listed(name: str):
+    with pytest.raises(BadRequest) as caught:
+        scopes.check(["data:read", name])
+    assert caught.value.message == f"Unknown scope {name}."
+    assert all(scope in caught.value.next_step for scope in scopes.SCOPES)
+
+
+def test_tools_ask_only_for_scopes_that_exist():
+    for tool in SURFACE.tools:
+        assert tool.scopes <= set(scopes.SCOPES)

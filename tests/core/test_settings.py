@@ -1,0 +1,275 @@
+"""Settings: one table, four sources, and errors that say which setting and where it came from."""
+
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from almanac.app import load_settings
+from almanac.core.settings import BadSetting, Settings, environment_names, load, shown
+
+FIELDS: dict[str, "Field[Any]"] = {item.name: item for item in fields(Settings)}
+SECRETS = {"database_url", "redis_url", "secret"}
+
+# As an operator would write it in the environment, and what it means.
+SAMPLES: dict[Any, tuple[str, Any]] = {
+    bool: ("yes", True),
+    int: ("77", 77),
+    float: ("7.5", 7.5),
+    str: ("  /somewhere ", "/somewhere"),
+    Path: ("/srv/almanac", Path("/srv/almanac")),
+    tuple[str, ...]: ("a.example, b.example:*", ("a.example", "b.example:*")),
+}
+CHOICES = {
+    "rate_limit_strategy": "moving",
+    "metrics_access": "token",
+    "log_level": "debug",
+    "log_format": "json",
+    "max_body_bytes": "2048",
+    "database_url": "postgresql://db/almanac",
+    "redis_url": "redis://cache:6379/0",
+    "public_url": "https://kb.example",
+    "otlp_endpoint": "http://otel:4318",
+}
+
+
+@pytest.fixture
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A working folder without a settings file, in an environment without settings."""
+    for name in [name for item in FIELDS.values() for name in environment_names(item)] + ["ALMANAC_CONFIG"]:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_with_no_source_at_all_every_setting_has_its_default():
+    loaded = load({})
+    assert loaded.settings == Settings()
+    assert set(loaded.sources) == set(FIELDS)
+    assert set(loaded.sources.values()) == {"default"}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_setting_can_be_set_by_each_of_its_environment_names(name: str):
+    text, value = SAMPLES[FIELDS[name].type]
+    if name in CHOICES:
+        text = CHOICES[name]
+        value = int(text) if text.isdigit() else text
+    for variable in environment_names(FIELDS[name]):
+        loaded = load({variable: text})
+        assert getattr(loaded.settings, name) == value
+        assert loaded.sources[name] == f"environment {variable}"
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_setting_can_be_set_in_the_file(name: str):
+    default = getattr(Settings(), name)
+    given: Any = str(default) if isinstance(default, Path) else default
+    loaded = load({}, {name: given})
+    assert getattr(loaded.settings, name) == default
+    assert loaded.sources[name] == "file"
+
+
+def test_an_option_beats_the_environment_which_beats_the_file_which_beats_the_default():
+    environ, file, options = {"ALMANAC_PORT": "2"}, {"port": 3}, {"port": 1}
+    steps = [
+        (load(environ, file, options), 1, "option"),
+        (load(environ, file, {"port": None}), 2, "environment ALMANAC_PORT"),
+        (load({}, file), 3, "file"),
+        (load({}), 8000, "default"),
+    ]
+    for loaded, port, source in steps:
+        assert (loaded.settings.port, loaded.sources["port"]) == (port, source)
+
+
+def test_our_own_name_beats_the_name_a_seed_gives():
+    both = {"SECRET_KEY": "theirs", "ALMANAC_SECRET": "ours"}
+    assert load(both).settings.secret == "ours"
+    assert load({"SECRET_KEY": "theirs"}).settings.secret == "theirs"
+
+
+def test_an_empty_variable_counts_as_not_set():
+    loaded = load({"ALMANAC_PORT": "", "REDIS_URL": ""}, {"port": 9})
+    assert (loaded.settings.port, loaded.sources["port"]) == (9, "file")
+    assert loaded.sources["redis_url"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "name", "value"),
+    [
+        ("REDIS_URL", "redis://cache:6379/0", "redis_url", "redis://cache:6379/0"),
+        ("API_PREFIX", "/api/v1", "api_prefix", "/api/v1"),
+        ("SECRET_KEY", "k" * 40, "secret", "k" * 40),
+        ("MCP_ALLOWED_HOSTS", "kb.example.com,kb.example.com:*", "allowed_hosts",
+         ("kb.example.com", "kb.example.com:*")),
+        ("MCP_ALLOWED_HOSTS", '["kb.example.com", "[::1]:9000"]', "allowed_hosts", ("kb.example.com", "[::1]:9000")),
+        ("MCP_ALLOWED_HOSTS", "[::1]:9000", "allowed_hosts", ("[::1]:9000",)),
+        ("MCP_ALLOWED_ORIGINS", "https://kb.example.com", "allowed_origins", ("https://kb.example.com",)),
+        ("MCP_ENABLE_DNS_REBINDING_PROTECTION", "false", "check_hosts", False),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://otel:4318", "otlp_endpoint", "http://otel:4318"),
+        ("EXTERNAL_KNOWLEDGE_MCP_ENABLED", "true", "external_enabled", True),
+        ("EXTERNAL_KNOWLEDGE_MCP_RATE_LIMIT_ENABLED", "false", "external_rate_limit_enabled", False),
+        ("EXTERNAL_KNOWLEDGE_MCP_RATE_LIMIT_REQUESTS", "5", "external_rate_limit_requests", 5),
+        ("EXTERNAL_KNOWLEDGE_MCP_RATE_LIMIT_WINDOW_SECONDS", "5", "external_rate_limit_window_seconds", 5),
+        ("EXTERNAL_KNOWLEDGE_MCP_SEARCH_RATE_LIMIT_ENABLED", "off", "external_search_rate_limit_enabled", False),
+        ("EXTERNAL_KNOWLEDGE_MCP_SEARCH_RATE_LIMIT_REQUESTS", "5", "external_search_rate_limit_requests", 5),
+        ("EXTERNAL_KNOWLEDGE_MCP_DOWNLOAD_RATE_LIMIT_ENABLED", "0", "external_download_rate_limit_enabled", False),
+        ("EXTERNAL_KNOWLEDGE_MCP_DOWNLOAD_PREAUTH_IP_RATE_LIMIT_REQUESTS", "5",
+         "external_download_preauth_ip_rate_limit_requests", 5),
+        ("EXTERNAL_KNOWLEDGE_MCP_DOWNLOAD_PREAUTH_DOCUMENT_RATE_LIMIT_REQUESTS", "5",
+         "external_download_preauth_document_rate_limit_requests", 5),
+        ("EXTERNAL_KNOWLEDGE_MCP_DOWNLOAD_RATE_LIMIT_REQUESTS", "5", "external_download_rate_limit_requests", 5),
+    ],
+)  # fmt: skip
+def test_the_names_that_the_seeds_document_are_read(variable: str, text: str, name: str, value: Any):
+    loaded = load({variable: text})
+    assert getattr(loaded.settings, name) == value
+    assert loaded.sources[name] == f"environment {variable}"
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "complaint"),
+    [
+        ("ALMANAC_PORT", "eighty", "port (from environment ALMANAC_PORT) must be a whole number."),
+        ("ALMANAC_PORT", "8000.5", "port (from environment ALMANAC_PORT) must be a whole number."),
+        ("ALMANAC_PORT", "-1", "port (from environment ALMANAC_PORT) must be at least 0."),
+        ("ALMANAC_PORT", "65536", "port (from environment ALMANAC_PORT) must be at most 65535."),
+        ("ALMANAC_WORKERS", "0", "workers (from environment ALMANAC_WORKERS) must be at least 1."),
+        ("ALMANAC_REQUEST_DEADLINE_SECONDS", "soon",
+         "request_deadline_seconds (from environment ALMANAC_REQUEST_DEADLINE_SECONDS) must be a number."),
+        ("ALMANAC_REQUEST_DEADLINE_SECONDS", "nan",
+         "request_deadline_seconds (from environment ALMANAC_REQUEST_DEADLINE_SECONDS) must be a finite number."),
+        ("ALMANAC_SHUTDOWN_GRACE_SECONDS", "-inf",
+         "shutdown_grace_seconds (from environment ALMANAC_SHUTDOWN_GRACE_SECONDS) must be at least 0."),
+        ("MCP_ENABLE_DNS_REBINDING_PROTECTION", "maybe",
+         "check_hosts (from environment MCP_ENABLE_DNS_REBINDING_PROTECTION) must be true or false."),
+        ("ALMANAC_RATE_LIMIT_STRATEGY", "sliding",
+         "rate_limit_strategy (from environment ALMANAC_RATE_LIMIT_STRATEGY) must be one of: fixed, moving."),
+        ("ALMANAC_LOG_LEVEL", "loud",
+         "log_level (from environment ALMANAC_LOG_LEVEL) must be one of: debug, info, warning, error."),
+        ("API_PREFIX", "api", "api_prefix (from environment API_PREFIX) must start with / and not end with it,"
+         " such as /api."),
+        ("API_PREFIX", "/api/", "api_prefix (from environment API_PREFIX) must start with / and not end with it,"
+         " such as /api."),
+    ],
+)  # fmt: skip
+def test_a_bad_value_names_the_setting_and_its_source(variable: str, text: str, complaint: str):
+    with pytest.raises(BadSetting) as caught:
+        load({variable: text})
+    assert caught.value.text == complaint
+
+
+def test_a_bad_value_in_the_file_or_an_option_says_so():
+    with pytest.raises(BadSetting, match=r"^port \(from file\) must be a whole number\.$"):
+        load({}, {"port": True})
+    with pytest.raises(BadSetting, match=r"^workers \(from option\) must be at least 1\.$"):
+        load({}, None, {"workers": 0})
+
+
+def test_a_database_of_an_unknown_kind_is_a_bad_setting_and_its_password_stays_unsaid():
+    with pytest.raises(BadSetting, match=r"database_url \(from environment ALMANAC_DATABASE_URL\)") as caught:
+        load({"ALMANAC_DATABASE_URL": "mysql://root:hunter2@db/almanac"})
+    assert "hunter2" not in caught.value.text
+
+
+def test_a_redis_url_that_is_none_is_a_bad_setting():
+    with pytest.raises(BadSetting, match=r"redis_url \(from environment REDIS_URL\)"):
+        load({"REDIS_URL": "localhost:6379"})
+
+
+def test_an_unknown_entry_in_the_file_is_refused_with_the_nearest_name():
+    with pytest.raises(BadSetting, match=r"unknown entry 'rate_limit_cals'\. Did you mean rate_limit_calls\?$"):
+        load({}, {"rate_limit_cals": 5})
+    with pytest.raises(BadSetting, match=r"unknown entry 'zzz'\.$"):
+        load({}, {"zzz": 5})
+
+
+def test_a_table_in_the_file_is_an_unknown_entry_too(clean: Path):
+    (clean / "almanac.toml").write_text("[server]\nport = 1\n")
+    with pytest.raises(BadSetting, match=r"unknown entry 'server'"):
+        load_settings()
+
+
+def test_the_file_is_almanac_toml_in_the_working_folder(clean: Path):
+    (clean / "almanac.toml").write_text('port = 4\nallowed_hosts = ["a", "[::1]:9"]\nhome = "~/here"\n')
+    loaded = load_settings()
+    assert loaded.settings.port == 4
+    assert loaded.settings.allowed_hosts == ("a", "[::1]:9")
+    assert loaded.settings.home == Path.home() / "here"
+    assert loaded.sources["port"] == "file"
+
+
+def test_almanac_config_names_another_file(clean: Path, monkeypatch: pytest.MonkeyPatch):
+    (clean / "almanac.toml").write_text("port = 4\n")
+    (clean / "other.toml").write_text("port = 5\n")
+    monkeypatch.setenv("ALMANAC_CONFIG", str(clean / "other.toml"))
+    assert load_settings().settings.port == 5
+    monkeypatch.setenv("ALMANAC_PORT", "6")
+    assert load_settings().settings.port == 6
+    assert load_settings({"port": 7}).settings.port == 7
+
+
+@pytest.mark.parametrize("content", [None, b"port = ", b'host = "\xff\xfe"', "a folder"])
+def test_a_file_that_cannot_be_read_is_one_line_naming_it(
+    clean: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | str | None
+):
+    file = clean / "settings.toml"
+    monkeypatch.setenv("ALMANAC_CONFIG", str(file))
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content is not None:
+        file.mkdir()
+    with pytest.raises(BadSetting) as caught:
+        load_settings()
+    assert str(file) in caught.value.text
+    assert "\n" not in caught.value.text
+
+
+def test_secrets_are_marked_and_never_shown():
+    given = {"database_url": "postgresql://u:pw-marker@h/d", "redis_url": "redis://:pw-marker@h", "secret": "pw-marker"}
+    settings = load({}, None, given).settings
+    assert {name for name, item in FIELDS.items() if item.metadata["secret"]} == SECRETS
+    for name in SECRETS:
+        assert shown(FIELDS[name], settings) == "(set)"
+        assert shown(FIELDS[name], Settings()) == "(not set)"
+    assert "pw-marker" not in repr(settings)
+
+
+def test_other_values_are_shown_as_one_would_write_them():
+    settings = load({}, None, {"allowed_hosts": "a,b", "check_hosts": False, "port": 1, "home": "/x"}).settings
+    assert [shown(FIELDS[name], settings) for name in ("allowed_hosts", "check_hosts", "port", "home")] == [
+        "a, b",
+        "false",
+        "1",
+        "/x",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "url"),
+    [
+        ({}, "http://127.0.0.1:8000"),
+        ({"host": "0.0.0.0", "port": 9}, "http://127.0.0.1:9"),
+        ({"host": "::1", "port": 9}, "http://[::1]:9"),
+        ({"host": "kb.example", "port": 9}, "http://kb.example:9"),
+        ({"public_url": "https://kb.example/"}, "https://kb.example"),
+    ],
+)
+def test_the_url_is_one_that_callers_can_use(options: dict[str, Any], url: str):
+    assert load({}, None, options).settings.url == url
+
+
+@pytest.mark.parametrize(
+    ("host", "public"),
+    [("127.0.0.1", False), ("localhost", False), ("::1", False), ("0.0.0.0", True), ("::", True), ("10.0.0.1", True)],
+)
+def test_anything_but_loopback_is_a_public_bind(host: str, public: bool):
+    assert load({}, None, {"host": host}).settings.is_public is public
+
+
+def test_without_a_database_url_the_data_is_sqlite_in_the_home_folder(tmp_path: Path):
+    settings = load({}, None, {"home": tmp_path}).settings
+    assert settings.store_url == f"sqlite:///{tmp_path / 'almanac.db'}"
+    assert settings.on_sqlite
+    assert not load({}, None, {"database_url": "postgresql://h/d"}).settings.on_sqlite

@@ -1,0 +1,12 @@
+"""What the tests of identity stand on."""
+
+import pytest
+
+from almanac.core.database import Database
+from tests.identity.people import Town, settle
+
+
+@pytest.fixture
+async def town(database: Database) -> Town:
+    """Two organisations, on both databases."""
+    return await settle(database)

@@ -1,0 +1,212 @@
+"""Who may do what to which: every combination, against a table written by hand."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from almanac.core.call import Actor
+from almanac.core.database import Transaction
+from almanac.core.errors import Forbidden, NotFound
+from almanac.identity import access, groups, principals
+from almanac.identity.access import Thing
+from almanac.identity.roles import Role
+from tests.identity.people import Town
+
+LETTERS = {"s": "search", "r": "read", "w": "write", "m": "manage", "o": "own"}
+LEVELS = ("personal", "group", "organization")
+
+# Relation and role; then what may be done to a personal, a group's and an organisation's thing. A "." is nothing.
+EXPECTED = """
+owner               -                   srwmo   srwmo   srwmo
+admin               -                   .       srwmo   srwmo
+stranger            -                   .       .       sr
+member              RestrictedAnalyst   .       s       sr
+member              Reporter            .       sr      sr
+member              Developer           .       srw     sr
+member              Maintainer          .       srwm    sr
+member              Owner               .       srwmo   sr
+granted             RestrictedAnalyst   s       s       sr
+granted             Reporter            sr      sr      sr
+granted             Developer           srw     srw     srw
+granted             Maintainer          srwm    srwm    srwm
+granted             Owner               srwmo   srwmo   srwmo
+through-a-group     RestrictedAnalyst   s       s       sr
+through-a-group     Reporter            sr      sr      sr
+through-a-group     Developer           srw     srw     srw
+through-a-group     Maintainer          srwm    srwm    srwm
+through-a-group     Owner               srwmo   srwmo   srwmo
+foreign-stranger    -                   .       .       .
+foreign-admin       -                   .       .       .
+foreign-member      Owner               .       .       .
+foreign-granted     Owner               .       .       .
+foreign-owner       -                   .       .       .
+"""
+
+
+def expectations() -> Iterator[tuple[str, str, dict[str, set[str]]]]:
+    for line in EXPECTED.strip().splitlines():
+        relation, role, *allowed = line.split()
+        yield relation, role, {
+            level: {LETTERS[letter] for letter in letters if letter != "."}
+            for level, letters in zip(LEVELS, allowed, strict=True)
+        }  # fmt: skip
+
+
+class Village:
+    """Three things of Acme's, one of each level, and one person for each line of the table."""
+
+    def __init__(self, town: Town) -> None:
+        self.town = town
+        self.things: dict[str, Thing] = {}
+        self.actors: dict[tuple[str, str], Actor] = {}
+
+    async def build(self) -> "Village":
+        owner = await self.town.add("owner")
+        team = await self.town.group("team")
+        circle = await self.town.group("circle", self.town.other)
+        for number, level in enumerate(LEVELS, 1):
+            group_id = team.id if level == "group" else None
+            self.things[level] = Thing("base", number, self.town.acme.id, level, owner.id, group_id)
+        for relation, role, _ in expectations():
+            foreign = relation.startswith("foreign")
+            org = self.town.other if foreign else self.town.acme
+            name = f"{relation}-{role}".rstrip("-")
+            admin = relation.endswith("admin")
+            holder = owner if relation == "owner" else await self.town.add(name, admin=admin, org=org)
+            if role != "-":
+                home = circle if foreign else team
+                await self.town.do(lambda tx, a=relation, b=holder, c=home, d=Role[role]: self._relate(tx, a, b, c, d))
+            self.actors[relation, role] = await self.town.actor(holder)
+        return self
+
+    async def _relate(
+        self, tx: Transaction, relation: str, holder: principals.Principal, home: groups.Group, role: Role
+    ) -> None:
+        if relation.endswith("member"):
+            await groups.set_member(tx, home, holder, role)
+        elif relation.endswith("granted"):  # for a foreigner: a row that should not be there must not help
+            for thing in self.things.values():
+                await access.grant(tx, thing, role, principal_id=holder.id)
+        else:
+            # The role given to the group counts, not the one held in it.
+            friends = await groups.add(tx, self.town.acme.id, f"friends-{role.name}")
+            await groups.set_member(tx, friends, holder, Role.RestrictedAnalyst if role == Role.Owner else Role.Owner)
+            for thing in self.things.values():
+                await access.grant(tx, thing, role, group_id=friends.id)
+
+
+async def test_every_role_relation_level_and_action_is_as_the_table_says(town: Town):
+    village = await Village(town).build()
+    wrong: list[str] = []
+    count = 0
+    for relation, role, allowed in expectations():
+        for level in LEVELS:
+            for action in LETTERS.values():
+                thing = village.things[level]
+                may = await access.may(town.db, village.actors[relation, role], action, thing)
+                count += 1
+                if may != (action in allowed[level]):
+                    wrong.append(f"{relation} {role}: {'may' if may else 'may not'} {action} a {level} thing")
+    assert wrong == []
+    assert count == 23 * 3 * 5
+
+
+async def test_require_agrees_with_may_and_says_what_is_missing(town: Town):
+    village = await Village(town).build()
+    for relation, role, allowed in expectations():
+        for level, actions in allowed.items():
+            call, thing = town.call(village.actors[relation, role]), village.things[level]
+            for action in LETTERS.values():
+                if action in actions:
+                    assert await access.require(call, action, thing, name="knowledge base 1") is thing
+                elif actions:
+                    with pytest.raises(Forbidden, match=f"^To {action} knowledge base 1 needs the role"):
+                        await access.require(call, action, thing, name="knowledge base 1")
+                else:
+                    with pytest.raises(NotFound):
+                        await access.require(call, action, thing, name="knowledge base 1")
+            assert call.touched == [f"base:{thing.id}"] * len(actions)
+
+
+async def test_a_foreign_or_hidden_thing_answers_exactly_like_one_that_never_was(town: Town):
+    actor = await town.actor(await town.add("maria"))
+    theirs = await town.add("boss", org=town.other)
+    hidden = Thing("base", 8, town.acme.id, "personal", (await town.add("adam")).id)
+    foreign = [Thing("base", 7, town.other.id, level, theirs.id) for level in LEVELS]
+    answers: set[tuple[str, int, str]] = set()
+    for thing in (None, hidden, *foreign):
+        for action in access.ACTIONS:
+            call = town.call(actor)
+            with pytest.raises(NotFound) as caught:
+                await access.require(call, action, thing, name="knowledge base 7")
+            answers.add((caught.value.code, caught.value.status, caught.value.text))
+            assert call.touched == []
+    assert answers == {("not_found", 404, "There is no knowledge base 7, or you may not see it.")}
+
+
+async def test_the_highest_of_several_roles_wins(town: Town):
+    maria = await town.add("maria")
+    actor = await town.actor(maria)
+    team = await town.group("team", maria=Role.Reporter)
+    friends = await town.group("friends", maria=Role.RestrictedAnalyst)
+    thing = Thing("base", 1, town.acme.id, "group", None, team.id)
+    assert await access.role(town.db, actor, thing) is Role.Reporter
+    await town.do(lambda tx: access.grant(tx, thing, Role.RestrictedAnalyst, principal_id=maria.id))
+    assert await access.role(town.db, actor, thing) is Role.Reporter
+    await town.do(lambda tx: access.grant(tx, thing, Role.Developer, group_id=friends.id))
+    assert await access.role(town.db, actor, thing) is Role.Developer
+    await town.do(lambda tx: access.grant(tx, thing, Role.Maintainer, principal_id=maria.id))
+    assert await access.role(town.db, actor, thing) is Role.Maintainer
+
+
+async def test_a_grant_can_be_changed_and_withdrawn_and_holds_from_the_next_question(town: Town):
+    maria = await town.add("maria")
+    actor = await town.actor(maria)
+    friends = await town.group("friends", maria=Role.Owner)
+    thing = Thing("entity", "65f0c0ffee", town.acme.id, "personal")
+    await town.do(lambda tx: access.grant(tx, thing, Role.Owner, principal_id=maria.id))
+    await town.do(lambda tx: access.grant(tx, thing, Role.Reporter, principal_id=maria.id))
+    assert await access.role(town.db, actor, thing) is Role.Reporter
+    assert await town.do(lambda tx: access.withdraw(tx, thing, principal_id=maria.id))
+    assert await access.role(town.db, actor, thing) is None
+    await town.do(lambda tx: access.grant(tx, thing, Role.Developer, group_id=friends.id))
+    assert await access.role(town.db, actor, thing) is Role.Developer
+    assert await town.do(lambda tx: access.withdraw(tx, thing, group_id=friends.id))
+    assert not await town.do(lambda tx: access.withdraw(tx, thing, group_id=friends.id))
+    assert await access.role(town.db, actor, thing) is None
+
+
+async def test_a_grant_is_for_one_thing_of_one_kind(town: Town):
+    maria = await town.add("maria")
+    actor = await town.actor(maria)
+    thing = Thing("base", 1, town.acme.id, "personal")
+    await town.do(lambda tx: access.grant(tx, thing, Role.Owner, principal_id=maria.id))
+    assert await access.role(town.db, actor, Thing("base", 2, town.acme.id, "personal")) is None
+    assert await access.role(town.db, actor, Thing("folder", 1, town.acme.id, "personal")) is None
+
+
+async def test_removing_someone_takes_their_grants_with_them(town: Town):
+    maria = await town.add("maria")
+    actor = await town.actor(maria)
+    thing = Thing("base", 1, town.acme.id, "personal")
+    await town.do(lambda tx: access.grant(tx, thing, Role.Owner, principal_id=maria.id))
+    await town.do(lambda tx: principals.remove(tx, maria))
+    assert await access.role(town.db, actor, thing) is None
+
+
+async def test_a_token_limited_to_bases_sees_no_other_whoever_holds_it(town: Town):
+    boss = await town.add("boss", admin=True)
+    actor = await town.actor(boss, bases=[1, 3])
+    mine = {n: Thing("base", n, town.acme.id, "personal", boss.id) for n in (1, 2, 3)}
+    ours = {n: Thing("base", n, town.acme.id, "organization") for n in (1, 2)}
+    assert [await access.may(town.db, actor, "own", mine[n]) for n in (1, 2, 3)] == [True, False, True]
+    assert [await access.may(town.db, actor, "search", ours[n]) for n in (1, 2)] == [True, False]
+    with pytest.raises(NotFound):
+        await access.require(town.call(actor), "search", mine[2], name="knowledge base 2")
+    assert await access.may(town.db, actor, "own", Thing("folder", 2, town.acme.id, "personal", boss.id))
+
+
+async def test_an_action_nobody_knows_is_a_mistake_in_our_code_not_a_permission(town: Town):
+    actor = await town.actor(await town.add("maria", admin=True))
+    with pytest.raises(KeyError):
+        await access.may(town.db, actor, "fly", Thing("base", 1, town.acme.id, "organization"))

@@ -1,0 +1,118 @@
+"""The contracts: what is served is what the committed files say, and an agent can afford to read it."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from almanac.app import SURFACES
+from almanac.surfaces import contracts
+from almanac.surfaces.surface import Surface
+from tests.house import ERAS, LEGACY, Running, running, settings_for
+
+# A call of each tool whose answer is held against its schema. A tool that is missing here fails a test below.
+EXAMPLES: dict[str, dict[str, dict[str, Any]]] = {"almanac": {"whoami": {}, "server_status": {}}}
+
+each_surface = pytest.mark.parametrize("surface", SURFACES, ids=lambda surface: surface.name)
+
+
+@pytest.fixture(scope="module")
+def live(new_sqlite: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(settings_for(new_sqlite(), tmp_path_factory.mktemp("home"))) as server:
+        yield server
+
+
+def listed(live: Running, surface: Surface, era: str = LEGACY) -> list[dict[str, Any]]:
+    return live.rpc("tools/list", era=era, path=surface.path).json()["result"]["tools"]
+
+
+def almanacs_tools(live: Running) -> list[dict[str, Any]]:
+    [surface] = [surface for surface in SURFACES if surface.name == "almanac"]
+    return listed(live, surface)
+
+
+@each_surface
+@pytest.mark.parametrize("era", ERAS)
+def test_the_wire_is_the_contract(live: Running, surface: Surface, era: str):
+    written = json.loads(contracts.path(surface).read_text("utf-8"))
+    assert listed(live, surface, era) == written
+
+
+def test_every_surface_has_a_contract_and_no_contract_lacks_its_surface():
+    folder = contracts.path(SURFACES[0]).parent.parent
+    assert {file.parent.name for file in folder.glob("*/contract.json")} == {surface.name for surface in SURFACES}
+
+
+def test_differences_are_found(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
+    assert contracts.differences(SURFACES) == {}
+    file = tmp_path / "contract.json"
+    monkeypatch.setattr(contracts, "path", lambda _: file)  # pyright: ignore[reportUnknownLambdaType,reportUnknownArgumentType]
+    contracts.write(SURFACES[0])
+    assert contracts.differences(SURFACES[:1]) == {}
+    tools = json.loads(file.read_text("utf-8"))
+    tools[0]["description"] += " "
+    file.write_text(json.dumps(tools), "utf-8")
+    assert contracts.differences(SURFACES[:1]) == {SURFACES[0].name: [tools[0]["name"]]}
+    file.write_text(json.dumps(contracts.live(SURFACES[0])[::-1]), "utf-8")
+    assert contracts.differences(SURFACES[:1]) == {SURFACES[0].name: ["(order)"]}
+    file.unlink()
+    assert contracts.differences(SURFACES[:1]) == {SURFACES[0].name: [tool.name for tool in SURFACES[0].tools]}
+
+
+def test_our_own_list_costs_an_agent_at_most_5000_tokens(live: Running):
+    # About four characters to a token, in the compact form in which a client passes it on.
+    assert len(json.dumps(almanacs_tools(live), separators=(",", ":"))) / 4 <= 5000
+
+
+@each_surface
+def test_every_tool_says_what_an_agent_needs_to_choose_it(live: Running, surface: Surface):
+    tools = listed(live, surface)
+    assert tools
+    assert len({tool["name"] for tool in tools}) == len(tools)
+    for tool in tools:
+        assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", tool["name"])
+        assert len(tool["description"]) >= 40
+        assert tool["inputSchema"]["type"] == "object"
+        Draft202012Validator.check_schema(tool["inputSchema"])
+
+
+def test_our_own_tools_declare_their_effects_and_their_answers(live: Running):
+    hints = {"readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"}
+    for tool in almanacs_tools(live):
+        assert tool["title"]
+        assert tool["annotations"].keys() == hints
+        assert all(isinstance(value, bool) for value in tool["annotations"].values())
+        assert tool["inputSchema"]["additionalProperties"] is False
+        assert tool["outputSchema"]["type"] == "object"
+        Draft202012Validator.check_schema(tool["outputSchema"])
+
+
+@each_surface
+def test_every_tool_with_an_answers_schema_has_an_example(live: Running, surface: Surface):
+    promised = {tool["name"] for tool in listed(live, surface) if "outputSchema" in tool}
+    assert EXAMPLES[surface.name].keys() == promised
+
+
+@each_surface
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("holder", ["admin", "user", "agent"])
+def test_answers_keep_to_their_schemas(live: Running, surface: Surface, era: str, holder: str):
+    token = live.token if holder == "admin" else live.new_token(f"some {holder}", kind=holder, tools=_names(surface))
+    schemas = {tool["name"]: tool.get("outputSchema") for tool in listed(live, surface, era)}
+    for name, arguments in EXAMPLES[surface.name].items():
+        result = live.call(name, arguments, era=era, token=token, path=surface.path)
+        assert _problems(schemas[name], result["structuredContent"]) == []
+        assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
+        assert _problems(schemas[name], {}) != []  # or the schema would let anything pass
+
+
+def _problems(schema: Any, value: Any) -> list[str]:
+    found: list[Any] = list(Draft202012Validator(schema).iter_errors(value))  # pyright: ignore[reportUnknownMemberType]
+    return [problem.message for problem in found]
+
+
+def _names(surface: Surface) -> list[str]:
+    return [tool.name for tool in surface.tools]

@@ -1,0 +1,106 @@
+"""A surface for tests only: tools that echo, fail, take their time, or need a scope."""
+
+import asyncio
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from almanac.core.errors import NotFound
+from almanac.surfaces.surface import Surface
+from almanac.surfaces.tool import Arguments, NoArguments, Tool, ToolCall
+
+PATH = "/trial"
+
+
+class Echo(Arguments):
+    number: int
+    flag: bool = False
+    text: str | None = None
+    items: list[int] = Field(default_factory=list[int])
+
+
+class Echoed(BaseModel):
+    number: int
+    flag: bool
+    text: str | None
+    items: list[int]
+
+
+@dataclass(slots=True)
+class Done:
+    done: bool = True
+
+
+class Slow(Arguments):
+    seconds: float
+
+
+class Watched:
+    """What became of the calls of `slow` and `count`."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.cancelled_at: float | None = None
+        self.count = 0
+
+
+WATCHED = Watched()
+
+
+async def echo(_: ToolCall, given: Echo) -> Echoed:
+    return Echoed(**given.model_dump())
+
+
+async def fail(_: ToolCall, __: NoArguments) -> Done:
+    raise NotFound("There is no such thing.", remedy="Look elsewhere.")
+
+
+async def crash(_: ToolCall, __: NoArguments) -> Done:
+    raise RuntimeError("the secret plan")
+
+
+async def slow(_: ToolCall, given: Slow) -> Done:
+    WATCHED.begun.set()
+    try:
+        await asyncio.sleep(given.seconds)
+    except asyncio.CancelledError:
+        WATCHED.cancelled_at = time.monotonic()
+        raise
+    return Done()
+
+
+async def count(_: ToolCall, __: NoArguments) -> Done:
+    WATCHED.count += 1
+    return Done()
+
+
+async def touch(call: ToolCall, given: Echo) -> Done:
+    call.touch("base", given.number)
+    call.touch("document", given.number + 1)
+    return Done()
+
+
+def _tool(name: str, run: Any, arguments: type[BaseModel] = NoArguments, *scopes: str) -> Tool:
+    output = Echoed if run is echo else Done
+    return Tool(name, f"Tries {name}", run, arguments, frozenset(scopes), output, annotations={"readOnlyHint": True})
+
+
+SURFACE = Surface(
+    name="trial",
+    path=PATH,
+    title="Trial",
+    tools=(
+        _tool("echo", echo, Echo),
+        _tool("fail", fail),
+        _tool("crash", crash),
+        _tool("slow", slow, Slow),
+        _tool("count", count),
+        _tool("touch", touch, Echo),
+        _tool("recall", count, NoArguments, "memory:read"),
+        _tool("remember", count, NoArguments, "memory:read", "memory:write"),
+        _tool("govern", count, NoArguments, "admin"),
+    ),
+)

@@ -1,0 +1,150 @@
+"""Bytes to a server and back, for what no HTTP client would send; and what several files here look up."""
+
+import json
+import socket
+import time
+import uuid
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import pytest
+
+from almanac.core.database import Database, Row
+from almanac.surfaces.surface import Surface
+from tests import house
+from tests.house import MODERN, Running, running
+
+T = TypeVar("T")
+
+SERVER_INFO = {"io.modelcontextprotocol/serverInfo": {"name": "almanac", "title": "Almanac", "version": "0.1.0"}}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back before the server closed the connection."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def exchange(port: int, raw: bytes) -> Answer:
+    """Send bytes as they are and read until the server closes, so that a second answer would be seen."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        with suppress(ConnectionError):  # a server that has refused need not read the rest
+            connection.sendall(raw)
+        got = _until_closed(connection)
+    head, _, body = got.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return Answer(int(first.split()[1]), headers, body)
+
+
+def _until_closed(connection: socket.socket) -> bytes:
+    got = bytearray()
+    while part := connection.recv(65536):
+        got += part
+    return bytes(got)
+
+
+def http(
+    body: bytes = b"",
+    *,
+    first: bytes = b"POST /mcp HTTP/1.1",
+    without: tuple[str, ...] = (),
+    more: tuple[bytes, ...] = (),
+    length: bool = True,
+    **headers: bytes,
+) -> bytes:
+    """A request, good unless told otherwise: `headers` replace the usual ones, `more` are lines added as they are.
+
+    `@TOKEN@` stands for the administrator's token.
+    """
+    usual = {
+        "host": b"127.0.0.1",
+        "authorization": b"Bearer @TOKEN@",
+        "content_type": b"application/json",
+        "accept": b"application/json",
+        "connection": b"close",
+    }
+    if length and body:
+        usual["content_length"] = b"%d" % len(body)
+    kept = {name: value for name, value in (usual | headers).items() if name not in without}
+    lines = [first, *(name.replace("_", "-").encode() + b": " + value for name, value in kept.items()), *more]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+def rpc(method: str = "tools/call", params: Any = None, *, id: Any = 1) -> bytes:
+    """A message; by default a call of `whoami`."""
+    if params is None:
+        params = {"name": "whoami", "arguments": {}} if method == "tools/call" else {}
+    return json.dumps({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).encode()
+
+
+def modern(
+    method: str = "tools/call",
+    params: Mapping[str, Any] | None = None,
+    *,
+    meta: Any = None,
+    without: tuple[str, ...] = (),
+    **headers: bytes,
+) -> bytes:
+    """A request of the modern era, good unless told otherwise."""
+    if params is None:
+        params = {"name": "whoami", "arguments": {}} if method == "tools/call" else {}
+    if meta is None:
+        meta = {
+            "io.modelcontextprotocol/protocolVersion": MODERN,
+            "io.modelcontextprotocol/clientCapabilities": {},
+        }
+    usual = {"mcp_protocol_version": MODERN.encode(), "mcp_method": method.encode()}
+    if method == "tools/call":
+        usual["mcp_name"] = str(params.get("name", "")).encode()
+    sent: dict[str, Any] = {**usual, **headers}
+    return http(rpc(method, {**params, "_meta": meta}), without=without, **sent)
+
+
+@contextmanager
+def beside(live: Running, surfaces: tuple[Surface, ...] = house.SURFACES, **options: Any) -> Generator[Running]:
+    """A second server on the database of one that runs."""
+
+    async def token(_: Any) -> str:
+        return live.token
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(house, "_first_token", token)  # `running` wants a database that nobody has used
+        with running(replace(live.settings, **options), surfaces) as other:
+            yield other
+
+
+def audit_of(live: Running, request_id: str, rows: int = 1) -> list[Row]:
+    """The audit rows of a request, once that many are written."""
+
+    async def read(db: Database) -> list[Row]:
+        sql = "SELECT a.*, p.name AS actor FROM audit a JOIN principals p ON p.id = a.principal_id"
+        return await db.fetch(f"{sql} WHERE a.request_id = $1 ORDER BY a.id", request_id)
+
+    return until(lambda: live.run(read), lambda found: len(found) >= rows)
+
+
+def settled(live: Running) -> list[Row]:
+    """Every audit row, after all calls that were answered before this one are written."""
+    mark = uuid.uuid4().hex
+    assert live.call("whoami", headers={"x-request-id": mark})["isError"] is False
+    audit_of(live, mark)
+    return live.run(lambda db: db.fetch("SELECT * FROM audit ORDER BY id"))
+
+
+def until(look: Callable[[], T], enough: Callable[[T], bool], seconds: float = 5.0) -> T:
+    """What `look` gives as soon as it is enough; an error if that takes too long."""
+    deadline = time.monotonic() + seconds
+    while not enough(seen := look()):
+        assert time.monotonic() < deadline, f"after {seconds} s: {seen!r}"
+        time.sleep(0.02)
+    return seen

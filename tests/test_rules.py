@@ -1,0 +1,303 @@
+"""The rules of the house, as tests: what the design and the style ask of every file."""
+
+import ast
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from configparser import ConfigParser
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
+
+from almanac.app import SURFACES
+from almanac.core import scopes
+from almanac.core.errors import AlmanacError
+from almanac.core.settings import Settings, environment_names
+
+ROOT = Path(__file__).parent.parent
+CODE = ROOT / "almanac"
+REFERENCE = ROOT / "docs" / "reference"
+FILES = sorted(CODE.rglob("*.py"))
+
+LONGEST_FILE = 500
+LONGEST_FUNCTION = 60
+VAGUE_NAMES = {"service", "services", "utils", "util", "helpers", "helper", "manager", "base", "common", "misc"}
+
+# What one of the two databases says and the other does not, and the files that may say it.
+DIALECT = re.compile(
+    r"\bPRAGMA\b|\bSKIP LOCKED\b|\bsqlite_\w+|\bpg_\w+|\bAUTOINCREMENT\b|\bILIKE\b|\bJSONB\b|\bdatetime\('now'"
+    r"|\bBYTEA\b|\bSERIAL\b|\bGLOB\b|\bROWID\b|\bjson_extract\b|\bto_tsvector\b|\bNOTIFY\b|\bstrftime\('%",
+    re.IGNORECASE,
+)
+CAST = re.compile(r"[\w)\]'\"]::\w+")
+SQL = re.compile(r"\b(SELECT|INSERT INTO|UPDATE \w+ SET|DELETE FROM|CREATE (TABLE|INDEX)|ON CONFLICT)\b")
+DIALECT_FILES = re.compile(r"^(db/.*|jobs/queue\.py|search/index_\w+\.py)$")
+
+# Where any failure at all has to be caught: a call, a job, a write and a request must not take others with them.
+CATCHERS = {"surfaces/surface.py", "surfaces/door.py", "jobs/worker.py", "db/sqlite.py"}
+
+
+def name(file: Path) -> str:
+    return file.relative_to(CODE).as_posix()
+
+
+def tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text("utf-8"), str(file))
+
+
+def imports(node: ast.AST) -> Iterator[tuple[str, int]]:
+    """The modules imported anywhere below a node, with their lines."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Import):
+            yield from ((alias.name, each.lineno) for alias in each.names)
+        elif isinstance(each, ast.ImportFrom):
+            yield each.module or "", each.lineno
+
+
+def functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield each
+
+
+def texts(module: ast.Module) -> Iterator[tuple[str, int]]:
+    """Every string but docstrings."""
+    documented = {
+        id(each.body[0].value)
+        for each in ast.walk(module)
+        if isinstance(each, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and each.body
+        and isinstance(each.body[0], ast.Expr)
+    }
+    for each in ast.walk(module):
+        if isinstance(each, ast.Constant) and isinstance(each.value, str) and id(each) not in documented:
+            yield each.value, each.lineno
+
+
+@pytest.fixture(scope="module")
+def generator() -> Any:
+    """docs/reference/generate.py, which is a script and in no package."""
+    spec = importlib.util.spec_from_file_location("reference_generator", REFERENCE / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+# Imports
+
+
+def test_imports_point_down(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    assert lint_imports(config_filename=str(ROOT / ".importlinter"), no_cache=True) == EXIT_STATUS_SUCCESS
+
+
+def test_the_order_of_imports_is_the_one_of_the_design_and_leaves_nothing_out():
+    config = ConfigParser()
+    config.read(ROOT / ".importlinter")
+    order = config["importlinter:contract:order"]
+    layers = [re.findall(r"\w+", line) for line in order["layers"].split("\n") if line.strip()]
+    assert order["exhaustive"] == "true"
+    assert layers == [
+        ["__main__"],
+        ["cli"],
+        ["app"],
+        ["surfaces", "web", "reactions"],
+        ["assist"],
+        ["delivery"],
+        ["boards"],
+        ["knowledge", "catalogue", "memory", "data"],
+        ["search"],
+        ["identity", "audit", "quotas"],
+        ["jobs"],
+        ["db", "ai"],
+        ["core"],
+    ]
+    assert all("|" in line for line in order["layers"].split("\n") if len(re.findall(r"\w+", line)) > 1)
+
+
+def test_the_mcp_sdk_is_imported_in_one_file():
+    importers = {
+        name(file)
+        for file in FILES
+        for module, _ in imports(tree(file))
+        if module.split(".")[0] in ("mcp", "mcp_types")
+    }
+    assert importers == {"surfaces/server.py"}
+
+
+def test_no_function_imports_but_the_one_that_needs_the_telemetry_extra():
+    found = {
+        (name(file), function.name, module.split(".")[0])
+        for file in FILES
+        for function in functions(tree(file))
+        for module, _ in imports(function)
+    }
+    assert found == {("app.py", "open_spans", "opentelemetry")}
+
+
+def test_core_holds_values_only_and_does_nothing_outside_the_process():
+    outside = {"socket", "subprocess", "sqlite3", "asyncpg", "redis", "httpx2", "requests", "urllib", "os", "shutil"}
+    found = {
+        (name(file), module)
+        for file in FILES
+        if name(file).startswith("core/")
+        for module, _ in imports(tree(file))
+        if module.split(".")[0] in outside
+    }
+    assert found == set()
+
+
+# Style
+
+
+def test_no_file_has_a_name_that_says_nothing():
+    assert [name(file) for file in FILES if VAGUE_NAMES & set(file.relative_to(CODE).with_suffix("").parts)] == []
+
+
+def test_no_file_is_too_long_to_read():
+    assert {name(f): n for f in FILES if (n := len(f.read_text("utf-8").splitlines())) > LONGEST_FILE} == {}
+
+
+def test_no_function_is_too_long_to_read():
+    found = {
+        f"{name(file)}: {function.name}": lines
+        for file in FILES
+        for function in functions(tree(file))
+        if (lines := (function.end_lineno or 0) - function.lineno + 1) > LONGEST_FUNCTION
+    }
+    assert found == {}
+
+
+def test_functions_are_as_short_as_we_aim_for():
+    lengths = sorted((f.end_lineno or 0) - f.lineno + 1 for file in FILES for f in functions(tree(file)))
+    assert lengths[len(lengths) // 2] <= 9
+    assert lengths[len(lengths) * 95 // 100] <= 45
+
+
+def test_every_file_begins_by_saying_what_it_is():
+    silent = [name(file) for file in FILES if file.read_text("utf-8").strip() and not ast.get_docstring(tree(file))]
+    assert silent == []
+
+
+def test_everything_is_caught_only_where_one_failure_must_not_take_others_with_it():
+    found: set[str] = set()
+    for file in FILES:
+        for each in ast.walk(tree(file)):
+            if not isinstance(each, ast.ExceptHandler):
+                continue
+            caught = {node.id for node in ast.walk(each.type) if isinstance(node, ast.Name)} if each.type else {"all"}
+            passes_on = isinstance(each.body[-1], ast.Raise) and each.body[-1].exc is None
+            if caught & {"all", "Exception", "BaseException"} and not passes_on:
+                found.add(name(file))
+    assert found == CATCHERS
+
+
+def test_nothing_is_suppressed_wholesale():
+    found = [
+        f"{name(file)}:{each.lineno}"
+        for file in FILES
+        for each in ast.walk(tree(file))
+        if isinstance(each, ast.Call)
+        and ast.unparse(each.func) in ("suppress", "contextlib.suppress")
+        and {ast.unparse(argument) for argument in each.args} & {"Exception", "BaseException"}
+    ]
+    assert found == []
+
+
+def test_the_words_of_one_database_stay_in_its_files():
+    found: list[str] = []
+    for file in FILES:
+        if DIALECT_FILES.match(name(file)):
+            continue
+        for text, line in texts(tree(file)):
+            if DIALECT.search(text) or (SQL.search(text) and CAST.search(text)):
+                found.append(f"{name(file)}:{line}")
+    assert found == []
+
+
+def test_the_search_for_dialect_words_would_find_them():
+    for text in ("PRAGMA x", "... FOR UPDATE SKIP LOCKED", "SELECT name FROM sqlite_master", "pg_advisory_lock($1)",
+                 "a ILIKE b", "datetime('now')"):  # fmt: skip
+        assert DIALECT.search(text), text
+    assert CAST.search("SELECT id::text FROM orgs")
+    assert not CAST.search("http://[::1]:80")
+
+
+def test_only_the_seam_s_own_files_ask_which_database_it_is():
+    asked = {
+        name(file)
+        for file in FILES
+        for each in ast.walk(tree(file))
+        if isinstance(each, ast.Compare)
+        and any(isinstance(node, ast.Attribute) and node.attr == "dialect" for node in ast.walk(each))
+    }
+    assert all(DIALECT_FILES.match(file) for file in asked), asked
+
+
+def test_code_that_is_switched_off_or_unfinished_is_not_kept():
+    marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+    assert [name(file) for file in FILES if marks.search(file.read_text("utf-8"))] == []
+
+
+# Documentation
+
+
+@pytest.mark.parametrize("page", ["settings.md", "cli.md", "scopes.md", "errors.md", "tools.md"])
+def test_the_reference_says_what_the_code_says(generator: Any, page: str):
+    assert (REFERENCE / page).read_text("utf-8") == generator.PAGES[page](), "run: python docs/reference/generate.py"
+
+
+def rows(page: str) -> dict[str, list[str]]:
+    """The tables of a page: the cells of each row by its first."""
+    lines = [line for line in (REFERENCE / page).read_text("utf-8").splitlines() if line.startswith("| `")]
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return {row[0].strip("`"): row[1:] for row in cells}
+
+
+def test_every_setting_is_documented_with_its_names_and_help():
+    found = rows("settings.md")
+    assert list(found) == [item.name for item in fields(Settings)]
+    for item in fields(Settings):
+        assert found[item.name][0] == " or ".join(f"`{variable}`" for variable in environment_names(item))
+        assert found[item.name][-1] == item.metadata["help"]
+
+
+def test_every_command_is_documented_with_an_example(generator: Any):
+    page = (REFERENCE / "cli.md").read_text("utf-8")
+    paths = [path for path, _ in generator.commands()]
+    assert len(paths) > 20
+    for path, command in generator.commands():
+        assert f"\n## almanac {path}\n" in page
+        assert "Example:" in generator.text(command), f"almanac {path} --help teaches nothing"
+        assert re.search(rf"almanac {path}\b", generator.text(command).partition("Example:")[2])
+
+
+def test_every_scope_is_documented():
+    assert {scope: cells[0] for scope, cells in rows("scopes.md").items()} == scopes.SCOPES
+
+
+def test_every_error_code_is_documented_with_its_status(generator: Any):
+    def below(kind: type[AlmanacError]) -> Iterator[type[AlmanacError]]:
+        yield kind
+        for each in kind.__subclasses__():
+            yield from below(each)
+
+    found = rows("errors.md")
+    ours = {kind for kind in below(AlmanacError) if kind.__module__.startswith("almanac.")}
+    assert {kind.code for kind in ours} == set(found)
+    for code, cells in found.items():
+        assert int(cells[0]) in {kind.status for kind in ours if kind.code == code}
+
+
+def test_every_tool_is_documented():
+    page = (REFERENCE / "tools.md").read_text("utf-8")
+    for surface in SURFACES:
+        for tool in surface.tools:
+            assert f"\n### {tool.name}\n" in page
