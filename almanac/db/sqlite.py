@@ -16,6 +16,7 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -41,7 +42,6 @@ _PRAGMAS = (
     "PRAGMA journal_size_limit = 67108864",  # a burst must not leave a huge WAL behind for ever
 )
 ROWS_AT_ONCE = 200  # of 11 columns that is 2,200 parameters; SQLite takes 32,766
-_NAMES = tuple(str(number) for number in range(1, 32_767))
 _KEY_COLUMNS = re.compile(r"^UNIQUE constraint failed: (?!index )(.+)$")
 _ONLY_STATEMENTS = "a transaction may await nothing but its own statements"
 _ROOMLESS = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
@@ -86,13 +86,13 @@ class SqliteDatabase:
     async def fetch(self, sql: str, *args: Value) -> list[Row]:
         # fetchall() runs the statement to its end, so that no read transaction is left to pin the WAL.
         try:
-            return self._reader.execute(sql, dict(zip(_NAMES, args, strict=False))).fetchall()
+            return self._reader.execute(_numbered(sql), args).fetchall()
         except _UNUSABLE as error:
             raise _translate(error) from None
 
     async def fetch_one(self, sql: str, *args: Value) -> Row | None:
         try:
-            cursor = self._reader.execute(sql, dict(zip(_NAMES, args, strict=False)))
+            cursor = self._reader.execute(_numbered(sql), args)
             row = cursor.fetchone()
             cursor.close()  # ends the read where more rows were left
             return row
@@ -164,7 +164,7 @@ class _Transaction:
     async def execute_many(self, sql: str, rows: Sequence[Sequence[Value]]) -> None:
         self._check()
         try:
-            self._connection.executemany(sql, [_bind(row) for row in rows])
+            self._connection.executemany(_numbered(sql), rows)
         except _UNUSABLE as error:
             self.failure = _translate(error)
             raise self.failure from None
@@ -186,7 +186,7 @@ class _Transaction:
     def _run(self, sql: str, args: Sequence[Value]) -> tuple[list[Row], int]:
         self._check()
         try:
-            cursor = self._connection.execute(sql, _bind(args))
+            cursor = self._connection.execute(_numbered(sql), args)
             rows = cursor.fetchall()  # with RETURNING, rowcount is known only after the last row
         except _UNUSABLE as error:
             self.failure = _translate(error)
@@ -292,7 +292,7 @@ class _Scan:
                 if self._cancelled:
                     return []
                 self._connection = connection
-            return connection.execute(self._sql, _bind(self._args)).fetchall()
+            return connection.execute(_numbered(self._sql), self._args).fetchall()
         finally:
             with self._lock:  # after this, interrupt() cannot hit the connection's next user
                 self._connection = None
@@ -389,9 +389,10 @@ def _roll_back(connection: sqlite3.Connection) -> None:
             connection.execute("ROLLBACK")
 
 
-def _bind(args: Sequence[Value]) -> dict[str, Value]:
-    # SQLite takes `$1` for a name, not a position.
-    return dict(zip(_NAMES, args, strict=False))
+@lru_cache(maxsize=4096)
+def _numbered(sql: str) -> str:
+    """`$1` as `?1`: to SQLite the first is a name, and binding by name costs a look-up for each value."""
+    return re.sub(r"\$(\d+)", r"?\1", sql)
 
 
 def _create(path: Path) -> None:

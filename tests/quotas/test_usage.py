@@ -110,4 +110,4 @@ def test_calls_are_counted_and_shown_to_the_caller(server: Running):
     for _ in range(3):
         server.call("whoami")
     server.run(counted)
-    assert server.call("whoami")["structuredContent"]["usage_this_month"] == {"tool_calls": 3}
+    assert server.call("server_status")["structuredContent"]["usage_this_month"] == {"tool_calls": 3}

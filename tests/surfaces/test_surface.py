@@ -187,7 +187,8 @@ def test_another_organisations_token_acts_in_its_own_alone(live: Running):
     assert (me["organisation"]["name"], they["organisation"]["name"]) == ("main", "Acme")
     assert me["id"] != they["id"]
     assert they["organisation"]["id"] != me["organisation"]["id"]
-    assert they["usage_this_month"].get("tool_calls", 0) < 5  # nothing of what the others here have used
+    theirs_used = live.call("server_status", token=theirs)["structuredContent"]["usage_this_month"]
+    assert theirs_used.get("tool_calls", 0) < 5  # nothing of what the others here have used
     live.call("count", token=theirs, path=PATH, headers={"x-request-id": "theirs"})
     [row] = audit_of(live, "theirs")
     assert (row["org_id"], row["principal_id"], row["token_id"]) == (
@@ -276,7 +277,7 @@ def test_calls_are_counted_for_their_organisation_and_month(live: Running):
     token = live.new_token("counter", org="Counted")
 
     def used() -> dict[str, int]:
-        return live.call("whoami", token=token)["structuredContent"]["usage_this_month"]
+        return live.call("server_status", token=token)["structuredContent"]["usage_this_month"]
 
     assert used() == {}
     for _ in range(4):

@@ -63,7 +63,6 @@ class Whoami:
     scopes: list[str]
     token: TokenFacts
     rate_limit: Allowance
-    usage_this_month: Annotated[dict[str, int], Field(description="Your organisation's counters for this UTC month.")]
 
 
 @dataclass(slots=True)
@@ -84,6 +83,7 @@ class Status:
     version: str
     started_at: str
     surfaces: Annotated[dict[str, str], Field(description="Names and paths of the MCP endpoints served here.")]
+    usage_this_month: Annotated[dict[str, int], Field(description="Your organisation's counters for this UTC month.")]
     details: Annotated[Details | None, Field(description="For tokens with the admin scope; null for others.")]
 
 
@@ -112,7 +112,6 @@ async def whoami(call: ToolCall, _: NoArguments) -> Whoami:
             remaining=left.remaining if left else None,
             resets_at=clock.iso(int(left.resets_at * clock.SECOND)) if left else None,
         ),
-        usage_this_month=await usage.used(call.db, actor.org_id),
     )
 
 
@@ -133,6 +132,7 @@ async def server_status(call: ToolCall, _: NoArguments) -> Status:
         version=__version__,
         started_at=clock.iso(house.started_at) or "",
         surfaces=dict(house.surfaces),
+        usage_this_month=await usage.used(call.db, call.actor.org_id),
         details=details,
     )
 
@@ -160,7 +160,8 @@ SURFACE = Surface(
             name="server_status",
             title="Server status",
             description=(
-                "Whether this server works, its version, and the paths of its MCP endpoints. "
+                "Whether this server works, its version, the paths of its MCP endpoints, and what your organisation "
+                "has used this month. "
                 "With the admin scope also its database, rate-limit store and background jobs."
             ),
             run=server_status,
