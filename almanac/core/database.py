@@ -50,6 +50,10 @@ class Database(Reader, Protocol):
 
     dialect: str  # "sqlite" or "postgres": for db/, jobs/queue.py and search/index_* only
 
+    def version(self) -> int | None:
+        """A number that is another one after any commit by anyone; None where telling costs as much as a read."""
+        ...
+
     async def scan(self, sql: str, *args: Value) -> list[Row]:
         """Like `fetch`, for a query that may take longer than about 5 ms: never on the event loop itself."""
         ...

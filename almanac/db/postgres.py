@@ -117,6 +117,9 @@ class PostgresDatabase:
     async def fetch_one(self, sql: str, *args: Value) -> Row | None:
         return await self._ask(lambda connection: connection.fetchrow(sql, *args, timeout=READ_SECONDS))
 
+    def version(self) -> int | None:
+        return None
+
     async def scan(self, sql: str, *args: Value) -> list[Row]:
         return await self._ask(lambda connection: connection.fetch(sql, *args, timeout=LONG_SECONDS))
 

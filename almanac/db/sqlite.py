@@ -99,6 +99,12 @@ class SqliteDatabase:
         except _UNUSABLE as error:
             raise _translate(error) from None
 
+    def version(self) -> int | None:
+        try:
+            return self._reader.execute("PRAGMA data_version").fetchone()[0]  # the reader itself never commits
+        except _UNUSABLE as error:
+            raise _translate(error) from None
+
     async def scan(self, sql: str, *args: Value) -> list[Row]:
         if self._closed:
             raise DatabaseUnavailable("the database is closed")

@@ -132,6 +132,7 @@ class Door:
         self.desk = desk
         self.sdk = SdkServer(desk, neighbourhood)
         self._neighbourhood = neighbourhood
+        self._keyring = tokens.Keyring(desk.db)
         self._most = desk.house.settings.max_body_bytes
         self._deadline = desk.house.settings.request_deadline_seconds
         self._lists: dict[tuple[str, tuple[str, ...]], bytes] = {}
@@ -153,7 +154,7 @@ class Door:
         headers = exchange.read_headers()
         self._neighbourhood.check(headers)
         secret = self.desk.surface.credential(headers)
-        actor = await tokens.resolve(self.desk.db, secret) if secret else None
+        actor = await self._keyring.resolve(secret) if secret else None
         if actor is None:
             raise Unauthorized()
         if exchange.scope["method"] != "POST":

@@ -40,6 +40,9 @@ class Flaky:
     async def fetch_one(self, sql: str, *args: Value) -> Row | None:
         return await self._db.fetch_one(sql, *args)
 
+    def version(self) -> int | None:
+        return self._db.version()
+
     async def scan(self, sql: str, *args: Value) -> list[Row]:
         return await self._db.scan(sql, *args)
 
