@@ -24,6 +24,7 @@ from almanac.core.call import Actor
 from almanac.core.database import Database
 from almanac.core.deadline import Deadline
 from almanac.core.errors import AlmanacError, BadRequest, Cancelled, DeadlineExceeded, Internal
+from almanac.surfaces import message as messages
 from almanac.surfaces.tool import House, Raw, Tool, ToolCall
 
 Result = dict[str, Any]
@@ -37,6 +38,7 @@ SECONDS = Histogram(
     ["surface", "tool"],
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
 )
+_SERVER_ERROR = -32000
 _UNKNOWN = "(unknown)"  # a caller's invented tool name must not become a metric label
 
 
@@ -87,8 +89,8 @@ def bearer(headers: Mapping[bytes, bytes]) -> str | None:
 
 
 def http_error(error: AlmanacError) -> tuple[int, dict[str, Any]]:
-    """A failure before any tool is reached, as a status and a body."""
-    return error.status, {"error": error.text, "code": error.code}
+    """A failure before any tool is reached: its status, and a JSON-RPC error, which clients show to the model."""
+    return error.status, messages.error(None, _SERVER_ERROR, error.text, {"code": error.code})
 
 
 @dataclass(frozen=True)

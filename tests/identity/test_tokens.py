@@ -154,7 +154,7 @@ def test_revocation_and_removal_hold_from_the_very_next_call(server: Running):
     token_id = server.call("whoami", token=secret)["structuredContent"]["token"]["id"]
     server.run(lambda db: db.write(lambda tx: tokens.revoke(tx, token_id)))
     refused = server.rpc("tools/call", {"name": "whoami"}, token=secret)
-    assert (refused.status_code, refused.json()["code"]) == (401, "unauthorized")
+    assert (refused.status_code, refused.json()["error"]["data"]["code"]) == (401, "unauthorized")
     unknown = server.rpc("tools/call", {"name": "whoami"}, token="wg-" + "A" * 43)
     assert (unknown.status_code, unknown.json()) == (refused.status_code, refused.json())
 

@@ -274,7 +274,7 @@ def test_when_redis_goes_calls_are_refused_and_when_it_comes_back_they_are_taken
             assert refused["isError"]
             assert refused["content"][0]["text"].startswith("rate_limit_unavailable: ")
         listing = live.rpc("tools/list")
-        assert (listing.status_code, listing.json()["code"]) == (503, "rate_limit_unavailable")
+        assert (listing.status_code, listing.json()["error"]["data"]["code"]) == (503, "rate_limit_unavailable")
         with private_redis(port, tmp_path):
             assert not live.call("whoami")["isError"]
             assert live.rpc("tools/list").status_code == 200
@@ -309,7 +309,7 @@ def test_a_caller_over_the_limit_is_told_when_to_come_back(tmp_path: Path, sqlit
         refused = live.call("whoami")
         assert refused["content"][0]["text"].startswith("rate_limited: Rate limit exceeded. Wait ")
         listing = live.rpc("tools/list")
-        assert (listing.status_code, listing.json()["code"]) == (429, "rate_limited")
+        assert (listing.status_code, listing.json()["error"]["data"]["code"]) == (429, "rate_limited")
         assert 1 <= int(listing.headers["retry-after"]) <= 61
         other = live.new_token("maria")
         assert not live.call("whoami", token=other)["isError"]

@@ -216,8 +216,8 @@ def test_the_body_cap_is_the_setting_and_exact(small: Running, method: str):
     body = rpc(method)
     assert small.post(body + b" " * (1024 - len(body))).status_code == 200
     refused = small.post(body + b" " * (1025 - len(body)))
-    assert (refused.status_code, refused.json()["code"]) == (413, "too_large")
-    assert refused.json()["error"].endswith("Send at most 1024 bytes.")
+    assert (refused.status_code, refused.json()["error"]["data"]["code"]) == (413, "too_large")
+    assert refused.json()["error"]["message"].endswith("Send at most 1024 bytes.")
 
 
 @pytest.mark.parametrize("era", ERAS)

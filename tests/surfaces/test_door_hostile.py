@@ -19,7 +19,7 @@ from almanac.core.database import Database, Row, Transaction
 from almanac.core.errors import Unauthorized
 from almanac.identity import orgs, principals, tokens
 from tests.house import LEGACY, MODERN, Running, running, settings_for
-from tests.surfaces.wire import SERVER_INFO, Answer, audit_of, exchange, http, modern, rpc, settled
+from tests.surfaces.wire import SERVER_INFO, Answer, audit_of, exchange, failed, http, modern, refused, rpc, settled
 
 MOST = 4 * 1024 * 1024
 DEADLINE = 0.5  # seconds that a body may take to arrive
@@ -39,31 +39,21 @@ Rows = list[Case]
 # --- what is answered --------------------------------------------------------------------------------------
 
 NOT_HTTP = b"Invalid HTTP request received."
-UNAUTHORISED = {"error": Unauthorized().text, "code": "unauthorized"}
-WRONG_HOST = {
-    "error": "Invalid Host header. An operator can accept it with ALMANAC_ALLOWED_HOSTS or ALMANAC_PUBLIC_URL.",
-    "code": "invalid_host",
-}
-WRONG_ORIGIN = {
-    "error": "Invalid Origin header. An operator can accept it with ALMANAC_ALLOWED_ORIGINS.",
-    "code": "invalid_origin",
-}
-WRONG_TYPE = {
-    "error": "The request body must be application/json. Send the header 'Content-Type: application/json'.",
-    "code": "unsupported_media_type",
-}
-TOO_LARGE = {
-    "error": f"The request is larger than this server accepts. Send at most {MOST} bytes.",
-    "code": "too_large",
-}
-TOO_SLOW = {"error": "The request body did not arrive in time. Send it again.", "code": "request_timeout"}
+UNAUTHORISED = refused("unauthorized", Unauthorized().text)
+WRONG_HOST = refused(
+    "invalid_host", "Invalid Host header. An operator can accept it with ALMANAC_ALLOWED_HOSTS or ALMANAC_PUBLIC_URL."
+)
+WRONG_ORIGIN = refused(
+    "invalid_origin", "Invalid Origin header. An operator can accept it with ALMANAC_ALLOWED_ORIGINS."
+)
+WRONG_TYPE = refused(
+    "unsupported_media_type",
+    "The request body must be application/json. Send the header 'Content-Type: application/json'.",
+)
+TOO_LARGE = refused("too_large", f"The request is larger than this server accepts. Send at most {MOST} bytes.")
+TOO_SLOW = refused("request_timeout", "The request body did not arrive in time. Send it again.")
 NO_PATH = {"error": "There is nothing at this path. GET / lists what is served.", "code": "not_found"}
 NO_METHOD = {"error": "This path does not take that method.", "code": "method_not_allowed"}
-
-
-def failed(code: int, message: str, *, id: Any = None, data: Any = None) -> dict[str, Any]:
-    error: dict[str, Any] = {"code": code, "message": message}
-    return {"jsonrpc": "2.0", "id": id, "error": error if data is None else {**error, "data": data}}
 
 
 def unparsed(message: str) -> dict[str, Any]:
@@ -71,7 +61,7 @@ def unparsed(message: str) -> dict[str, Any]:
 
 
 def twice(header: str) -> dict[str, Any]:
-    return {"error": f"The header {header} appears more than once. Send it once.", "code": "bad_request"}
+    return refused("bad_request", f"The header {header} appears more than once. Send it once.")
 
 
 def told(text: str, *, era: str = LEGACY) -> dict[str, Any]:
@@ -98,11 +88,10 @@ NO_META = failed(
     id=1,
 )
 NO_JSON_WANTED = failed(-32600, "Not Acceptable: Client must accept application/json")
-ONLY_POST = {
-    "error": "This endpoint takes POST requests only. "
-    "It keeps no sessions and opens no streams: send each message as a POST.",
-    "code": "method_not_allowed",
-}
+ONLY_POST = refused(
+    "method_not_allowed",
+    "This endpoint takes POST requests only. It keeps no sessions and opens no streams: send each message as a POST.",
+)
 NO_CURSOR = failed(-32602, "Unknown cursor: this list has one page", id=1)
 NAME_DIFFERS = failed(-32020, "mcp-name header does not match the request body's 'name' parameter", id=1)
 METHOD_DIFFERS = failed(-32020, "mcp-method header does not match the request body's method", id=1)

@@ -28,11 +28,11 @@ from almanac.quotas import rates
 from tests.house import ERAS, LEGACY, MODERN, SURFACES, Running, running, settings_for
 from tests.surfaces import trial
 from tests.surfaces.trial import PATH, WATCHED
-from tests.surfaces.wire import audit_of, beside, settled, until
+from tests.surfaces.wire import audit_of, beside, refused, settled, until
 
 BOTH = (*SURFACES, trial.SURFACE)
 OPEN = ["echo", "fail", "crash", "slow", "count", "touch"]
-UNAUTHORISED = (401, {"error": Unauthorized().text, "code": "unauthorized"})
+UNAUTHORISED = (401, refused("unauthorized", Unauthorized().text))
 
 
 @pytest.fixture(scope="module")
@@ -351,13 +351,10 @@ def test_over_the_limit_a_call_is_a_tool_error_that_says_how_long_to_wait(limite
 def test_over_the_limit_other_requests_are_refused_with_429(limited: Running, method: str, era: str):
     token = limited.new_token(f"hasty {method} {era}".replace("/", "-"))
     assert [limited.rpc(method, era=era, token=token).status_code for _ in range(4)] == [200, 200, 200, 429]
-    refused = limited.rpc(method, era=era, token=token)
-    wait = int(refused.headers["retry-after"])
+    answered = limited.rpc(method, era=era, token=token)
+    wait = int(answered.headers["retry-after"])
     assert 55 <= wait <= 60
-    assert refused.json() == {
-        "error": f"Rate limit exceeded. Wait {wait} s, then call again.",
-        "code": "rate_limited",
-    }
+    assert answered.json() == refused("rate_limited", f"Rate limit exceeded. Wait {wait} s, then call again.")
 
 
 def test_one_tokens_haste_is_not_anothers(limited: Running):
@@ -548,7 +545,7 @@ def test_without_its_redis_nothing_runs_until_it_is_back(
             begun = time.monotonic()
             other = server.rpc("tools/list", path=PATH)
             assert time.monotonic() - begun < 3
-            assert (other.status_code, other.json()["code"]) == (503, "rate_limit_unavailable")
+            assert (other.status_code, other.json()["error"]["data"]["code"]) == (503, "rate_limit_unavailable")
             assert server.http.get("/health").status_code == 200
             assert WATCHED.count == before
         finally:

@@ -36,20 +36,21 @@ class Answer:
 
 def exchange(port: int, raw: bytes) -> Answer:
     """Send bytes as they are and read until the server closes, so that a second answer would be seen."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-        with suppress(ConnectionError):  # a server that has refused need not read the rest
-            connection.sendall(raw)
-        got = _until_closed(connection)
+    # A server that has refused need not read the rest, and the reset that follows can overtake its answer.
+    got = _attempt(port, raw) or _attempt(port, raw) or _attempt(port, raw)
     head, _, body = got.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     return Answer(int(first.split()[1]), headers, body)
 
 
-def _until_closed(connection: socket.socket) -> bytes:
+def _attempt(port: int, raw: bytes) -> bytes:
     got = bytearray()
-    while part := connection.recv(65536):
-        got += part
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection, suppress(ConnectionError):
+        with suppress(ConnectionError):
+            connection.sendall(raw)
+        while part := connection.recv(65536):
+            got += part
     return bytes(got)
 
 
@@ -148,3 +149,13 @@ def until(look: Callable[[], T], enough: Callable[[T], bool], seconds: float = 5
         assert time.monotonic() < deadline, f"after {seconds} s: {seen!r}"
         time.sleep(0.02)
     return seen
+
+
+def failed(code: int, message: str, *, id: Any = None, data: Any = None) -> dict[str, Any]:
+    error: dict[str, Any] = {"code": code, "message": message}
+    return {"jsonrpc": "2.0", "id": id, "error": error if data is None else {**error, "data": data}}
+
+
+def refused(code: str, text: str) -> dict[str, Any]:
+    """What the door itself says: a JSON-RPC error that a client shows to its model."""
+    return failed(-32000, text, data={"code": code})
