@@ -33,7 +33,7 @@ test: lint ## Everything but the slow suites (ARGS="-k tokens")
 	.venv/bin/pytest $(ARGS)
 
 test-kill: setup-test ## kill -9 of server and worker among 500 jobs, on both databases
-	.venv/bin/pytest -m slow tests/kill $(ARGS)
+	.venv/bin/pytest tests/kill $(ARGS)
 
 test-fuzz: setup-test ## A long hypothesis run over the dispatcher
 	ALMANAC_TEST_EXAMPLES=20000 .venv/bin/pytest tests/surfaces/test_door_fuzz.py $(ARGS)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import hashlib
+import importlib.util
 import logging
 import os
 import secrets
@@ -30,6 +31,7 @@ from starlette.types import Receive, Scope, Send
 from almanac import __version__
 from almanac.audit.trail import Entry, Trail
 from almanac.core import clock
+from almanac.core.call import REQUEST_ID
 from almanac.core.database import Database, Transaction
 from almanac.core.settings import BadSetting, Loaded, Settings, load
 from almanac.db import migrate
@@ -70,6 +72,23 @@ def load_settings(options: Mapping[str, Any] | None = None) -> Loaded:
     return load(os.environ, content, options)
 
 
+def check_plan(settings: Settings) -> None:
+    """Refuse settings that cannot work together, before anything is opened."""
+    check_exposure(settings)
+    check_telemetry(settings)
+    if settings.workers > 1 and settings.on_sqlite:
+        raise BadSetting(
+            "--workers needs PostgreSQL: SQLite has one writing process.",
+            remedy="Set ALMANAC_DATABASE_URL, or use one.",
+        )
+    if settings.workers > 1 and not settings.redis_url:
+        raise BadSetting(
+            "--workers needs Redis: each process would count rate limits for itself alone.", remedy="Set REDIS_URL."
+        )
+    if settings.external_enabled:
+        _log.warning("surface_missing", setting="EXTERNAL_KNOWLEDGE_MCP_ENABLED", note="not served by this version")
+
+
 def check_exposure(settings: Settings) -> None:
     """Refuse to open a door to the world that a guess could unlock."""
     if settings.is_public and settings.secret and is_weak(settings.secret):
@@ -92,16 +111,24 @@ def signing_key(settings: Settings) -> bytes:
         return hashlib.sha256(settings.secret.encode()).digest()
     file = settings.home / "secret"
     _make_home(settings)
-    with contextlib.suppress(FileExistsError):
-        # Written under another name first, so that a process starting beside this one never reads half a secret.
-        draft = settings.home / f".secret-{secrets.token_hex(8)}"
-        draft.touch(mode=0o600)
+    try:
+        if not file.exists():
+            _write_secret(file)
+        return hashlib.sha256(file.read_bytes()).digest()
+    except OSError as error:
+        raise BadSetting(f"The secret in {settings.home} cannot be kept: {error.strerror}.") from None
+
+
+def _write_secret(file: Path) -> None:
+    # Written under another name first, so that a process starting beside this one never reads half a secret.
+    draft = file.with_name(f".secret-{secrets.token_hex(8)}")
+    draft.touch(mode=0o600)
+    try:
         draft.write_text(secrets.token_urlsafe(48))
-        try:
+        with contextlib.suppress(FileExistsError):
             os.link(draft, file)
-        finally:
-            draft.unlink()
-    return hashlib.sha256(file.read_bytes()).digest()
+    finally:
+        draft.unlink()
 
 
 def _make_home(settings: Settings) -> None:
@@ -158,8 +185,7 @@ async def open_house(settings: Settings, surfaces: Sequence[Surface] = SURFACES)
         try:
             yield Opened(settings, db, house, tuple(Desk(surface, house, db, key, tracer) for surface in surfaces))
         finally:
-            trail.stop()
-            await writing
+            await trail.stop(writing, settings.shutdown_grace_seconds)
             await house.rates.close()
             if spans:
                 await asyncio.to_thread(spans.shutdown)  # sends what is left
@@ -226,7 +252,7 @@ def _leave_with(supervisor: int) -> None:
 def configure_logs(settings: Settings) -> None:
     """Logs of our own and of the libraries, alike, to standard error: nothing but answers goes to standard output."""
     shared: list[Callable[..., Any]] = [
-        structlog.contextvars.merge_contextvars,
+        _with_request,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
@@ -253,6 +279,12 @@ def configure_logs(settings: Settings) -> None:
     logging.basicConfig(handlers=[handler], level=max(level, logging.WARNING), force=True)
 
 
+def _with_request(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    if (request_id := REQUEST_ID.get(None)) is not None:
+        event.setdefault("request_id", request_id)
+    return event
+
+
 def _without_words(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """An exception as its type and where it was raised. Its message may hold what a caller sent, so it is left out."""
     given = event.pop("exc_info", None)
@@ -271,20 +303,25 @@ class Spans(Protocol):
     def shutdown(self) -> None: ...
 
 
-def open_spans(settings: Settings) -> Spans | None:
-    """What exports spans, where an endpoint is configured."""
-    if not settings.otlp_endpoint:
-        return None
-    try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - extra
-        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
-        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
-    except ImportError:
+def check_telemetry(settings: Settings) -> None:
+    """Refuse to start with spans asked for that could not be sent."""
+    if settings.otlp_endpoint and importlib.util.find_spec("opentelemetry.sdk") is None:
         raise BadSetting(
             "otlp_endpoint is set, but OpenTelemetry's exporter is not installed.",
-            remedy="Install it with: pip install 'almanac[telemetry]'",
-        ) from None
+            remedy="Install it with: scripts/uv sync --locked --inexact --extra telemetry",
+        )
+
+
+def open_spans(settings: Settings) -> Spans | None:
+    """What exports spans, where an endpoint is configured."""
+    check_telemetry(settings)
+    if not settings.otlp_endpoint:
+        return None
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - an extra
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+
     provider = TracerProvider(resource=Resource.create({"service.name": "almanac", "service.version": __version__}))
     endpoint = settings.otlp_endpoint.rstrip("/")
     endpoint = endpoint if endpoint.endswith("/v1/traces") else f"{endpoint}/v1/traces"
@@ -300,7 +337,7 @@ async def _count_calls(tx: Transaction, entries: Sequence[Entry]) -> None:
     calls: dict[str, int] = {}
     for entry in entries:
         calls[entry.org_id] = calls.get(entry.org_id, 0) + 1
-    for org_id, number in calls.items():
+    for org_id, number in sorted(calls.items()):  # in one order, so that two processes cannot lock each other out
         await usage.count(tx, org_id, "tool_calls", number)
 
 

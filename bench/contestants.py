@@ -4,7 +4,6 @@ CPU comes from /proc, so this runs on Linux only.
 """
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -83,10 +82,7 @@ def install_fastmcp() -> str:
     """Give FastMCP an environment of its own, with our version of the HTTP server below it."""
     if installed := fastmcp_version():
         return installed
-    own = ROOT / ".venv" / "bin" / "uv"
-    uv = str(own) if own.exists() else shutil.which("uv")
-    if uv is None:
-        raise BenchFailed("uv not found: run `make setup` first, or add `--without fastmcp`")
+    uv = str(ROOT / "scripts" / "uv")
     subprocess.run([uv, "venv", "-q", "--clear", "--python", sys.executable, FASTMCP], check=True)
     beneath = [f"{name}=={version(name)}" for name in ("uvicorn", "uvloop", "httptools")]
     install = [uv, "pip", "install", "-q", "--python", str(FASTMCP / "bin" / "python"), *beneath]

@@ -38,7 +38,7 @@ SQL = re.compile(r"\b(SELECT|INSERT INTO|UPDATE \w+ SET|DELETE FROM|CREATE (TABL
 DIALECT_FILES = re.compile(r"^(db/.*|jobs/queue\.py|search/index_\w+\.py)$")
 
 # Where any failure at all has to be caught: a call, a job, a write and a request must not take others with them.
-CATCHERS = {"surfaces/surface.py", "surfaces/door.py", "jobs/worker.py", "db/sqlite.py"}
+CATCHERS = {"surfaces/surface.py", "surfaces/door.py", "audit/trail.py", "jobs/worker.py", "db/sqlite.py"}
 
 
 def name(file: Path) -> str:

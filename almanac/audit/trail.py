@@ -15,7 +15,7 @@ import structlog
 
 from almanac.core import clock
 from almanac.core.database import Database, Reader, Row, Transaction
-from almanac.core.errors import AlmanacError, AuditUnavailable
+from almanac.core.errors import AuditUnavailable
 
 FLUSH_SECONDS = 0.5
 MOST_WAITING = 50_000
@@ -52,6 +52,13 @@ class Trail:
         self._writing: list[Entry] = []
         self._wake = asyncio.Event()
         self._stopping = False
+        self._is_failing = False
+        self.calls_in_flight = 0  # whose entries are still to come
+
+    @property
+    def works(self) -> bool:
+        """Whether the last attempt to write succeeded."""
+        return not self._is_failing
 
     def add(self, entry: Entry) -> None:
         """Note a call."""
@@ -73,23 +80,36 @@ class Trail:
             self._writing = []
 
     async def run(self) -> None:
-        """Keep writing until stopped, then write what is left."""
+        """Keep writing until stopped."""
         while not self._stopping:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), FLUSH_SECONDS)
             self._wake.clear()
-            try:
-                await self.flush()
-            except AlmanacError as error:
-                # The rows stay in hand and are tried again; `check` refuses calls before they grow without bound.
-                _log.error("audit_write_failed", error=error.message, waiting=len(self._writing))
-                await asyncio.sleep(FLUSH_SECONDS)
-        await self.flush()
+            await self._try()
 
-    def stop(self) -> None:
-        """Let `run` write what is left and return."""
+    async def stop(self, writing: "asyncio.Task[None]", grace: float) -> None:
+        """Wait for the calls in flight and write what is left, as long as `grace` seconds allow."""
+        ends = asyncio.get_running_loop().time() + grace
+        # Polled, for once: every call would pay for an event that only a stop ever waits for.
+        while self.calls_in_flight and asyncio.get_running_loop().time() < ends:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
         self._stopping = True
         self._wake.set()
+        await writing
+        while not await self._try() and asyncio.get_running_loop().time() < ends:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        if lost := len(self._writing) + len(self._waiting):
+            _log.error("audit_rows_lost", rows=lost)
+
+    async def _try(self) -> bool:
+        try:
+            await self.flush()
+            self._is_failing = False
+        except Exception as error:  # noqa: BLE001 - a trail that ended unnoticed would leave calls unaccounted for
+            # The rows stay in hand and are tried again; `check` refuses calls before they grow without bound.
+            self._is_failing = True
+            _log.error("audit_write_failed", error=type(error).__name__, waiting=len(self._writing))
+        return not self._is_failing
 
     async def _write(self, tx: Transaction, batch: list[Entry]) -> None:
         await tx.insert_many("audit", Entry._fields, batch)

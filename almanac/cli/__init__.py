@@ -18,9 +18,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for command in (running.serve, running.worker, running.stdio, running.migrate, watching.doctor, watching.contracts):
+for command in (running.serve, running.worker, running.stdio, running.migrate):
     app.command()(command)
-app.command()(watching.audit)
+for command in (watching.doctor, watching.audit, watching.contracts):
+    app.command()(command)
 app.add_typer(people.orgs_app, name="org")
 app.add_typer(people.users_app, name="user")
 app.add_typer(people.agents_app, name="agent")

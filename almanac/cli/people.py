@@ -174,7 +174,11 @@ def add_token(
         str | None, typer.Option("--kind", help="user, agent, access or mcp; by default the holder's own kind.")
     ] = None,
     scope: Annotated[
-        list[str] | None, typer.Option("--scope", help="What it may do; repeat for more. Default: all everyday scopes.")
+        list[str] | None,
+        typer.Option(
+            "--scope",
+            help="What it may do; repeat for more. Default: all its holder may; for agents, to read and remember.",
+        ),
     ] = None,
     base: Annotated[
         list[int] | None, typer.Option("--base", help="Limit it to this knowledge base; repeat for more.")

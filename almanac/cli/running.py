@@ -19,7 +19,7 @@ import uvloop
 from uvicorn.supervisors import Multiprocess
 
 from almanac import reactions
-from almanac.app import SUPERVISOR, check_exposure, configure_logs, load_settings, open_house, open_store, signing_key
+from almanac.app import SUPERVISOR, check_plan, configure_logs, load_settings, open_house, open_store, signing_key
 from almanac.cli.terminal import Home, Json, say, settings_at, with_database
 from almanac.core import clock
 from almanac.core.errors import BadRequest, Unauthorized
@@ -50,7 +50,7 @@ def serve(
     _pass_on(host=host, port=port, home=home, workers=workers)
     settings = load_settings().settings
     configure_logs(settings)
-    _check_plan(settings)
+    check_plan(settings)
     listener = _listen(settings)
     _pass_on(port=listener.getsockname()[1])
     settings = load_settings().settings
@@ -86,6 +86,9 @@ def stdio(
     """
     settings = settings_at(home)
     uvloop.run(_stdio(settings, token))
+    # The thread that reads standard input may wait for ever; all that matters is written.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def migrate(home: Home = None, as_json: Json = False) -> None:
@@ -102,21 +105,6 @@ def _pass_on(**options: object) -> None:
     for name, value in options.items():
         if value is not None:
             os.environ[f"ALMANAC_{name.upper()}"] = str(value)
-
-
-def _check_plan(settings: Settings) -> None:
-    check_exposure(settings)
-    if settings.workers > 1 and settings.on_sqlite:
-        raise BadRequest(
-            "--workers needs PostgreSQL: SQLite has one writing process.",
-            remedy="Set ALMANAC_DATABASE_URL, or use one.",
-        )
-    if settings.workers > 1 and not settings.redis_url:
-        raise BadRequest(
-            "--workers needs Redis: each process would count rate limits for itself alone.", remedy="Set REDIS_URL."
-        )
-    if settings.external_enabled:
-        _log.warning("surface_missing", setting="EXTERNAL_KNOWLEDGE_MCP_ENABLED", note="not served by this version")
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -184,6 +172,8 @@ def _run_server(settings: Settings, listener: socket.socket, token: str | None) 
     if settings.workers == 1:
         server.run(sockets=[listener])
         if not server.started:
+            if token is not None:
+                _greet(settings, token)  # it exists, and there is no other moment to show it
             raise typer.Exit(1)
         return
     _greet(settings, token)
@@ -231,7 +221,8 @@ def _keep_worker(settings: Settings, stopping: threading.Event) -> None:
                 child.kill()
                 child.wait()
         elif not stopping.is_set():
-            _log.error("job_worker_died", code=child.returncode)
+            if child.returncode:  # 0: told to stop along with us, by a signal to all
+                _log.error("job_worker_died", code=child.returncode)
             stopping.wait(_RESTART_AFTER)
 
 
@@ -264,7 +255,11 @@ async def _stdio(settings: Settings, token: str) -> None:
     async with open_house(settings) as opened:
         if await tokens.resolve(opened.db, token) is None:
             raise Unauthorized(remedy="Give --token one that is not expired or revoked: almanac token add USER.")
-        await serve_stdio(opened.desks[0], lambda: tokens.resolve(opened.db, token))
+        serving = asyncio.ensure_future(serve_stdio(opened.desks[0], lambda: tokens.resolve(opened.db, token)))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
 
 
 def _ignore(_: int, __: object) -> None:

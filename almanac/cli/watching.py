@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from almanac.app import SURFACES, load_settings
+from almanac.app import SURFACES, check_plan, load_settings
 from almanac.audit import trail
 from almanac.cli.terminal import Home, Json, say, show, with_database
 from almanac.core import clock
@@ -32,7 +32,7 @@ _MOST_SKEW = 5.0  # seconds: more than that, and expiry of tokens and leases goe
 
 
 def doctor(home: Home = None, as_json: Json = False) -> None:
-    """Print every setting with where it came from, and check database, Redis, models, disk and clock.
+    """Print every setting with where it came from, and check plan, database, Redis, models, disk and clock.
 
     Example: [bold]almanac doctor --json[/bold]. Exits with 1 if something does not work.
     """
@@ -130,7 +130,10 @@ def retry_job(
     Example: [bold]almanac jobs retry 12[/bold]
     """
     if not with_database(home, lambda db: queue.retry(db, job_id)):
-        raise NotFound(f"There is no dead job with id {job_id}.", remedy="See 'almanac jobs list'.")
+        raise NotFound(
+            f"There is no dead job with id {job_id} that could run again.",
+            remedy="See 'almanac jobs list'; another job with its key may be waiting.",
+        )
 
 
 @jobs_app.command("discard")
@@ -148,6 +151,7 @@ def discard_job(
 async def _checks(loaded: Loaded) -> list[dict[str, Any]]:
     settings = loaded.settings
     checks: dict[str, Callable[[Settings], Awaitable[str]]] = {
+        "plan": _plan,
         "database": _database,
         "redis": _redis,
         "models": _models,
@@ -161,8 +165,16 @@ async def _outcome(name: str, check: Awaitable[str]) -> dict[str, Any]:
     try:
         return {"check": name, "ok": True, "detail": await check}
     except (AlmanacError, OSError) as error:
-        text = error.text if isinstance(error, AlmanacError) else str(error)
-        return {"check": name, "ok": False, "detail": text}
+        said = error.message if isinstance(error, AlmanacError) else ""
+        cause = f"({error})" if str(error) != said else ""
+        # Not the usual remedy where that is to run this command.
+        remedy = error.next_step if isinstance(error, AlmanacError) and "doctor" not in error.next_step else ""
+        return {"check": name, "ok": False, "detail": " ".join(filter(None, (said, cause, remedy)))}
+
+
+async def _plan(settings: Settings) -> str:
+    check_plan(settings)
+    return f"{settings.workers} server process(es) on {settings.host} port {settings.port}"
 
 
 async def _database(settings: Settings) -> str:

@@ -1,8 +1,12 @@
 """Who is calling, and one call of theirs."""
 
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from almanac.core.database import Database
+
+# The request being served, for whatever is logged along the way.
+REQUEST_ID: ContextVar[str] = ContextVar("request_id")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@
     ├── BadRequest                  bad_request            400
     ├── Unauthorized                unauthorized           401
     ├── Forbidden                   forbidden              403
-    │   └── MissingScope            missing_scope          403
     ├── NotFound                    not_found              404
     ├── Conflict                    conflict               409
     ├── TooLarge                    too_large              413
@@ -64,12 +63,6 @@ class Forbidden(AlmanacError):
     code = "forbidden"
     status = 403
     remedy = "Ask an administrator for the role or scope it needs."
-
-
-class MissingScope(Forbidden):
-    """This token lacks a scope that the tool needs."""
-
-    code = "missing_scope"
 
 
 class NotFound(AlmanacError):

@@ -1,6 +1,7 @@
 """From a URL to an open database."""
 
 from almanac.core.database import Database
+from almanac.core.errors import BadRequest
 from almanac.db.postgres import PostgresDatabase
 from almanac.db.sqlite import SqliteDatabase
 
@@ -8,13 +9,23 @@ _SQLITE = "sqlite:///"
 _POSTGRES = ("postgresql://", "postgres://")
 
 
+class BadUrl(BadRequest):
+    """The database's URL cannot be read."""
+
+    code = "bad_database_url"
+    remedy = (
+        "Write sqlite:///path/to/file.db or postgresql://user:password@host/name, with %2F for / and %40 for @ in a"
+        " password."
+    )
+
+
 async def connect(url: str, *, pool_size: int = 10) -> Database:
     """Open `sqlite:///relative/path`, `sqlite:////absolute/path` or `postgresql://user@host/name`."""
     if url.startswith(_SQLITE) and len(url) > len(_SQLITE):
         return await SqliteDatabase.open(url.removeprefix(_SQLITE))
     if url.startswith(_POSTGRES):
-        return await PostgresDatabase.open(url, pool_size)
-    scheme = url.partition("://")[0]  # the rest may hold a password
-    raise ValueError(
-        f"cannot open a database with {scheme!r}; write sqlite:///path/to/file.db or postgresql://user@host/name"
-    )
+        try:
+            return await PostgresDatabase.open(url, pool_size)
+        except ValueError:  # its message repeats parts of the URL, and so of the password
+            raise BadUrl() from None
+    raise BadUrl()

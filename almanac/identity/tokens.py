@@ -1,7 +1,7 @@
 """Tokens: opaque, shown once, kept only as a SHA-256.
 
-A token is looked up at every call, in the database and nowhere else, so that a revocation holds from the very
-next call in every process. The lookup is one indexed read.
+A token is looked up at every call, so that a revocation holds from the very next call in every process. What the
+database said is used again only while it can tell that nothing whatever has been committed since (`Keyring`).
 """
 
 import hashlib
@@ -141,7 +141,8 @@ async def revoke(tx: Transaction, token_id: int) -> None:
 async def note_used(tx: Transaction, used: Iterable[tuple[int, int]]) -> None:
     """Record when tokens were last used, from pairs of token id and moment."""
     latest = dict(sorted(used, key=lambda pair: pair[1]))
-    rows = [(at, token_id, at - _USED_STEP) for token_id, at in latest.items()]
+    # In one order, so that two processes cannot lock each other out.
+    rows = [(at, token_id, at - _USED_STEP) for token_id, at in sorted(latest.items())]
     await tx.execute_many(
         "UPDATE tokens SET last_used_at = $1 WHERE id = $2 AND (last_used_at IS NULL OR last_used_at < $3)",
         rows,

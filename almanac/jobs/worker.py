@@ -16,6 +16,7 @@ import structlog
 
 from almanac.core import clock
 from almanac.core.database import Database, Transaction
+from almanac.core.errors import AlmanacError
 from almanac.db.errors import DatabaseError, DatabaseFull, DatabaseUnavailable
 from almanac.jobs import queue, schedule
 from almanac.jobs.queue import Job
@@ -188,4 +189,6 @@ class Worker:
 
 
 def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[: queue.MAX_ERROR]
+    # Only our own messages are known to hold nothing that somebody sent or stored.
+    words = f": {error}" if isinstance(error, AlmanacError | Permanent) else ""
+    return f"{type(error).__name__}{words}"[: queue.MAX_ERROR]

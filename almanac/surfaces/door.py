@@ -17,7 +17,16 @@ import structlog
 from starlette.types import Message, Receive, Scope, Send
 
 from almanac.core.call import Actor
-from almanac.core.errors import AlmanacError, BadRequest, Cancelled, Internal, RateLimited, TooLarge, Unauthorized
+from almanac.core.errors import (
+    AlmanacError,
+    BadRequest,
+    Cancelled,
+    Internal,
+    RateLimited,
+    TooLarge,
+    Unauthorized,
+    Unavailable,
+)
 from almanac.identity import tokens
 from almanac.surfaces import message as messages
 from almanac.surfaces.neighbourhood import Neighbourhood
@@ -55,6 +64,12 @@ class WrongMediaType(AlmanacError):
     remedy = "Send the header 'Content-Type: application/json'."
 
 
+class Stopping(Unavailable):
+    """The server is stopping and could not finish this."""
+
+    remedy = "Try again in a few seconds."
+
+
 class OnlyPost(AlmanacError):
     """This endpoint takes POST requests only."""
 
@@ -74,13 +89,14 @@ class TooSlow(AlmanacError):
 class Exchange:
     """One HTTP request and the way to answer it."""
 
-    __slots__ = ("headers", "receive", "request_id", "scope", "send")
+    __slots__ = ("headers", "is_answered", "receive", "request_id", "scope", "send")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = scope
         self.receive = receive
         self.send = send
         self.headers: Headers = {}
+        self.is_answered = False
         self.request_id = f"{_boot}-{next(_count):x}"
 
     def read_headers(self) -> Headers:
@@ -115,6 +131,7 @@ class Exchange:
 
     async def reply(self, status: int, body: bytes, extra: tuple[tuple[bytes, bytes], ...] = ()) -> None:
         """Answer with JSON."""
+        self.is_answered = True
         headers = [
             (b"content-type", _JSON),
             (b"content-length", b"%d" % len(body)),
@@ -146,6 +163,9 @@ class Door:
             await exchange.reply(400, orjson.dumps(messages.error(None, error.code, str(error))))
         except AlmanacError as error:
             await self._refuse(exchange, error)
+        except asyncio.CancelledError:
+            await self._refuse(exchange, Stopping())
+            raise
         except Exception:  # noqa: BLE001 - the ASGI edge
             _log.exception("request_failed", request_id=exchange.request_id)
             await self._refuse(exchange, Internal())
@@ -239,6 +259,7 @@ class Door:
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
+                exchange.is_answered = True
                 message["headers"] = [*message.get("headers", []), stamp]
             await exchange.send(message)
 
@@ -246,6 +267,8 @@ class Door:
         await self.sdk.handle(scope, receive, named, actor, exchange.request_id)
 
     async def _refuse(self, exchange: Exchange, error: AlmanacError) -> None:
+        if exchange.is_answered:
+            return  # too late to say anything else
         status, body = self.desk.surface.http_error(error)
         if status >= 500:
             _log.warning("request_refused", request_id=exchange.request_id, error=str(error))
@@ -267,12 +290,24 @@ class _Watch:
     Most requests are over before it begins to look, so that they pay for one timer and no task.
     """
 
-    __slots__ = ("_before", "_deadline", "_is_read", "_looking", "_receive", "_task", "_timer", "is_gone", "is_late")
+    __slots__ = (
+        "_before",
+        "_deadline",
+        "_has_begun",
+        "_is_read",
+        "_looking",
+        "_receive",
+        "_task",
+        "_timer",
+        "is_gone",
+        "is_late",
+    )
 
     def __init__(self, receive: Receive, deadline: float) -> None:
         self._receive = receive
         self._deadline = deadline
         self._is_read = False
+        self._has_begun = False
         self._looking: asyncio.Task[None] | None = None
         self.is_gone = False
         self.is_late = False
@@ -296,11 +331,12 @@ class _Watch:
     def body_is_read(self) -> None:
         """From here on, the caller hanging up ends the request."""
         self._is_read = True
-        if self._timer.when() < self._task.get_loop().time():  # the first look came while the body was being read
+        if self._has_begun:  # while the body was being read
             self._timer.cancel()
             self._begin()
 
     def _begin(self) -> None:
+        self._has_begun = True
         loop = self._task.get_loop()
         if self._is_read:
             self._looking = loop.create_task(self._look())

@@ -184,7 +184,7 @@ async def serve_stdio(desk: Desk, authenticate: Callable[[], Awaitable[Actor | N
         except AlmanacError as error:
             raise MCPError(types.INTERNAL_ERROR, error.text) from None
         if actor is None:
-            raise MCPError(types.INVALID_REQUEST, Unauthorized().message)
+            raise MCPError(types.INVALID_REQUEST, f"{Unauthorized().message} Restart this server with a valid --token.")
         return actor, f"stdio-{count}"
 
     server = build(desk, identify, is_metered=False)

@@ -20,10 +20,10 @@ from pydantic import BaseModel
 
 from almanac.audit.trail import Entry
 from almanac.core import clock
-from almanac.core.call import Actor
+from almanac.core.call import REQUEST_ID, Actor
 from almanac.core.database import Database
 from almanac.core.deadline import Deadline
-from almanac.core.errors import AlmanacError, BadRequest, Cancelled, DeadlineExceeded, Internal
+from almanac.core.errors import AlmanacError, AuditUnavailable, BadRequest, Cancelled, DeadlineExceeded, Internal
 from almanac.surfaces import message as messages
 from almanac.surfaces.tool import House, Raw, Tool, ToolCall
 
@@ -173,6 +173,8 @@ class Desk:
         self, actor: Actor, name: str, arguments: dict[str, Any], request_id: str, peer: Any, is_metered: bool
     ) -> Result:
         begun = time.perf_counter_ns()
+        REQUEST_ID.set(request_id)
+        self.house.trail.calls_in_flight += 1
         call = ToolCall(actor, self.db, request_id, house=self.house, peer=peer)
         tool = self.visible(actor).get(name)
         digest, outcome = "", "ok"
@@ -202,6 +204,7 @@ class Desk:
             _log.exception("tool_failed", surface=self.surface.name, tool=name, request_id=request_id)
             return self.surface.render(Internal())
         finally:
+            self.house.trail.calls_in_flight -= 1
             self._account(call, tool.name if tool else _UNKNOWN, outcome, time.perf_counter_ns() - begun, digest)
 
     async def _run(self, tool: Tool, call: ToolCall, arguments: dict[str, Any]) -> Any:
@@ -233,6 +236,8 @@ class Desk:
         surface, actor = self.surface.name, call.actor
         _calls(surface, tool, outcome).inc()
         _seconds(surface, tool).observe(nanoseconds / 1e9)
+        if outcome == AuditUnavailable.code:
+            return  # it was refused because no more can be held
         self.house.trail.add(
             Entry(
                 clock.now(),

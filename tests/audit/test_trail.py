@@ -107,8 +107,7 @@ async def office(database: Database, *also: trail.Also) -> AsyncGenerator[Office
     try:
         yield Office(flaky, written, row["org_id"], row["id"])
     finally:
-        written.stop()
-        await writing
+        await written.stop(writing, grace=5)
 
 
 async def test_an_entry_is_in_the_database_within_a_second(database: Database):
@@ -296,11 +295,30 @@ def test_calls_are_refused_while_they_cannot_be_accounted_for_and_taken_again_af
         refused = live.call("whoami")
         assert refused["isError"]
         assert refused["content"][0]["text"].startswith("audit_unavailable: The audit trail cannot be written")
+        for _ in range(50):
+            assert live.call("whoami")["isError"]
         opened[-1].problem = None
         ends = time.monotonic() + 4
         while live.call("whoami")["isError"] and time.monotonic() < ends:
             time.sleep(0.05)
         assert not live.call("whoami")["isError"]
+        time.sleep(1)
+        rows = live.run(lambda db: db.fetch("SELECT outcome FROM audit"))
+        assert {row["outcome"] for row in rows} == {"ok"}  # what was refused for want of room took none
+
+
+async def test_a_stop_waits_for_the_entries_of_calls_in_flight(database: Database):
+    async with office(database) as at:
+        at.trail.calls_in_flight += 1
+
+        async def finish() -> None:
+            await asyncio.sleep(0.2)
+            at.trail.calls_in_flight -= 1
+            at.trail.add(at.entry("late"))
+
+        finishing = asyncio.create_task(finish())
+    await finishing
+    assert [row["tool"] for row in await database.fetch("SELECT tool FROM audit")] == ["late"]
 
 
 @pytest.mark.usefixtures("hasty")

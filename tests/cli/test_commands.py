@@ -234,7 +234,11 @@ def test_a_token_that_lasts_for_ages_can_still_be_listed(peopled: Almanac):
         ("jobs list --state lost", "There is no state 'lost'. The states are: queued, running, done, dead."),
         ("jobs discard 4711", "There is no dead job with id 4711. See 'almanac jobs list'."),
         ("token add maria --tool fly", "There is no tool fly. The tools are: server_status, whoami."),
-        ("jobs retry 4711", "There is no dead job with id 4711. See 'almanac jobs list'."),
+        (
+            "jobs retry 4711",
+            "There is no dead job with id 4711 that could run again. "
+            "See 'almanac jobs list'; another job with its key may be waiting.",
+        ),
         ("user remove [/bold]", "There is no user or agent named '[/bold]' in this organisation."
          " See 'almanac user list' and 'almanac agent list'."),
     ],
@@ -330,7 +334,7 @@ def test_the_doctor_shows_each_setting_with_its_source_and_every_check(
     assert "hunter2" not in answer.out
     report = json.loads(answer.out)
     checks = {check["check"]: check for check in report["checks"]}
-    assert list(checks) == ["database", "redis", "models", "disk", "clock"]
+    assert list(checks) == ["plan", "database", "redis", "models", "disk", "clock"]
     assert all(check["ok"] for check in checks.values())
     assert "schema version 2" in checks["database"]["detail"]
     settings = {setting["setting"]: setting for setting in report["settings"]}
@@ -347,7 +351,7 @@ def test_the_doctor_shows_each_setting_with_its_source_and_every_check(
 def test_the_doctor_before_the_first_start_makes_nothing(almanac: Almanac, tmp_path: Path):
     answer = almanac("doctor", "--json")
     assert answer.code == 0
-    assert "not there yet" in json.loads(answer.out)["checks"][0]["detail"]
+    assert "not there yet" in json.loads(answer.out)["checks"][1]["detail"]
     assert not (tmp_path / "home").exists()
 
 
@@ -374,14 +378,14 @@ def test_the_doctor_fails_when_the_database_cannot_be_reached_and_checks_the_res
     assert answer.code == 1
     assert "hunter2" not in answer.out + answer.err
     checks = {check["check"]: check["ok"] for check in json.loads(answer.out)["checks"]}
-    assert checks == {"database": False, "redis": True, "models": True, "disk": True, "clock": False}
+    assert checks == {"plan": True, "database": False, "redis": True, "models": True, "disk": True, "clock": False}
 
 
 def test_the_doctor_fails_when_a_migration_waits(peopled: Almanac):
     with_database(lambda db: db.write(lambda tx: tx.execute("DELETE FROM migrations WHERE version = 2")))
     answer = peopled("doctor", "--json")
     assert answer.code == 1
-    database = json.loads(answer.out)["checks"][0]
+    database = json.loads(answer.out)["checks"][1]
     assert database["detail"] == "1 migration(s) to apply. Run 'almanac migrate'."
 
 

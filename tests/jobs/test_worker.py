@@ -12,6 +12,7 @@ import pytest
 from almanac.core import clock
 from almanac.core.clock import SECOND
 from almanac.core.database import Database, Row, Transaction, Value
+from almanac.core.errors import BadRequest
 from almanac.db.connect import connect
 from almanac.db.errors import DatabaseUnavailable
 from almanac.jobs import queue
@@ -202,7 +203,7 @@ async def test_a_handler_that_raises_is_tried_again_and_then_dead(db: Database) 
 
     async def handler(job: Job) -> None:
         attempts.append(job.attempts)
-        raise ValueError("wet grass " * 1000)
+        raise BadRequest("wet grass " * 1000)
 
     async with working(db, {"mow": handler}):
         await settled(db)
@@ -213,8 +214,19 @@ async def test_a_handler_that_raises_is_tried_again_and_then_dead(db: Database) 
     assert attempts == [1, 2]
     assert job.state == "dead"
     assert job.error is not None
-    assert job.error.startswith("ValueError: wet grass")
+    assert job.error.startswith("BadRequest: wet grass")
     assert len(job.error) == queue.MAX_ERROR
+
+
+async def test_the_words_of_a_foreign_exception_are_not_kept(db: Database) -> None:
+    [id] = await add(db, max_attempts=1)
+
+    async def handler(job: Job) -> None:
+        raise KeyError("what somebody wrote")
+
+    async with working(db, {"mow": handler}):
+        await settled(db)
+    assert (await state(db, id)).error == "KeyError"
 
 
 async def test_a_permanent_failure_is_dead_at_once(db: Database) -> None:

@@ -241,21 +241,26 @@ def test_a_tool_that_stays_within_its_time_is_left_alone(small: Running):
     assert small.call("slow", {"seconds": 0.12}, path=PATH)["structuredContent"] == {"done": True}
 
 
+@pytest.mark.parametrize("pause", [0.0, 0.15], ids=["at once", "slowly"])
 @pytest.mark.parametrize("era", ERAS)
-def test_a_tool_is_cancelled_when_its_caller_hangs_up(live: Running, era: str):
+def test_a_tool_is_cancelled_when_its_caller_hangs_up(live: Running, era: str, pause: float):
     WATCHED.begun.clear()
     WATCHED.cancelled_at = None
     message, headers = request("tools/call", {"name": "slow", "arguments": {"seconds": 1.9}}, era=era)
     sent: dict[str, Any] = {name.replace("-", "_"): value.encode() for name, value in headers.items()}
-    raw = http(json.dumps(message).encode(), first=f"POST {PATH} HTTP/1.1".encode(), x_request_id=era.encode(), **sent)
+    name = f"{era}-{pause}"
+    raw = http(json.dumps(message).encode(), first=f"POST {PATH} HTTP/1.1".encode(), x_request_id=name.encode(), **sent)
+    raw = raw.replace(b"@TOKEN@", live.token.encode())
     with socket.create_connection(("127.0.0.1", live.port)) as connection:
-        connection.sendall(raw.replace(b"@TOKEN@", live.token.encode()))
+        connection.sendall(raw[:-20])
+        time.sleep(pause)  # a body that takes its time must not make the server look away
+        connection.sendall(raw[-20:])
         assert WATCHED.begun.wait(5)
     hung_up = time.monotonic()
     stopped = until(lambda: WATCHED.cancelled_at, lambda at: at is not None, 1.5)
     assert stopped is not None
     assert stopped - hung_up < 0.5
-    [row] = audit_of(live, era)
+    [row] = audit_of(live, name)
     assert (row["tool"], row["outcome"]) == ("slow", "cancelled")
 
 

@@ -34,7 +34,7 @@ class Allowance:
     limit: Annotated[int, Field(description="Requests allowed in a window; 0 means no limit.")]
     window_seconds: int
     remaining: Annotated[int | None, Field(description="Requests left in the present window; null without a limit.")]
-    resets_at: Annotated[str | None, Field(description="When the window is whole again, ISO-8601 in UTC.")]
+    resets_at: Annotated[str | None, Field(description="When more becomes available, ISO-8601 in UTC.")]
 
 
 @dataclass(slots=True)
@@ -72,6 +72,7 @@ class Details:
     database: str
     shared_limits: Annotated[bool, Field(description="Whether rate limits are counted in Redis.")]
     limits_work: bool
+    audit_works: bool
     jobs: Annotated[dict[str, int], Field(description="Background jobs queued, running and dead.")]
 
 
@@ -125,10 +126,11 @@ async def server_status(call: ToolCall, _: NoArguments) -> Status:
             database=call.db.dialect,
             shared_limits=bool(house.settings.redis_url),
             limits_work=limits_work,
+            audit_works=house.trail.works,
             jobs=await queue.counts(call.db),
         )
     return Status(
-        status="ok" if limits_work else "degraded",
+        status="ok" if limits_work and house.trail.works else "degraded",
         version=__version__,
         started_at=clock.iso(house.started_at) or "",
         surfaces=dict(house.surfaces),
