@@ -86,9 +86,6 @@ def stdio(
     """
     settings = settings_at(home)
     uvloop.run(_stdio(settings, token))
-    # The thread that reads standard input may wait for ever; all that matters is written.
-    sys.stdout.flush()
-    os._exit(0)
 
 
 def migrate(home: Home = None, as_json: Json = False) -> None:
@@ -255,11 +252,18 @@ async def _stdio(settings: Settings, token: str) -> None:
     async with open_house(settings) as opened:
         if await tokens.resolve(opened.db, token) is None:
             raise Unauthorized(remedy="Give --token one that is not expired or revoked: almanac token add USER.")
-        serving = asyncio.ensure_future(serve_stdio(opened.desks[0], lambda: tokens.resolve(opened.db, token)))
+        stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
-        with contextlib.suppress(asyncio.CancelledError):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        serving = asyncio.ensure_future(serve_stdio(opened.desks[0], lambda: tokens.resolve(opened.db, token)))
+        told = asyncio.ensure_future(stop.wait())
+        await asyncio.wait({serving, told}, return_when=asyncio.FIRST_COMPLETED)
+        if not told.done():
+            told.cancel()
             await serving
+    if stop.is_set():
+        # A thread still waits for standard input and cannot be called back; all that matters is written.
+        os._exit(0)
 
 
 def _ignore(_: int, __: object) -> None:

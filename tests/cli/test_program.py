@@ -4,16 +4,22 @@ import json
 import os
 import re
 import signal
+import socket
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import httpx2
+import pytest
 
 from tests.cli.program import (
     Server,
     children,
+    command,
+    environment,
     facts,
     gone_within,
     is_alive,
@@ -218,3 +224,60 @@ def _process_of(server: Server, client: httpx2.Client) -> str:
     refused = server.call("whoami", "nobody's", client)
     assert refused.status_code == 401
     return refused.headers["x-request-id"].partition("-")[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stdio_server_told_to_stop_leaves_its_rows_and_goes(tmp_path: Path, number: signal.Signals):
+    home = tmp_path / "data"
+    for words in (("org", "add", "main"), ("user", "add", "maria")):
+        assert run(home, *words).code == 0
+    token = run(home, "token", "add", "maria").out.strip()
+    process = subprocess.Popen(
+        command("stdio", "--token", token),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment(home, {}),
+        cwd=tmp_path,
+    )
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for message in STDIO_CALL:
+            process.stdin.write(json.dumps(message).encode() + b"\n")
+        process.stdin.flush()
+        answers = [json.loads(process.stdout.readline()) for _ in range(2)]
+        assert answers[1]["result"]["structuredContent"]["name"] == "maria"
+        process.send_signal(number)
+        assert process.wait(10) == 0
+    assert [row["tool"] for row in json.loads(run(home, "audit", "--json").out)] == ["whoami"]
+
+
+def test_a_first_start_that_fails_has_used_up_no_token(tmp_path: Path):
+    home = tmp_path / "data"
+    home.mkdir()
+    # Opening the database works, serving does not: the port is one that this process holds and listens on.
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        failed = run(home, "serve", "--port", str(taken.getsockname()[1]))
+    assert failed.code == 1
+    assert "wg-" not in failed.out  # nothing was created yet
+    with serving(home, lines=4) as server:
+        assert "wg-" in "".join(server.said)
+
+
+STDIO_CALL: list[dict[str, Any]] = [
+    {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"},
+        },
+    },
+    {"jsonrpc": "2.0", "method": "notifications/initialized"},
+    {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "whoami", "arguments": {}}},
+]
