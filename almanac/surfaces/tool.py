@@ -23,6 +23,9 @@ class NoArguments(Arguments):
     """For a tool that takes none."""
 
 
+_NOTHING = NoArguments()
+
+
 @dataclass(frozen=True, slots=True)
 class House:
     """What the running server is made of, for the tools that speak of the server itself."""
@@ -92,6 +95,8 @@ class Tool:
         """The arguments, checked, or an error that says which one is wrong and how."""
         if self.arguments is None:
             return arguments
+        if self.arguments is NoArguments and not arguments:
+            return _NOTHING
         try:
             return self.arguments.model_validate(arguments)
         except ValidationError as error:

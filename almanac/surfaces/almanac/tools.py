@@ -1,6 +1,7 @@
 """Our own surface: small, and every answer structured."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated
 
 from pydantic import Field
@@ -88,6 +89,11 @@ class Status:
     details: Annotated[Details | None, Field(description="For tokens with the admin scope; null for others.")]
 
 
+@lru_cache(maxsize=256)
+def _in_order(scopes: frozenset[str]) -> list[str]:
+    return sorted(scopes)
+
+
 async def whoami(call: ToolCall, _: NoArguments) -> Whoami:
     """Who is calling, what they may do, and what remains of their limits."""
     actor, rule = call.actor, call.house.call_rule
@@ -99,7 +105,7 @@ async def whoami(call: ToolCall, _: NoArguments) -> Whoami:
         organisation=Organisation(id=actor.org_id, name=actor.org_name),
         is_admin=actor.is_admin,
         groups=await groups.roles_of(call.db, actor.id),
-        scopes=sorted(actor.scopes),
+        scopes=_in_order(actor.scopes),
         token=TokenFacts(
             id=actor.token_id,
             kind=actor.token_kind,
