@@ -46,6 +46,7 @@ LIST_FRESH_MS = 60_000  # how long a client may keep a tool list; it depends on 
 _WITH_STRUCTURE = frozenset({"2025-06-18", "2025-11-25"})
 
 _MOST_ENVELOPES = 1000
+_LONGEST_ENVELOPE = 4096
 
 # Who is calling, put into the ASGI scope by the door for the SDK's handlers to find.
 CALLER = "almanac.caller"
@@ -62,6 +63,7 @@ class SdkServer:
         self.server = build(desk, _from_scope, is_metered=True)
         self._stamp = {SERVER_INFO_META_KEY: self.server.server_info_stamp}
         self._envelopes: set[tuple[str, bytes]] = set()
+        self._last_envelope: dict[str, Result] = {}
         self._sessions = surface.sessions
         self._manager = StreamableHTTPSessionManager(
             self.server,
@@ -104,18 +106,21 @@ class SdkServer:
         return LATEST_MODERN_VERSION if self._is_envelope(cast("Result", meta), message["method"], params) else None
 
     def _is_envelope(self, meta: Result, method: str, params: Result) -> bool:
+        if meta == self._last_envelope.get(method):
+            return True
         if meta.get(PROTOCOL_VERSION_META_KEY) != LATEST_MODERN_VERSION or not is_id(meta.get("progressToken", 0)):
             return False
         key = (method, orjson.dumps({key: value for key, value in meta.items() if key != "progressToken"}))
         if key in self._envelopes:
-            return True  # a client sends the same envelope with every request, so it is checked once
+            self._last_envelope[method] = meta  # a client sends the same one with every request: checked once, kept
+            return True
         try:
             methods.validate_client_request(method, LATEST_MODERN_VERSION, params)
         except ValidationError:
             return False
         if CLIENT_CAPABILITIES_META_KEY not in meta:
             return False
-        if len(self._envelopes) < _MOST_ENVELOPES:
+        if len(self._envelopes) < _MOST_ENVELOPES and len(key[1]) < _LONGEST_ENVELOPE:
             self._envelopes.add(key)
         return True
 
