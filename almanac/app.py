@@ -133,7 +133,7 @@ def _write_secret(file: Path) -> None:
 
 def _make_home(settings: Settings) -> None:
     try:
-        settings.home.mkdir(parents=True, exist_ok=True)
+        settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise BadSetting(f"The home folder {settings.home} cannot be made: {error.strerror}.") from None
 

@@ -1,17 +1,17 @@
 """The command line: one small program for whoever runs the server."""
 
 import sys
+from typing import Annotated
 
 import typer
 
+from almanac import __version__
 from almanac.cli import people, running, watching
-from almanac.cli.terminal import complain
+from almanac.cli.terminal import complain, say
 from almanac.core.errors import AlmanacError
 
 app = typer.Typer(
     name="almanac",
-    help="One server that gives AI agents everything an organisation knows.\n\n"
-    "Start it with [bold]almanac serve[/bold]; the first start prints a token.",
     rich_markup_mode="rich",
     no_args_is_help=True,
     add_completion=False,
@@ -28,6 +28,24 @@ app.add_typer(people.agents_app, name="agent")
 app.add_typer(people.groups_app, name="group")
 app.add_typer(people.tokens_app, name="token")
 app.add_typer(watching.jobs_app, name="jobs")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        say(f"almanac {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    """One server that gives AI agents everything an organisation knows.
+
+    Start it with [bold]almanac serve[/bold]; the first start prints a token.
+    """
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ def add_org(name: Name, home: Home = None) -> None:
 
     Example: [bold]almanac org add "Acme Ltd"[/bold]
     """
-    say(with_database(home, lambda db: db.write(lambda tx: orgs.add(tx, name))).id)
+    say(with_database(home, lambda db: db.write(lambda tx: orgs.add(tx, name)), create=True).id)
 
 
 @orgs_app.command("list")

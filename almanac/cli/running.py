@@ -93,7 +93,7 @@ def migrate(home: Home = None, as_json: Json = False) -> None:
 
     Example: [bold]almanac migrate[/bold]
     """
-    version = with_database(home, migrations.version)
+    version = with_database(home, migrations.version, create=True)
     say(f'{{"version": {version}}}' if as_json else f"schema version {version}")
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from almanac.app import configure_logs, load_settings, open_store
 from almanac.core.database import Database
-from almanac.core.errors import AlmanacError
+from almanac.core.errors import AlmanacError, NotFound
 from almanac.core.settings import Settings
 
 T = TypeVar("T")
@@ -33,11 +33,17 @@ def settings_at(home: Path | None) -> Settings:
     return settings
 
 
-def with_database(home: Path | None, work: Callable[[Database], Awaitable[T]]) -> T:
-    """Open the database, do something with it, close it."""
+def with_database(home: Path | None, work: Callable[[Database], Awaitable[T]], *, create: bool = False) -> T:
+    """Open the database, do something with it, close it. Only with `create` may there be none yet."""
+    settings = settings_at(home)
+    if not create and settings.on_sqlite and not Path(settings.store_url.removeprefix("sqlite:///")).exists():
+        raise NotFound(
+            f"There is no Almanac in {settings.home}.",
+            remedy="Name its folder with --home or ALMANAC_HOME, or start one there with 'almanac serve'.",
+        )
 
     async def run() -> T:
-        async with open_store(settings_at(home)) as db:
+        async with open_store(settings) as db:
             return await work(db)
 
     return asyncio.run(run())

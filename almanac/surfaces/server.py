@@ -110,7 +110,10 @@ class SdkServer:
             return True
         if meta.get(PROTOCOL_VERSION_META_KEY) != LATEST_MODERN_VERSION or not is_id(meta.get("progressToken", 0)):
             return False
-        key = (method, orjson.dumps({key: value for key, value in meta.items() if key != "progressToken"}))
+        try:
+            key = (method, orjson.dumps({key: value for key, value in meta.items() if key != "progressToken"}))
+        except TypeError:
+            return False  # nested deeper than our serialiser goes
         if key in self._envelopes:
             self._last_envelope[method] = meta  # a client sends the same one with every request: checked once, kept
             return True

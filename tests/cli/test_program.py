@@ -205,7 +205,11 @@ def test_the_program_speaks_plainly_when_run_as_a_process(tmp_path: Path):
     assert (helped.code, helped.err) == (0, "")
     assert "almanac serve" in helped.out
     unknown = run(home, "token", "add", "nobody")
-    assert unknown.complaint() == "There is no organisation yet. Create one with 'almanac org add NAME'."
+    assert unknown.complaint() == (
+        f"There is no Almanac in {home}. "
+        "Name its folder with --home or ALMANAC_HOME, or start one there with 'almanac serve'."
+    )
+    assert not home.exists()  # asking leaves nothing behind
 
 
 def _one_client_for_each_process(server: Server, token: str, stack: ExitStack) -> list[httpx2.Client]:

@@ -334,3 +334,13 @@ def test_text_that_looks_like_json_stays_text(live: Running, era: str, text: str
     result = live.call("echo", {"number": 1, "text": text}, era=era, path=PATH)
     assert result["structuredContent"] == {"number": 1, "flag": False, "text": text, "items": []}
     assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
+
+
+@pytest.mark.parametrize("where", ["io.modelcontextprotocol/clientCapabilities", "x"])
+def test_an_envelope_nested_deeper_than_we_write_is_still_read(live: Running, where: str):
+    deep: dict[str, Any] = {}
+    for _ in range(400):
+        deep = {"a": deep}
+    response = live.rpc("tools/call", {"name": "whoami", "arguments": {}, "_meta": {where: deep}}, era="2026-07-28")
+    assert response.status_code in (200, 400)
+    assert "Internal" not in response.text
