@@ -33,6 +33,7 @@ from almanac.audit.trail import Entry, Trail
 from almanac.core import clock
 from almanac.core.call import REQUEST_ID
 from almanac.core.database import Database, Transaction
+from almanac.core.remembered import Remembered
 from almanac.core.settings import BadSetting, Loaded, Settings, load
 from almanac.db import migrate
 from almanac.db.connect import connect
@@ -170,6 +171,7 @@ async def open_house(settings: Settings, surfaces: Sequence[Surface] = SURFACES)
             settings=settings,
             rates=rates.open_rates(settings.redis_url),
             trail=trail,
+            remembered=Remembered(db),
             call_rule=rates.Rule(
                 "calls",
                 settings.rate_limit_calls,

@@ -116,7 +116,7 @@ def test_the_order_of_imports_is_the_one_of_the_design_and_leaves_nothing_out():
         ["search"],
         ["identity", "audit", "quotas"],
         ["jobs"],
-        ["db", "ai"],
+        ["db", "ai", "net"],
         ["core"],
     ]
     assert all("|" in line for line in order["layers"].split("\n") if len(re.findall(r"\w+", line)) > 1)

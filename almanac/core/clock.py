@@ -33,6 +33,7 @@ def span(text: str) -> int:
     return length
 
 
+@lru_cache(maxsize=1024)
 def iso(moment: int | None) -> str | None:
     """ISO-8601 in UTC, as every answer shows a moment."""
     if moment is None:

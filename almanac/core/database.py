@@ -50,8 +50,8 @@ class Database(Reader, Protocol):
 
     dialect: str  # "sqlite" or "postgres": for db/, jobs/queue.py and search/index_* only
 
-    def version(self) -> int | None:
-        """A number that is another one after any commit by anyone; None where telling costs as much as a read."""
+    def version(self) -> bytes | None:
+        """A value that is another one after any commit by anyone; None where telling costs as much as a read."""
         ...
 
     async def scan(self, sql: str, *args: Value) -> list[Row]:

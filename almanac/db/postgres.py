@@ -117,7 +117,7 @@ class PostgresDatabase:
     async def fetch_one(self, sql: str, *args: Value) -> Row | None:
         return await self._ask(lambda connection: connection.fetchrow(sql, *args, timeout=READ_SECONDS))
 
-    def version(self) -> int | None:
+    def version(self) -> bytes | None:
         return None
 
     async def scan(self, sql: str, *args: Value) -> list[Row]:

@@ -24,6 +24,7 @@ from typing import Any, TypeVar, cast
 
 from almanac.core.database import Row, Transaction, Value
 from almanac.db.errors import Conflict, DatabaseError, DatabaseFull, DatabaseUnavailable, StatementRejected
+from almanac.db.wal_index import WalIndex
 
 T = TypeVar("T")
 
@@ -69,6 +70,7 @@ class SqliteDatabase:
         for _ in range(SCANNERS):
             self._scanners.put(_connect(path, read_only=True))
         self._threads = ThreadPoolExecutor(SCANNERS, thread_name_prefix="sqlite-scan")
+        self._index = WalIndex(path)
         self._closed = False
 
     @classmethod
@@ -99,11 +101,10 @@ class SqliteDatabase:
         except _UNUSABLE as error:
             raise _translate(error) from None
 
-    def version(self) -> int | None:
-        try:
-            return self._reader.execute("PRAGMA data_version").fetchone()[0]  # the reader itself never commits
-        except _UNUSABLE as error:
-            raise _translate(error) from None
+    def version(self) -> bytes | None:
+        if self._closed:
+            raise DatabaseUnavailable("the database is closed")
+        return self._index.version()
 
     async def scan(self, sql: str, *args: Value) -> list[Row]:
         if self._closed:
@@ -137,6 +138,7 @@ class SqliteDatabase:
         self._closed = True
         await asyncio.to_thread(self._stop)
         self._reader.close()
+        self._index.close()
 
     def _stop(self) -> None:
         self._threads.shutdown(wait=True)

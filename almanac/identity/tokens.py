@@ -14,12 +14,12 @@ from almanac.core import clock, scopes
 from almanac.core.call import Actor
 from almanac.core.database import Database, Reader, Row, Transaction
 from almanac.core.errors import BadRequest, NotFound
+from almanac.core.remembered import Remembered
 from almanac.identity.principals import Principal
 
 PREFIXES = {"user": "wg-", "agent": "ag-", "access": "ak-", "mcp": "mcp-"}
 
 _LONGEST = 200  # no token of ours is longer; a longer one is not worth hashing
-_MOST_KNOWN = 10_000
 _USED_STEP = clock.MINUTE  # last use is kept to the minute, so that a busy token costs one write a minute
 
 _RESOLVE = """
@@ -95,30 +95,17 @@ async def resolve(db: Reader, secret: str) -> Actor | None:
 
 
 class Keyring:
-    """Resolves the tokens of a server's callers, who come again and again.
+    """Resolves the tokens of a server's callers, who come again and again."""
 
-    What the database said is kept for as long as nobody has committed anything to it, where the database can tell
-    that faster than it can be asked again. So this never answers with what was.
-    """
-
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, remembered: Remembered) -> None:
         self._db = db
-        self._version: int | None = None
-        self._known: dict[str, Actor] = {}
+        self._remembered = remembered
 
     async def resolve(self, secret: str) -> Actor | None:
         """As `resolve`."""
-        version = self._db.version()
-        if version is None:
-            return await resolve(self._db, secret)
-        if version != self._version or len(self._known) > _MOST_KNOWN:
-            self._version, self._known = version, {}
-        actor = self._known.get(secret)
-        if actor is None:
-            actor = await resolve(self._db, secret)
-            if actor is not None:
-                self._known[secret] = actor
-        elif actor.expires_at is not None and actor.expires_at <= clock.now():
+        actor = await self._remembered.get(("token", secret), lambda: resolve(self._db, secret))
+        # Time passes without anybody committing anything.
+        if actor is not None and actor.expires_at is not None and actor.expires_at <= clock.now():
             return None
         return actor
 

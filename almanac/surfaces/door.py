@@ -17,6 +17,7 @@ import structlog
 from starlette.types import Message, Receive, Scope, Send
 
 from almanac.core.call import Actor
+from almanac.core.deadline import Alarm
 from almanac.core.errors import (
     AlmanacError,
     BadRequest,
@@ -149,8 +150,9 @@ class Door:
         self.desk = desk
         self.sdk = SdkServer(desk, neighbourhood)
         self._neighbourhood = neighbourhood
-        self._keyring = tokens.Keyring(desk.db)
+        self._keyring = tokens.Keyring(desk.db, desk.house.remembered)
         self._most = desk.house.settings.max_body_bytes
+        self._alarm = Alarm(_WATCH_AFTER)
         self._deadline = desk.house.settings.request_deadline_seconds
         self._lists: dict[tuple[str, tuple[str, ...]], bytes] = {}
 
@@ -185,7 +187,7 @@ class Door:
         if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != _JSON:
             raise WrongMediaType()
         raw = b""
-        with _Watch(exchange.receive, self._deadline) as watch:
+        with _Watch(exchange.receive, self._alarm, self._deadline) as watch:
             raw = await exchange.read_body(self._most)
             watch.body_is_read()
             if await self._answer(exchange, actor, messages.read(raw, answers=self.desk.surface.sessions)):
@@ -287,39 +289,39 @@ class Door:
 class _Watch:
     """Over one request: its body must arrive in time, and what it started is cancelled when its caller hangs up.
 
-    Most requests are over before it begins to look, so that they pay for one timer and no task.
+    Most requests are over before it begins to look, so that they pay for neither a timer nor a task.
     """
 
     __slots__ = (
-        "_before",
-        "_deadline",
-        "_has_begun",
-        "_is_read",
-        "_looking",
-        "_receive",
-        "_task",
-        "_timer",
-        "is_gone",
-        "is_late",
-    )
+        "_alarm", "_before", "_deadline", "_has_begun", "_is_read", "_looking", "_receive", "_task", "_timer",
+        "is_gone", "is_late",
+    )  # fmt: skip
 
-    def __init__(self, receive: Receive, deadline: float) -> None:
+    def __init__(self, receive: Receive, alarm: Alarm, deadline: float) -> None:
         self._receive = receive
+        self._alarm = alarm
         self._deadline = deadline
         self._is_read = False
         self._has_begun = False
+        self._timer: asyncio.TimerHandle | None = None
         self._looking: asyncio.Task[None] | None = None
         self.is_gone = False
         self.is_late = False
 
     def __enter__(self) -> "_Watch":
-        self._task = cast("asyncio.Task[Any]", asyncio.current_task())
-        self._before = self._task.cancelling()
-        self._timer = self._task.get_loop().call_later(_WATCH_AFTER, self._begin)
+        task = asyncio.current_task()
+        assert task is not None
+        self._task: asyncio.Task[Any] = task
+        self._before = task.cancelling()
+        self._alarm.set(self, task.get_loop())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
-        self._timer.cancel()
+        if not self._has_begun:
+            self._alarm.drop(self)
+            return False
+        if self._timer is not None:
+            self._timer.cancel()
         if self._looking is not None:
             self._looking.cancel()
         ended = self.is_gone or self.is_late
@@ -332,10 +334,12 @@ class _Watch:
         """From here on, the caller hanging up ends the request."""
         self._is_read = True
         if self._has_begun:  # while the body was being read
-            self._timer.cancel()
-            self._begin()
+            if self._timer is not None:
+                self._timer.cancel()
+            self.wake()
 
-    def _begin(self) -> None:
+    def wake(self) -> None:
+        """Begin to look: at the body's arrival or, once that is there, at the caller."""
         self._has_begun = True
         loop = self._task.get_loop()
         if self._is_read:

@@ -22,7 +22,7 @@ from almanac.audit.trail import Entry
 from almanac.core import clock
 from almanac.core.call import REQUEST_ID, Actor
 from almanac.core.database import Database
-from almanac.core.deadline import Deadline
+from almanac.core.deadline import Alarm, Deadline
 from almanac.core.errors import AlmanacError, AuditUnavailable, BadRequest, Cancelled, DeadlineExceeded, Internal
 from almanac.surfaces import message as messages
 from almanac.surfaces.tool import House, Raw, Tool, ToolCall
@@ -130,7 +130,7 @@ class Desk:
         self._key = key
         self._tracer = tracer
         self._digest_of_nothing = hashlib.blake2b(b"{}", digest_size=16, key=key).hexdigest()
-        self._deadline = house.settings.request_deadline_seconds
+        self._alarm = Alarm(house.settings.request_deadline_seconds)
         self._visible: dict[tuple[frozenset[str], frozenset[str] | None], dict[str, Tool]] = {}
 
     def visible(self, actor: Actor) -> dict[str, Tool]:
@@ -210,7 +210,7 @@ class Desk:
 
     async def _run(self, tool: Tool, call: ToolCall, arguments: dict[str, Any]) -> Any:
         parsed = tool.parse(arguments)
-        deadline = Deadline(self._deadline)
+        deadline = Deadline(self._alarm)
         try:
             with deadline:
                 return await tool.run(call, parsed)

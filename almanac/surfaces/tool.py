@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from almanac.audit.trail import Trail
 from almanac.core.call import Call
 from almanac.core.errors import BadRequest
+from almanac.core.remembered import Remembered
 from almanac.core.settings import Settings
 from almanac.quotas.rates import Rates, Rule
 
@@ -33,6 +34,7 @@ class House:
     settings: Settings
     rates: Rates
     trail: Trail
+    remembered: Remembered
     call_rule: Rule
     started_at: int
     surfaces: Mapping[str, str]  # name: path

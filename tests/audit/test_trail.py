@@ -40,7 +40,7 @@ class Flaky:
     async def fetch_one(self, sql: str, *args: Value) -> Row | None:
         return await self._db.fetch_one(sql, *args)
 
-    def version(self) -> int | None:
+    def version(self) -> bytes | None:
         return self._db.version()
 
     async def scan(self, sql: str, *args: Value) -> list[Row]:

@@ -11,6 +11,7 @@ import pytest
 from almanac.core import clock, scopes
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest, NotFound
+from almanac.core.remembered import Remembered
 from almanac.identity import first, orgs, principals, tokens
 from tests.house import Running, running, settings_for
 from tests.identity.people import Town
@@ -266,7 +267,7 @@ def test_last_use_is_recorded_by_calls_within_a_second(server: Running):
 async def test_a_keyring_forgets_whatever_anyone_has_changed(database: Database):
     secret = await first.begin(database)
     assert secret is not None
-    keyring = tokens.Keyring(database)
+    keyring = tokens.Keyring(database, Remembered(database))
     actor = await keyring.resolve(secret)
     assert actor is not None
     assert await keyring.resolve(secret) == actor
@@ -280,7 +281,7 @@ async def test_a_keyring_knows_when_a_token_ends(database: Database):
     admin = await principals.pick(database, (await orgs.pick(database, None)).id, first.ADMIN)
     ends = clock.now() + clock.SECOND // 5
     secret, _ = await database.write(lambda tx: tokens.issue(tx, admin, expires_at=ends))
-    keyring = tokens.Keyring(database)
+    keyring = tokens.Keyring(database, Remembered(database))
     assert await keyring.resolve(secret) is not None
     while clock.now() <= ends:
         await asyncio.sleep(0.01)

@@ -104,7 +104,7 @@ async def whoami(call: ToolCall, _: NoArguments) -> Whoami:
         kind=actor.kind,
         organisation=Organisation(id=actor.org_id, name=actor.org_name),
         is_admin=actor.is_admin,
-        groups=await groups.roles_of(call.db, actor.id),
+        groups=await call.house.remembered.get(("groups", actor.id), lambda: groups.roles_of(call.db, actor.id)),
         scopes=_in_order(actor.scopes),
         token=TokenFacts(
             id=actor.token_id,
