@@ -33,15 +33,17 @@ from almanac.audit.trail import Entry, Trail
 from almanac.core import clock
 from almanac.core.call import REQUEST_ID
 from almanac.core.database import Database, Transaction
+from almanac.core.neighbourhood import Neighbourhood
 from almanac.core.remembered import Remembered
 from almanac.core.settings import BadSetting, Loaded, Settings, load
 from almanac.db import migrate
 from almanac.db.connect import connect
 from almanac.identity import tokens
+from almanac.knowledge.files import Files
+from almanac.net.fetch import Fetcher, Rules
 from almanac.quotas import rates, usage
 from almanac.surfaces.almanac import tools as almanac_surface
 from almanac.surfaces.door import Door
-from almanac.surfaces.neighbourhood import Neighbourhood
 from almanac.surfaces.surface import Desk, Surface
 from almanac.surfaces.tool import House
 from almanac.web.plumbing import Plumbing
@@ -165,13 +167,19 @@ class Opened:
 @asynccontextmanager
 async def open_house(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> AsyncGenerator[Opened]:
     """The database, the limits, the audit trail being written, and a desk for each surface."""
-    async with open_store(settings) as db:
+    key = signing_key(settings)
+    files = Files(settings.home, settings.max_file_bytes)
+    rules = Rules(allow=settings.fetch_allow, max_bytes=settings.max_file_bytes)
+    async with open_store(settings) as db, Fetcher(rules) as fetcher:
         trail = Trail(db, also=(_note_tokens, _count_calls))
         house = House(
             settings=settings,
             rates=rates.open_rates(settings.redis_url),
             trail=trail,
             remembered=Remembered(db),
+            files=files,
+            fetcher=fetcher,
+            key=key,
             call_rule=rates.Rule(
                 "calls",
                 settings.rate_limit_calls,
@@ -181,14 +189,15 @@ async def open_house(settings: Settings, surfaces: Sequence[Surface] = SURFACES)
             started_at=clock.now(),
             surfaces={surface.name: surface.path for surface in surfaces},
         )
-        key, spans = signing_key(settings), open_spans(settings)
+        spans = open_spans(settings)
         tracer = spans.get_tracer("almanac", __version__) if spans else None
         writing = asyncio.create_task(trail.run())
         try:
-            yield Opened(settings, db, house, tuple(Desk(surface, house, db, key, tracer) for surface in surfaces))
+            yield Opened(settings, db, house, tuple(Desk(surface, house, db, tracer) for surface in surfaces))
         finally:
             await trail.stop(writing, settings.shutdown_grace_seconds)
             await house.rates.close()
+            files.close()
             if spans:
                 await asyncio.to_thread(spans.shutdown)  # sends what is left
 

@@ -1,6 +1,8 @@
 """What runs in the background: one table of job kinds, one of schedules."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 
 from almanac.audit import trail
 from almanac.core import clock
@@ -10,18 +12,35 @@ from almanac.jobs import queue, schedule
 from almanac.jobs.queue import Job
 from almanac.jobs.schedule import Every, Schedule
 from almanac.jobs.worker import Effect, Handler
+from almanac.knowledge import ingest, trash
+from almanac.knowledge.files import Files
+from almanac.knowledge.ingest import Ingest
+from almanac.knowledge.parsers.confinement import MIB, Limits
+from almanac.knowledge.parsers.nursery import Nursery
 
 # Finished jobs are kept for a while, for whoever asks what happened.
 KEEP_JOBS = 7 * clock.DAY
 
-SCHEDULES = (Schedule("housekeeping", "housekeeping", Every(3600)),)
+SCHEDULES = (
+    Schedule("housekeeping", "housekeeping", Every(3600)),
+    Schedule("tidy", "tidy", Every(300)),
+)
 
 
-def handlers(db: Database, settings: Settings) -> Mapping[str, Handler]:
-    """The kinds of jobs there are, each with what does it."""
+@asynccontextmanager
+async def handlers(db: Database, settings: Settings) -> AsyncGenerator[Mapping[str, Handler]]:
+    """The kinds of jobs there are, each with what does it, for as long as what they need is open."""
+    files = Files(settings.home, settings.max_file_bytes)
+    limits = Limits(
+        memory_bytes=settings.parser_memory_mb * MIB,
+        cpu_seconds=max(1, settings.parser_seconds // 2),
+        wall_seconds=settings.parser_seconds,
+    )
+    nursery = Nursery(limits)
 
     async def housekeeping(_: Job) -> Effect | None:
-        """Remove what is past keeping: old audit rows, finished jobs, schedule entries."""
+        """Remove what is past keeping: old audit rows, finished jobs, schedule entries, the trash."""
+        await trash.purge(db, clock.now() - settings.trash_days * clock.DAY)
 
         async def effect(tx: Transaction) -> None:
             now = clock.now()
@@ -32,4 +51,19 @@ def handlers(db: Database, settings: Settings) -> Mapping[str, Handler]:
 
         return effect
 
-    return {"housekeeping": housekeeping}
+    async def tidy(_: Job) -> Effect | None:
+        """See to what interrupted work left behind, and to files nobody needs any more."""
+        await ingest.sweep(db)
+        await files.clear(db)
+        await trash.remove_unused(db, files)
+        return None
+
+    try:
+        yield {
+            "housekeeping": housekeeping,
+            "tidy": tidy,
+            "ingest": Ingest(db, files, nursery, settings.parsers or os.cpu_count() or 1),
+        }
+    finally:
+        await nursery.close()
+        files.close()

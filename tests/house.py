@@ -14,11 +14,15 @@ from typing import Any, TypeVar
 import httpx2
 import uvicorn
 
+from almanac import reactions
 from almanac.app import SURFACES, create_app
+from almanac.core import clock
 from almanac.core.database import Database, Transaction
 from almanac.core.settings import Settings, load
 from almanac.db.connect import connect
 from almanac.identity import first, orgs, principals, tokens
+from almanac.jobs import queue
+from almanac.jobs.worker import Worker
 from almanac.surfaces.surface import Surface
 
 T = TypeVar("T")
@@ -71,6 +75,10 @@ class Running:
 
         return self.run(lambda db: db.write(body))
 
+    def work(self) -> None:
+        """Do every job that is waiting, as a worker beside the server would."""
+        self.run(lambda db: work_off(db, self.settings))
+
     def post(
         self, content: bytes | str, headers: Mapping[str, str] | None = None, path: str = "/mcp"
     ) -> httpx2.Response:
@@ -104,6 +112,18 @@ class Running:
         response = self.rpc("tools/call", {"name": tool, "arguments": arguments or {}}, **how)
         assert response.status_code == 200, response.text
         return response.json()["result"]
+
+
+async def work_off(db: Database, settings: Settings) -> None:
+    """Run a worker until no job is waiting or running."""
+    stop = asyncio.Event()
+    async with reactions.handlers(db, settings) as handlers:
+        worker = asyncio.create_task(Worker(db, handlers, poll=clock.SECOND // 50).run(stop))
+        async with asyncio.timeout(120):
+            while (count := await queue.counts(db))["queued"] or count["running"]:
+                await asyncio.sleep(0.02)
+        stop.set()
+        await worker
 
 
 def request(

@@ -230,10 +230,10 @@ async def _work(settings: Settings, with_parent: bool) -> None:
         loop.add_signal_handler(number, stop.set)
     if with_parent:
         threading.Thread(target=_follow_parent, args=(loop, stop), daemon=True).start()
-    async with open_store(settings) as db:
+    async with open_store(settings) as db, reactions.handlers(db, settings) as handlers:
         await Worker(
             db,
-            reactions.handlers(db, settings),
+            handlers,
             schedules=reactions.SCHEDULES,
             concurrency=settings.job_concurrency,
             lease=round(settings.job_lease_seconds * clock.SECOND),

@@ -25,6 +25,7 @@ class Actor:
     bases: frozenset[int] | None = None  # None: not limited to some
     tools: frozenset[str] | None = None
     expires_at: int | None = None
+    is_operator: bool = False  # at the command line, beside the data itself: owns everything of the organisation
 
     @property
     def limit_key(self) -> str:
@@ -43,5 +44,7 @@ class Call:
 
     def touch(self, kind: str, identifier: int | str) -> None:
         """Note for the audit trail that this call read or changed a thing."""
-        if len(self.touched) < 100:  # a listing must not make its audit row grow with its answer
-            self.touched.append(f"{kind}:{identifier}")
+        name = f"{kind}:{identifier}"
+        # A listing must not make its audit row grow with its answer, nor a transaction that is run again.
+        if len(self.touched) < 100 and name not in self.touched:
+            self.touched.append(name)

@@ -99,6 +99,16 @@ class Settings:
     job_concurrency: int = _of(4, "Jobs one worker runs at a time.")
     job_lease_seconds: float = _of(30.0, "A worker silent for this long loses its jobs to another.")
 
+    # Knowledge
+    max_file_bytes: int = _of(512 * 1024 * 1024, "Largest file that can become a document.")
+    trash_days: int = _of(30, "What was removed can be restored for this long; then it is purged.")
+    parsers: int = _of(0, "Files one worker reads at a time; 0 means as many as there are cores.")
+    parser_memory_mb: int = _of(1024, "Memory that reading one file may take.")
+    parser_seconds: int = _of(120, "Time that reading one file may take; half of it in computing.")
+    fetch_allow: tuple[str, ...] = _of(
+        (), "Internal hosts or networks that may be fetched from, comma-separated: wiki.internal, 10.1.0.0/16."
+    )
+
     # Watching it
     log_level: str = _of("info", "debug, info, warning or error.")
     log_format: str = _of("auto", "'json', 'text', or 'auto' for text on a terminal.")
@@ -204,6 +214,11 @@ _AT_LEAST: dict[str, float] = {
     "job_workers": -1,
     "job_concurrency": 1,
     "job_lease_seconds": 0.5,
+    "max_file_bytes": 1024,
+    "trash_days": 0,
+    "parsers": 0,
+    "parser_memory_mb": 256,
+    "parser_seconds": 1,
 }
 
 

@@ -22,12 +22,14 @@ PREFIXES = {"user": "wg-", "agent": "ag-", "access": "ak-", "mcp": "mcp-"}
 _LONGEST = 200  # no token of ours is longer; a longer one is not worth hashing
 _USED_STEP = clock.MINUTE  # last use is kept to the minute, so that a busy token costs one write a minute
 
-_RESOLVE = """
+_GOOD = """
 SELECT p.id, p.name, p.kind, o.id AS org_id, o.name AS org_name, p.is_admin,
        t.id AS token_id, t.kind AS token_kind, t.scopes, t.bases, t.tools, t.expires_at
 FROM tokens t JOIN principals p ON p.id = t.principal_id JOIN orgs o ON o.id = p.org_id
-WHERE t.hash = $1 AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > $2) AND p.removed_at IS NULL
+WHERE t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > $1) AND p.removed_at IS NULL
 """
+_RESOLVE = f"{_GOOD} AND t.hash = $2"
+_HOLDER = f"{_GOOD} AND t.id = $2 AND p.id = $3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,13 @@ async def resolve(db: Reader, secret: str) -> Actor | None:
     """Whoever holds this token, or None if it is unknown, expired, revoked or its holder is gone."""
     if not secret or len(secret) > _LONGEST:
         return None
-    row = await db.fetch_one(_RESOLVE, _hash(secret), clock.now())
+    row = await db.fetch_one(_RESOLVE, clock.now(), _hash(secret))
+    return None if row is None else _actor(*row)
+
+
+async def holder(db: Reader, principal_id: int, token_id: int) -> Actor | None:
+    """Whoever holds a token, by its id, while both are good: for statements we signed ourselves."""
+    row = await db.fetch_one(_HOLDER, clock.now(), token_id, principal_id)
     return None if row is None else _actor(*row)
 
 

@@ -6,9 +6,6 @@ which knows how to say what is wrong in each era of the protocol.
 """
 
 import asyncio
-import itertools
-import re
-import secrets
 from types import TracebackType
 from typing import Any, cast
 
@@ -18,31 +15,15 @@ from starlette.types import Message, Receive, Scope, Send
 
 from almanac.core.call import Actor
 from almanac.core.deadline import Alarm
-from almanac.core.errors import (
-    AlmanacError,
-    BadRequest,
-    Cancelled,
-    Internal,
-    RateLimited,
-    TooLarge,
-    Unauthorized,
-    Unavailable,
-)
+from almanac.core.errors import AlmanacError, Internal, RateLimited, TooLarge, Unauthorized
+from almanac.core.neighbourhood import Neighbourhood
 from almanac.identity import tokens
+from almanac.net.exchange import Exchange, Headers, Stopping, TooSlow
 from almanac.surfaces import message as messages
-from almanac.surfaces.neighbourhood import Neighbourhood
 from almanac.surfaces.server import DEFAULT_LEGACY, LEGACY, MODERN, SdkServer, status_of
 from almanac.surfaces.surface import Desk, ProtocolError
 
-Headers = dict[bytes, bytes]
-
 _log = structlog.get_logger("almanac.door")
-
-# Two copies of one of these could be read differently by two readers, so a request with two is refused.
-_ONCE = frozenset(
-    {b"authorization", b"host", b"content-length", b"content-type", b"origin", b"mcp-session-id",
-     b"mcp-protocol-version", b"mcp-method", b"mcp-name"}
-)  # fmt: skip
 
 # A request that takes longer than this is watched for its caller going away.
 _WATCH_AFTER = 0.05
@@ -51,10 +32,6 @@ _JSON = b"application/json"
 _HOT = frozenset({"tools/call", "tools/list"})
 _CALL_KEYS = frozenset({"name", "arguments", "_meta"})
 _NONE: dict[str, Any] = {}
-
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
-_boot = secrets.token_hex(4)
-_count = itertools.count(1)
 
 
 class WrongMediaType(AlmanacError):
@@ -65,82 +42,12 @@ class WrongMediaType(AlmanacError):
     remedy = "Send the header 'Content-Type: application/json'."
 
 
-class Stopping(Unavailable):
-    """The server is stopping and could not finish this."""
-
-    remedy = "Try again in a few seconds."
-
-
 class OnlyPost(AlmanacError):
     """This endpoint takes POST requests only."""
 
     code = "method_not_allowed"
     status = 405
     remedy = "It keeps no sessions and opens no streams: send each message as a POST."
-
-
-class TooSlow(AlmanacError):
-    """The request body did not arrive in time."""
-
-    code = "request_timeout"
-    status = 408
-    remedy = "Send it again."
-
-
-class Exchange:
-    """One HTTP request and the way to answer it."""
-
-    __slots__ = ("headers", "is_answered", "receive", "request_id", "scope", "send")
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.scope = scope
-        self.receive = receive
-        self.send = send
-        self.headers: Headers = {}
-        self.is_answered = False
-        self.request_id = f"{_boot}-{next(_count):x}"
-
-    def read_headers(self) -> Headers:
-        """The headers, by name; refused if one of those that matter comes twice."""
-        found = self.headers
-        for name, value in self.scope["headers"]:
-            if name in found and name in _ONCE:
-                raise BadRequest(f"The header {name.decode('latin-1')} appears more than once.", remedy="Send it once.")
-            found[name] = value.strip()  # httptools leaves white space around values
-        given = found.get(b"x-request-id")
-        if given is not None and _REQUEST_ID.fullmatch(given):
-            self.request_id = given.decode()
-        return found
-
-    async def read_body(self, most: int) -> bytes:
-        """The whole body, if it is not larger than `most` bytes."""
-        declared = self.headers.get(b"content-length", b"0")
-        if not declared.isdigit() or int(declared) > most:
-            raise _too_large(most)
-        parts: list[bytes] = []
-        size, more = 0, True
-        while more:
-            event = await self.receive()
-            if event["type"] == "http.disconnect":
-                raise Cancelled()  # what was not sent to its end is not acted upon, even if it could be read
-            parts.append(event.get("body", b""))
-            size += len(parts[-1])
-            more = event.get("more_body", False)
-            if size > most:
-                raise _too_large(most)
-        return b"".join(parts)
-
-    async def reply(self, status: int, body: bytes, extra: tuple[tuple[bytes, bytes], ...] = ()) -> None:
-        """Answer with JSON."""
-        self.is_answered = True
-        headers = [
-            (b"content-type", _JSON),
-            (b"content-length", b"%d" % len(body)),
-            (b"x-request-id", self.request_id.encode()),
-            *extra,
-        ]
-        await self.send({"type": "http.response.start", "status": status, "headers": headers})
-        await self.send({"type": "http.response.body", "body": body})
 
 
 class Door:
@@ -356,10 +263,6 @@ class _Watch:
             pass
         self.is_gone = True
         self._task.cancel()
-
-
-def _too_large(most: int) -> TooLarge:
-    return TooLarge(remedy=f"Send at most {most} bytes.")
 
 
 def _accepts_json(headers: Headers) -> bool:

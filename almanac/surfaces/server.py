@@ -30,8 +30,8 @@ from starlette.types import Receive, Scope, Send
 from almanac import __version__
 from almanac.core.call import Actor
 from almanac.core.errors import AlmanacError, Unauthorized
+from almanac.core.neighbourhood import Neighbourhood
 from almanac.surfaces.message import is_id
-from almanac.surfaces.neighbourhood import Neighbourhood
 from almanac.surfaces.surface import Desk, ProtocolError, Result
 from almanac.surfaces.tool import Tool
 

@@ -5,25 +5,22 @@ errors to the surface's own form, and accounts for the call in the metrics and t
 """
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any, cast
+from functools import cached_property
+from typing import Any
 
 import orjson
 import structlog
 from opentelemetry.trace import Tracer
-from prometheus_client import Counter, Histogram
 from pydantic import BaseModel
 
-from almanac.audit.trail import Entry
-from almanac.core import clock
+from almanac.audit.ledger import Ledger
 from almanac.core.call import REQUEST_ID, Actor
 from almanac.core.database import Database
 from almanac.core.deadline import Alarm, Deadline
-from almanac.core.errors import AlmanacError, AuditUnavailable, BadRequest, Cancelled, DeadlineExceeded, Internal
+from almanac.core.errors import AlmanacError, Cancelled, DeadlineExceeded, Internal
 from almanac.surfaces import message as messages
 from almanac.surfaces.tool import House, Raw, Tool, ToolCall
 
@@ -31,13 +28,6 @@ Result = dict[str, Any]
 
 _log = structlog.get_logger("almanac.surface")
 
-CALLS = Counter("almanac_calls_total", "Tool calls.", ["surface", "tool", "outcome"])
-SECONDS = Histogram(
-    "almanac_call_seconds",
-    "How long tool calls took.",
-    ["surface", "tool"],
-    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
-)
 _SERVER_ERROR = -32000
 _UNKNOWN = "(unknown)"  # a caller's invented tool name must not become a metric label
 
@@ -123,13 +113,12 @@ class Surface:
 class Desk:
     """An open surface: where its calls are served."""
 
-    def __init__(self, surface: Surface, house: House, db: Database, key: bytes, tracer: Tracer | None = None) -> None:
+    def __init__(self, surface: Surface, house: House, db: Database, tracer: Tracer | None = None) -> None:
         self.surface = surface
         self.house = house
         self.db = db
-        self._key = key
         self._tracer = tracer
-        self._digest_of_nothing = hashlib.blake2b(b"{}", digest_size=16, key=key).hexdigest()
+        self._ledger = Ledger(house.trail, house.key)
         self._alarm = Alarm(house.settings.request_deadline_seconds)
         self._visible: dict[tuple[frozenset[str], frozenset[str] | None], dict[str, Tool]] = {}
 
@@ -185,7 +174,7 @@ class Desk:
                 await self.meter(actor)
             if tool is None:
                 raise UnknownTool(name)
-            digest = self._digest(arguments)
+            digest = self._ledger.digest(arguments)
             return self.surface.wrap(await self._run(tool, call, arguments))
         except ProtocolError as error:
             outcome = "unknown_tool" if tool is None else f"protocol_{-error.code}"
@@ -206,7 +195,8 @@ class Desk:
             return self.surface.render(Internal())
         finally:
             self.house.trail.calls_in_flight -= 1
-            self._account(call, tool.name if tool else _UNKNOWN, outcome, time.perf_counter_ns() - begun, digest)
+            taken = time.perf_counter_ns() - begun
+            self._ledger.enter(call, self.surface.name, tool.name if tool else _UNKNOWN, outcome, taken, digest)
 
     async def _run(self, tool: Tool, call: ToolCall, arguments: dict[str, Any]) -> Any:
         parsed = tool.parse(arguments)
@@ -219,63 +209,6 @@ class Desk:
                 raise DeadlineExceeded() from None
             raise
 
-    def _digest(self, arguments: dict[str, Any]) -> str:
-        if not arguments:
-            return self._digest_of_nothing
-        # Keyed, so that nobody who reads the trail can try out guesses at what was asked.
-        try:
-            plain = orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)
-        except TypeError:
-            raise BadRequest(
-                "The arguments are nested too deeply, or hold text that is not valid Unicode.",
-                remedy="Send a flatter object, in UTF-8.",
-            ) from None
-        if b"\\u0000" in plain and _has_nul(arguments):
-            # PostgreSQL cannot store it, and nothing that people write contains it.
-            raise BadRequest("The arguments contain the NUL character.", remedy="Leave it out.")
-        return hashlib.blake2b(plain, digest_size=16, key=self._key).hexdigest()
-
-    def _account(self, call: ToolCall, tool: str, outcome: str, nanoseconds: int, digest: str) -> None:
-        surface, actor = self.surface.name, call.actor
-        _calls(surface, tool, outcome).inc()
-        _seconds(surface, tool).observe(nanoseconds / 1e9)
-        if outcome == AuditUnavailable.code:
-            return  # it was refused because no more can be held
-        self.house.trail.add(
-            Entry(
-                clock.now(),
-                actor.org_id,
-                actor.id,
-                actor.token_id,
-                surface,
-                tool,
-                outcome,
-                nanoseconds // 1000,
-                digest,
-                " ".join(call.touched),
-                call.request_id,
-            )
-        )
-
 
 def _allowed(tool: Tool, actor: Actor) -> bool:
     return tool.scopes <= actor.scopes and (actor.tools is None or tool.name in actor.tools)
-
-
-def _has_nul(value: Any) -> bool:
-    if isinstance(value, str):
-        return "\0" in value
-    if isinstance(value, dict):
-        return any(_has_nul(key) or _has_nul(item) for key, item in cast("dict[str, Any]", value).items())
-    return isinstance(value, list) and any(_has_nul(item) for item in cast("list[Any]", value))
-
-
-# Finding a labelled metric costs more than counting with it.
-@lru_cache(maxsize=10_000)
-def _calls(surface: str, tool: str, outcome: str) -> Counter:
-    return CALLS.labels(surface, tool, outcome)
-
-
-@lru_cache(maxsize=1_000)
-def _seconds(surface: str, tool: str) -> Histogram:
-    return SECONDS.labels(surface, tool)

@@ -11,6 +11,8 @@ from almanac.core.call import Call
 from almanac.core.errors import BadRequest
 from almanac.core.remembered import Remembered
 from almanac.core.settings import Settings
+from almanac.knowledge.files import Files
+from almanac.net.fetch import Fetcher
 from almanac.quotas.rates import Rates, Rule
 
 
@@ -35,6 +37,9 @@ class House:
     rates: Rates
     trail: Trail
     remembered: Remembered
+    files: Files
+    fetcher: Fetcher
+    key: bytes = field(repr=False)  # signs what we must recognise again
     call_rule: Rule
     started_at: int
     surfaces: Mapping[str, str]  # name: path
@@ -79,7 +84,7 @@ class Tool:
         if self.input_schema is not None:
             return dict(self.input_schema)
         assert self.arguments is not None
-        return schema_of(self.arguments)
+        return schema_of(self.arguments, nulls=False)
 
     def describe(self) -> dict[str, Any]:
         """Its entry in `tools/list`."""
@@ -105,24 +110,38 @@ class Tool:
             raise BadRequest(_problems(error), remedy=_expected(self.arguments)) from None
 
 
-def schema_of(model: type[Any]) -> dict[str, Any]:
-    """A type's JSON schema without the titles pydantic adds, which cost an agent tokens and tell it nothing."""
-    schema = cast("dict[str, Any]", _untitled(TypeAdapter(model).json_schema()))
+def schema_of(model: type[Any], *, nulls: bool = True) -> dict[str, Any]:
+    """A type's JSON schema in as few words as it can be said in: an agent reads all of them before it can begin.
+
+    Without `nulls`, an argument that may be left out is not said to be null as well, which some clients cannot read.
+    """
+    schema = cast("dict[str, Any]", _terse(TypeAdapter(model).json_schema(), nulls))
     schema.pop("description", None)
     return schema
 
 
-def _untitled(node: Any, names: bool = False) -> Any:
+def _terse(node: Any, nulls: bool, names: bool = False) -> Any:
+    """Without the titles pydantic adds, defaults of null, and two ways of saying that something may be null."""
     if isinstance(node, dict):
         # Below "properties" and "$defs" the keys are names, so one that is called "title" stays.
-        return {
-            key: _untitled(value, key in ("properties", "$defs"))
+        kept = {
+            key: _terse(value, nulls, key in ("properties", "$defs"))
             for key, value in cast("dict[str, Any]", node).items()
-            if names or key != "title"
+            if names or not (key == "title" or (key == "default" and value is None))
         }
+        return kept if names else _simplified(kept, nulls)
     if isinstance(node, list):
-        return [_untitled(item) for item in cast("list[Any]", node)]
+        return [_terse(item, nulls) for item in cast("list[Any]", node)]
     return node
+
+
+def _simplified(schema: dict[str, Any], nulls: bool) -> dict[str, Any]:
+    match schema.get("anyOf"):
+        case [{"type": str(kind)} as known, {"type": "null"}]:
+            rest = {key: value for key, value in schema.items() if key != "anyOf"}
+            return {**cast("dict[str, Any]", known), **rest, "type": [kind, "null"] if nulls else kind}
+        case _:
+            return schema
 
 
 def _problems(error: ValidationError) -> str:

@@ -11,12 +11,14 @@ from almanac.core import clock
 from almanac.identity import groups
 from almanac.jobs import queue
 from almanac.quotas import usage
+from almanac.surfaces.almanac import knowledge, upkeep
 from almanac.surfaces.surface import Surface
 from almanac.surfaces.tool import NoArguments, Tool, ToolCall
 
 INSTRUCTIONS = (
-    "Almanac holds what this organisation knows. Call whoami to see who you act for and what your token allows; "
-    "tools that your token may not use are not listed."
+    "Almanac holds what this organisation knows, in knowledge bases of documents. Begin with list_bases, then browse "
+    "and read_document. Call whoami to see who you act for and what your token allows; tools that your token may not "
+    "use are not listed."
 )
 
 
@@ -176,5 +178,7 @@ SURFACE = Surface(
             output=Status,
             annotations=_READS,
         ),
+        *knowledge.TOOLS,
+        *upkeep.TOOLS,
     ),
 )

@@ -1,0 +1,52 @@
+"""The operator: whoever runs commands beside the data itself, and owns everything of an organisation there."""
+
+from almanac.core import scopes
+from almanac.core.call import Actor, Call
+from almanac.core.database import Database
+from almanac.core.errors import NotFound
+from almanac.identity import orgs, principals
+from almanac.knowledge import bases, inventory
+
+_NOBODY = 0  # where nothing is made, it need not be said whose it is
+
+
+async def over_org(db: Database, name: str | None, user: str | None = None) -> Call:
+    """A call over all of an organisation; what it makes belongs to the user."""
+    org = await orgs.pick(db, name)
+    if user is None:
+        return _call(db, org.id, org.name, _NOBODY, "operator")
+    owner = await principals.pick(db, org.id, user)
+    return _call(db, org.id, org.name, owner.id, owner.name)
+
+
+async def over_base(db: Database, base_id: int) -> Call:
+    """A call in the name of a knowledge base's owner."""
+    base = await bases.known(db, base_id)
+    if base is None:
+        raise NotFound(f"There is no knowledge base {base_id}.", remedy="See 'almanac kb list'.")
+    names = {org.id: org.name for org in await orgs.find(db)}
+    return _call(db, base.org_id, names[base.org_id], base.owner_id, base.owner_name)
+
+
+async def over_document(db: Database, document_id: int) -> Call:
+    """A call in the name of the owner of the knowledge base that a document is in."""
+    base_id = await inventory.base_of(db, document_id)
+    if base_id is None:
+        raise NotFound(f"There is no document {document_id}.", remedy="See 'almanac docs KB_ID'.")
+    return await over_base(db, base_id)
+
+
+def _call(db: Database, org_id: str, org_name: str, id: int, name: str) -> Call:
+    actor = Actor(
+        id=id,
+        name=name,
+        kind="user",
+        org_id=org_id,
+        org_name=org_name,
+        is_admin=True,
+        token_id=0,
+        token_kind="operator",  # noqa: S106 - there is no token
+        scopes=frozenset(scopes.SCOPES),
+        is_operator=True,
+    )
+    return Call(actor, db, "command-line")

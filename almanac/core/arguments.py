@@ -1,0 +1,24 @@
+"""What callers send, checked strictly; and what they are told when it is not what was asked for."""
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+
+class Arguments(BaseModel):
+    """The base of whatever comes as JSON: nothing is converted, nothing unknown is accepted."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+def problems(error: ValidationError, unknown: str) -> str:
+    """Which arguments are wrong and how, never what they held; `unknown` is said of one that nobody asked for."""
+    found: list[str] = []
+    for problem in error.errors(include_url=False, include_context=False, include_input=False)[:5]:
+        where = ".".join(str(part)[:60] for part in problem["loc"]) or "arguments"
+        found.append(f"{where}: {unknown if problem['type'] == 'extra_forbidden' else problem['msg']}")
+    return "; ".join(found) + "."
+
+
+def expected(model: type[BaseModel]) -> str:
+    """The arguments there are, for whoever sent others."""
+    names = [name if field.is_required() else f"{name} (optional)" for name, field in model.model_fields.items()]
+    return f"It takes: {', '.join(names)}." if names else "It takes none."

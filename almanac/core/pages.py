@@ -1,0 +1,21 @@
+"""A page of a longer list."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Some items of a list, from `offset` on, and how long the whole list is."""
+
+    items: Sequence[T]
+    total: int
+    offset: int
+
+    @property
+    def has_more(self) -> bool:
+        """Whether anything follows."""
+        return self.offset + len(self.items) < self.total

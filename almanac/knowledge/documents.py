@@ -1,0 +1,350 @@
+"""Documents of a knowledge base: files that came, were read, and can be found, read and downloaded.
+
+    queued → converting → success          (a file that could not be read: failed, with a reason)
+       ↑  ↘ pending_conversion ↗            (waiting for another attempt after a fault that was not the file's)
+
+Every new content gives a document the next generation, and whatever comes back for an older one is dropped.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from almanac.core import clock
+from almanac.core.call import Call
+from almanac.core.database import Reader, Row, Transaction
+from almanac.core.errors import BadRequest, Conflict, NotFound
+from almanac.knowledge import bases, files, folders, generations
+from almanac.knowledge.bases import Base
+from almanac.knowledge.files import Stored
+from almanac.knowledge.parsers import kinds
+from almanac.search import passages
+
+STATUSES = ("not_indexed", "queued", "pending_conversion", "converting", "indexing", "success", "failed")
+UNFINISHED = generations.UNFINISHED
+IF_EXISTS = ("error", "replace", "keep_both")
+MOST_TAGS = 50
+LONGEST_TAG = 100
+MOST_METADATA = 16_384  # bytes of JSON
+MOST_AT_ONCE = 500
+
+SELECT = """
+SELECT d.*, b.hash AS blob_hash, b.name AS blob_name, p.name AS creator_name, r.title, r.characters, r.page_count,
+    r.passages
+FROM documents d JOIN blobs b ON b.id = d.blob_id JOIN principals p ON p.id = d.creator_id
+    LEFT JOIN readings r ON r.document_id = d.id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a document could not be read."""
+
+    stage: str  # dispatch, conversion, indexing or system
+    code: str
+    message: str
+    retryable: bool
+    generation: int
+    occurred_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document, as it is listed."""
+
+    id: int
+    base_id: int
+    folder_id: int
+    name: str
+    source_type: str
+    source_url: str | None
+    extension: str
+    mime_type: str
+    size: int
+    tags: tuple[str, ...]
+    metadata: dict[str, Any]
+    is_enabled: bool
+    creator_id: int
+    creator_name: str
+    created_at: int
+    updated_at: int
+    generation: int
+    index_status: str
+    failure: Failure | None
+    removed_at: int | None
+    blob_hash: str
+    blob_name: str
+    title: str | None
+    characters: int | None  # None: not read yet
+    page_count: int | None
+    passages: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What whoever adds a document says of it."""
+
+    name: str
+    folder_id: int = folders.ROOT
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, Any] | None = None
+    source_type: str | None = None  # None: told from the content
+    source_url: str | None = None
+    if_exists: str = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What became of it: added, replaced, or unchanged, where the same content was there already."""
+
+    document: Document
+    outcome: str
+
+
+async def add(call: Call, tx: Transaction, base_id: int, draft: Draft, stored: Stored) -> Added:
+    """Add a stored file as a document, to be read as soon as a worker can."""
+    await bases.get(tx, call, base_id, "write")
+    name, tags, metadata = folders.check_name(draft.name), _check_tags(draft.tags), _check_metadata(draft.metadata)
+    if draft.if_exists not in IF_EXISTS:
+        raise BadRequest(f"'if_exists' is one of: {', '.join(IF_EXISTS)}.")
+    await folders.enter(tx, base_id, draft.folder_id)
+    blob_id = await files.adopt(tx, stored)
+    while True:
+        if draft.if_exists == "keep_both":
+            name = await folders.free_name(tx, "documents", base_id, draft.folder_id, name)
+        kind = kinds.sniff(stored.head, name)
+        now = clock.now()
+        row = await tx.fetch_one(
+            "INSERT INTO documents (base_id, folder_id, name, source_type, source_url, extension, mime_type, size,"
+            " blob_id, tags, metadata, is_enabled, creator_id, created_at, updated_at, generation, index_status)"
+            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 1, $12, $13, $13, 1, 'queued')"
+            " ON CONFLICT (base_id, folder_id, name) WHERE removed_at IS NULL DO NOTHING RETURNING id",
+            base_id,
+            draft.folder_id,
+            name,
+            draft.source_type or kind.source_type,
+            draft.source_url,
+            kind.extension,
+            kind.mime_type,
+            stored.size,
+            blob_id,
+            tags,
+            metadata,
+            call.actor.id,
+            now,
+        )
+        if row is not None:
+            break
+        there = await _named(tx, base_id, draft.folder_id, name)
+        if draft.if_exists == "replace" and there:
+            return await replace(call, tx, there, stored)
+        if draft.if_exists == "error" and there:
+            raise Conflict(
+                f"There is already a document named {name!r} here, with the id {there}.",
+                remedy="Say if_exists 'replace' for a new version of it, 'keep_both' to number this one, or rename it.",
+            )
+    await generations.enqueue(tx, row["id"], 1)
+    return Added(await get(tx, call, row["id"]), "added")
+
+
+async def replace(call: Call, tx: Transaction, document_id: int, stored: Stored) -> Added:
+    """Give a document new content. What was read before stays until the new content has been read."""
+    document = await get(tx, call, document_id, "write")
+    is_same = document.blob_hash == stored.hash and document.index_status != "failed"
+    if is_same:
+        return Added(document, "unchanged")
+    kind = kinds.sniff(stored.head, document.name)
+    row = await tx.fetch_one(
+        "UPDATE documents SET blob_id = $2, size = $3, mime_type = $4, extension = $5, generation = generation + 1,"
+        " index_status = 'queued', failure = NULL, updated_at = $6 WHERE id = $1 RETURNING generation",
+        document_id,
+        await files.adopt(tx, stored),
+        stored.size,
+        kind.mime_type,
+        kind.extension,
+        clock.now(),
+    )
+    assert row is not None
+    await generations.enqueue(tx, document_id, row["generation"])
+    return Added(await get(tx, call, document_id), "replaced")
+
+
+async def get(db: Reader, call: Call, document_id: int, action: str = "read", *, removed: bool = False) -> Document:
+    """A document in a base on which the caller may do this."""
+    return (await get_with_base(db, call, document_id, action, removed=removed))[0]
+
+
+async def get_with_base(
+    db: Reader, call: Call, document_id: int, action: str = "read", *, removed: bool = False
+) -> tuple[Document, Base]:
+    """A document, and the base it is in."""
+    row = await db.fetch_one(f"{SELECT} WHERE d.id = $1", document_id)
+    if row is None or (row["removed_at"] is not None) != removed:
+        raise _missing(document_id)
+    try:
+        base = await bases.get(db, call, row["base_id"], action)
+    except NotFound:
+        raise _missing(document_id) from None
+    call.touch("document", document_id)
+    return document_of(row), base
+
+
+async def change(
+    call: Call,
+    tx: Transaction,
+    document_id: int,
+    *,
+    name: str | None = None,
+    tags: Sequence[str] | None = None,
+    metadata: dict[str, Any] | None = None,
+) -> Document:
+    """Rename, tag or describe a document."""
+    document = await get(tx, call, document_id, "write")
+    name = document.name if name is None else folders.check_name(name)
+    if name != document.name and await _named(tx, document.base_id, document.folder_id, name):
+        raise Conflict(f"There is already a document named {name!r} here.", remedy="Choose another name.")
+    await tx.execute(
+        "UPDATE documents SET name = $2, tags = $3, metadata = $4, updated_at = $5 WHERE id = $1",
+        document_id,
+        name,
+        _check_tags(document.tags if tags is None else tags),
+        _check_metadata(document.metadata if metadata is None else metadata),
+        clock.now(),
+    )
+    return await get(tx, call, document_id)
+
+
+async def move(
+    call: Call, tx: Transaction, document_ids: Sequence[int], folder_id: int, base_id: int | None = None
+) -> None:
+    """Put documents into another folder, of the same base or of one named."""
+    for document_id in _check_batch(document_ids):
+        document = await get(tx, call, document_id, "write")
+        target = document.base_id if base_id is None else base_id
+        moved_to = await bases.get(tx, call, target, "write")
+        await folders.enter(tx, target, folder_id)
+        if (target, folder_id) == (document.base_id, document.folder_id):
+            continue
+        await tx.execute(
+            "UPDATE documents SET base_id = $2, folder_id = $3, name = $4, updated_at = $5 WHERE id = $1",
+            document_id,
+            target,
+            folder_id,
+            await folders.free_name(tx, "documents", target, folder_id, document.name),
+            clock.now(),
+        )
+        # After the document itself: whoever was storing its passages has done so, or will see where it went.
+        await passages.move(tx, "document", [str(document_id)], moved_to.collection)
+
+
+async def enable(call: Call, tx: Transaction, document_ids: Sequence[int], is_enabled: bool) -> None:
+    """Let documents be found by search, or keep them out of it."""
+    ids = _check_batch(document_ids)
+    for document_id in ids:
+        await get(tx, call, document_id, "write")
+        await tx.execute(
+            "UPDATE documents SET is_enabled = $2, updated_at = $3 WHERE id = $1",
+            document_id,
+            int(is_enabled),
+            clock.now(),
+        )
+    await passages.show(tx, "document", [str(id) for id in ids], is_live=is_enabled)
+
+
+async def remove(call: Call, tx: Transaction, document_ids: Sequence[int]) -> None:
+    """Put documents into the trash: search no longer finds them."""
+    ids = _check_batch(document_ids)
+    for document_id in ids:
+        await get(tx, call, document_id, "write")
+        await tx.execute(
+            "UPDATE documents SET removed_at = $2, updated_at = $2 WHERE id = $1", document_id, clock.now()
+        )
+    await passages.show(tx, "document", [str(id) for id in ids], is_live=False)
+
+
+async def restore(call: Call, tx: Transaction, document_ids: Sequence[int]) -> None:
+    """Take documents out of the trash, into their folder, or to the top where that is gone."""
+    for document_id in _check_batch(document_ids):
+        document = await get(tx, call, document_id, "write", removed=True)
+        folder_id = await folders.enter_or_root(tx, document.base_id, document.folder_id)
+        await tx.execute(
+            "UPDATE documents SET removed_at = NULL, removed_with = NULL, folder_id = $2, name = $3, updated_at = $4"
+            " WHERE id = $1",
+            document_id,
+            folder_id,
+            await folders.free_name(tx, "documents", document.base_id, folder_id, document.name),
+            clock.now(),
+        )
+        await passages.show(tx, "document", [str(document_id)], is_live=document.is_enabled)
+        if document.index_status in UNFINISHED:  # what was being read when it was removed has been dropped
+            await generations.renew(tx, document_id)
+
+
+async def reindex(call: Call, tx: Transaction, document_ids: Sequence[int]) -> None:
+    """Read documents again, as the next generation."""
+    for document_id in _check_batch(document_ids):
+        await get(tx, call, document_id, "write")
+        await generations.renew(tx, document_id)
+
+
+async def retry(call: Call, tx: Transaction, base_id: int) -> int:
+    """Read again every document of a base that failed; how many."""
+    await bases.get(tx, call, base_id, "write")
+    rows = await tx.fetch(
+        "SELECT id FROM documents WHERE base_id = $1 AND index_status = 'failed' AND removed_at IS NULL", base_id
+    )
+    for row in rows:
+        await generations.renew(tx, row["id"])
+    return len(rows)
+
+
+def document_of(row: Row) -> Document:
+    """A document from a row of `SELECT`."""
+    fields = {name: row[name] for name in Document.__dataclass_fields__}
+    fields["tags"] = tuple(orjson.loads(fields["tags"]))
+    fields["metadata"] = orjson.loads(fields["metadata"])
+    fields["is_enabled"] = bool(fields["is_enabled"])
+    fields["failure"] = Failure(**orjson.loads(fields["failure"])) if fields["failure"] else None
+    return Document(**fields)
+
+
+async def _named(db: Reader, base_id: int, folder_id: int, name: str) -> int:
+    row = await db.fetch_one(
+        "SELECT id FROM documents WHERE base_id = $1 AND folder_id = $2 AND name = $3 AND removed_at IS NULL",
+        base_id,
+        folder_id,
+        name,
+    )
+    return row["id"] if row else 0
+
+
+def _check_batch(ids: Sequence[int]) -> list[int]:
+    unique = sorted(set(ids))  # in one order, so that two callers cannot lock each other out
+    if not 1 <= len(unique) <= MOST_AT_ONCE:
+        raise BadRequest(f"Name 1 to {MOST_AT_ONCE} documents at once.")
+    return unique
+
+
+def _check_tags(tags: Sequence[str]) -> str:
+    cleaned = list(dict.fromkeys(" ".join(tag.split()) for tag in tags))
+    if len(cleaned) > MOST_TAGS or any(not 1 <= len(tag) <= LONGEST_TAG or bases.UNFIT.search(tag) for tag in cleaned):
+        raise BadRequest(
+            f"A document has at most {MOST_TAGS} tags of 1 to {LONGEST_TAG} characters, without control characters."
+        )
+    return orjson.dumps(cleaned).decode()
+
+
+def _check_metadata(metadata: dict[str, Any] | None) -> str:
+    try:
+        packed = orjson.dumps(metadata or {})
+    except TypeError:
+        raise BadRequest("The metadata cannot be stored.", remedy="Use plain JSON values.") from None
+    if len(packed) > MOST_METADATA:
+        raise BadRequest(f"The metadata is larger than {MOST_METADATA} bytes.")
+    return packed.decode()
+
+
+def _missing(document_id: int) -> NotFound:
+    return NotFound(f"There is no document {document_id}, or you may not see it.")

@@ -1,0 +1,129 @@
+"""Downloads: a credential that is good for one document, for one user, for a few minutes.
+
+It is a signed statement (a JWT) and no key to anything: whoever redeems it is checked again, as they are now.
+"""
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jwt
+
+from almanac.core import clock
+from almanac.core.call import Actor, Call
+from almanac.core.database import Reader
+from almanac.core.errors import AlmanacError, BadRequest, NotFound, Unauthorized
+from almanac.identity import tokens
+from almanac.knowledge import documents
+from almanac.knowledge.documents import Document
+from almanac.knowledge.files import Files
+
+SECONDS = 300
+TYPE = "external_knowledge_document_download"
+DISPOSITIONS = ("inline", "attachment")
+
+# What a browser shows without running anything of it.
+PREVIEWABLE = frozenset(
+    {"application/pdf", "image/jpeg", "image/png", "image/webp", "image/gif", "text/plain", "text/markdown", "text/csv"}
+)
+_ALGORITHM = "HS256"
+
+
+class NotPreviewable(AlmanacError):
+    """Document file is not previewable."""
+
+    code = "unsupported_media_type"
+    status = 415
+    remedy = "Ask for it with the disposition 'attachment'."
+
+
+class FileUnavailable(NotFound):
+    """Document file is unavailable."""
+
+    code = "file_unavailable"
+
+
+class BadCredential(Unauthorized):
+    """Invalid or expired download token."""
+
+    remedy = "Ask for a new one; it is good for 300 s."
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """Permission to fetch one file."""
+
+    token: str
+    document: Document
+    disposition: str
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A file to send."""
+
+    path: Path
+    document: Document
+    disposition: str
+
+
+def is_previewable(document: Document) -> bool:
+    """Whether a browser may show it in place."""
+    return document.mime_type in PREVIEWABLE
+
+
+async def issue(call: Call, key: bytes, document_id: int, disposition: str = "inline") -> Credential:
+    """A credential for a document that the caller may read."""
+    disposition = disposition.strip().lower()
+    if disposition not in DISPOSITIONS:
+        raise BadRequest("disposition must be either inline or attachment")
+    document = await documents.get(call.db, call, document_id)
+    if disposition == "inline" and not is_previewable(document):
+        raise NotPreviewable()
+    claims = {
+        "type": TYPE,
+        "user_id": call.actor.id,
+        "document_id": document_id,
+        "disposition": disposition,
+        "token_id": call.actor.token_id,
+        "exp": clock.now() // clock.SECOND + SECONDS,
+        "jti": secrets.token_hex(8),
+    }
+    return Credential(jwt.encode(claims, key, _ALGORITHM), document, disposition, SECONDS)
+
+
+async def holder(db: Reader, key: bytes, token: str, document_id: int) -> tuple[Actor, str]:
+    """Whoever a credential for this document was given to, as they are now, and how they want it sent."""
+    claims = _verified(key, token)
+    if claims["document_id"] != document_id:
+        raise BadCredential()
+    actor = await tokens.holder(db, claims["user_id"], claims["token_id"])
+    if actor is None:
+        raise BadCredential()
+    return actor, claims["disposition"]
+
+
+async def open_file(call: Call, files: Files, document_id: int, disposition: str) -> Download:
+    """The file of a document, if the caller may read it and wants it in a way it can be sent."""
+    document = await documents.get(call.db, call, document_id)
+    if disposition == "inline" and not is_previewable(document):
+        raise NotPreviewable()  # it may have been replaced by something else since
+    path = files.path(document.blob_name)
+    if not path.exists():
+        raise FileUnavailable()
+    return Download(path, document, disposition)
+
+
+def _verified(key: bytes, token: str) -> dict[str, Any]:
+    try:
+        claims: dict[str, Any] = jwt.decode(
+            token, key, [_ALGORITHM], options={"require": ["exp", "type", "user_id", "document_id", "disposition"]}
+        )
+    except jwt.PyJWTError:
+        raise BadCredential() from None
+    ids = (claims["user_id"], claims["document_id"], claims.get("token_id", 0))
+    if claims["type"] != TYPE or any(type(id) is not int for id in ids) or claims["disposition"] not in DISPOSITIONS:
+        raise BadCredential()
+    return {**claims, "token_id": ids[2]}

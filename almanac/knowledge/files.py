@@ -1,0 +1,232 @@
+"""Files as they came, kept by their content: the same content is stored once, whoever brings it.
+
+A file is written under `incoming/`, into a folder that its process holds locked, then linked into its place under a
+name of its own, and only then named by a row. Whenever a process dies, the row is the truth: what lies in an incoming
+folder that nobody holds any more was either adopted by a row, or is removed (`clear`).
+"""
+
+import asyncio
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from almanac.core import clock
+from almanac.core.database import Database, Reader, Transaction
+from almanac.core.errors import BadRequest, TooLarge, Unavailable
+
+HEAD = 64 * 1024  # bytes kept of the beginning, to tell what it is
+
+
+class DiskFull(Unavailable):
+    """There is no room left to store the file."""
+
+    code = "disk_full"
+    status = 507
+    remedy = "An operator has to free space in the home folder; nothing was stored."
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A file that is in its place, and not yet anybody's."""
+
+    hash: str
+    name: str
+    size: int
+    head: bytes
+
+
+class Files:
+    """The store below one folder."""
+
+    def __init__(self, home: Path, most_bytes: int) -> None:
+        self._folder = home / "files"
+        self._most = most_bytes
+        self._mine: Path | None = None
+        self._lock = -1
+
+    def path(self, name: str) -> Path:
+        """Where the file of a row is."""
+        return self._folder / name[:2] / name
+
+    @asynccontextmanager
+    async def receive(self, db: Database) -> AsyncGenerator["Incoming"]:
+        """Take a file in for as long as the block lasts; it stays if a row adopts it until then."""
+        incoming = Incoming(self, await asyncio.to_thread(self._draft), self._most)
+        try:
+            yield incoming
+        except OSError as error:
+            raise _translated(error) from None
+        finally:
+            await incoming.close(db)
+
+    async def clear(self, db: Database) -> int:
+        """Remove what processes that died left behind; how many files."""
+        folders = await asyncio.to_thread(self._abandoned)
+        removed = 0
+        for folder, lock in folders:
+            for draft in list(folder.iterdir()):
+                placed = self.path(draft.name)
+                if placed.exists() and not await _is_adopted(db, draft.name):
+                    placed.unlink(missing_ok=True)
+                    removed += 1
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+        return removed
+
+    def remove(self, name: str) -> None:
+        """Remove a file that no row names any more."""
+        self.path(name).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let go of the incoming folder."""
+        if self._mine is not None:
+            with suppress(OSError):
+                self._mine.rmdir()
+            os.close(self._lock)
+            self._mine = None
+
+    def _draft(self) -> Path:
+        try:
+            if self._mine is None:
+                self._mine, self._lock = self._claim()
+        except OSError as error:
+            raise _translated(error) from None
+        return self._mine / secrets.token_hex(16)
+
+    def _claim(self) -> tuple[Path, int]:
+        while True:
+            folder = self._folder / "incoming" / f"{os.getpid()}-{secrets.token_hex(4)}"
+            folder.mkdir(parents=True, mode=0o700)
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if folder.exists():  # between its making and its locking somebody may have cleared it away
+                return folder, lock
+            os.close(lock)
+
+    def _abandoned(self) -> list[tuple[Path, int]]:
+        found: list[tuple[Path, int]] = []
+        incoming = self._folder / "incoming"
+        for folder in incoming.iterdir() if incoming.exists() else ():
+            try:
+                lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            except OSError:
+                continue
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                found.append((folder, lock))
+            except OSError:
+                os.close(lock)  # somebody is writing there
+        return found
+
+
+class Incoming:
+    """A file on its way in."""
+
+    def __init__(self, files: Files, draft: Path, most: int) -> None:
+        self._files = files
+        self._draft = draft
+        self._most = most
+        self._file = draft.open("xb", buffering=0)
+        self._digest = hashlib.sha256()
+        self._head = b""
+        self._placed: Path | None = None
+        self.size = 0
+
+    async def write(self, piece: bytes) -> None:
+        """Append to it."""
+        self.size += len(piece)
+        if self.size > self._most:
+            raise TooLarge(f"The file is larger than {self._most} bytes.", remedy="Split it, or ask an operator.")
+        if len(self._head) < HEAD:
+            self._head += piece[: HEAD - len(self._head)]
+        if len(piece) <= HEAD:
+            self._append(piece)  # shorter than the way to a thread and back
+        else:
+            await asyncio.to_thread(self._append, piece)
+
+    async def finish(self) -> Stored:
+        """That was all of it: put it in its place, where it outlives a crash."""
+        if not self.size:
+            raise BadRequest("The file is empty.", remedy="Send its content.")
+        placed = self._files.path(self._draft.name)
+        await asyncio.to_thread(self._place, placed)
+        return Stored(self._digest.hexdigest(), self._draft.name, self.size, self._head)
+
+    async def close(self, db: Reader) -> None:
+        """Remove it, unless a row has adopted it."""
+        self._file.close()
+        if self._placed is not None and not await _is_adopted(db, self._placed.name):
+            self._placed.unlink(missing_ok=True)
+        self._draft.unlink(missing_ok=True)
+
+    def _append(self, piece: bytes) -> None:
+        self._digest.update(piece)
+        while piece:  # the last piece before a full disk may go in only in part
+            piece = piece[self._file.write(piece) :]
+
+    def _place(self, placed: Path) -> None:
+        os.fsync(self._file.fileno())
+        placed.parent.mkdir(parents=True, exist_ok=True)
+        self._placed = placed
+        os.link(self._draft, placed)
+        folder = os.open(placed.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+async def adopt(tx: Transaction, stored: Stored) -> int:
+    """The id of the row for a stored file's content, made unless the content is already here."""
+    row = await tx.fetch_one(
+        "INSERT INTO blobs (hash, name, size, created_at) VALUES ($1, $2, $3, $4)"
+        " ON CONFLICT (hash) DO UPDATE SET hash = excluded.hash RETURNING id",  # an update, to lock the row
+        stored.hash,
+        stored.name,
+        stored.size,
+        clock.now(),
+    )
+    assert row is not None
+    return row["id"]
+
+
+async def unused(db: Database, limit: int = 1000) -> list[int]:
+    """Rows that no document refers to."""
+    rows = await db.scan(
+        "SELECT b.id FROM blobs b WHERE NOT EXISTS (SELECT 1 FROM documents d WHERE d.blob_id = b.id) LIMIT $1", limit
+    )
+    return [row["id"] for row in rows]
+
+
+async def forget(tx: Transaction, ids: Sequence[int]) -> list[str]:
+    """Drop those of these rows that still nobody refers to; the names of their files, to be removed after this commits.
+
+    A document may have adopted the content just now. The reference it holds then fails this transaction on PostgreSQL,
+    and the next one is told by the condition.
+    """
+    names: list[str] = []
+    for id in ids:
+        row = await tx.fetch_one(
+            "DELETE FROM blobs WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM documents d WHERE d.blob_id = $1)"
+            " RETURNING name",
+            id,
+        )
+        names += [row["name"]] if row else []
+    return names
+
+
+async def _is_adopted(db: Reader, name: str) -> bool:
+    return await db.fetch_one("SELECT 1 FROM blobs WHERE name = $1", name) is not None
+
+
+def _translated(error: OSError) -> Exception:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return DiskFull()
+    return Unavailable("The file store cannot be used.", remedy="An operator should look at the home folder.")

@@ -1,0 +1,328 @@
+"""Folders of a knowledge base: a tree, without cycles, whose names are unique side by side."""
+
+import re
+from dataclasses import dataclass
+
+from almanac.core import clock
+from almanac.core.call import Call
+from almanac.core.database import Reader, Row, Transaction
+from almanac.core.errors import BadRequest, Conflict, NotFound
+from almanac.knowledge import bases, generations
+from almanac.search import passages
+
+ROOT = 0
+DEEPEST = 100
+LONGEST_NAME = 255
+
+# Characters that no name of a folder or document holds: they would divide paths, or could not be stored or shown.
+_FORBIDDEN = re.compile(r"[/\\\x00-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+_BELOW = """
+WITH RECURSIVE below (id, depth) AS (
+    SELECT id, 1 FROM folders WHERE id = $1
+    UNION SELECT f.id, below.depth + 1 FROM folders f JOIN below ON f.parent_id = below.id
+    WHERE f.base_id = $2 AND f.removed_at IS NULL AND below.depth <= 200
+)
+"""
+# A folder in the trash and what lies below it there, as far as it was removed by the same act.
+_TOGETHER = """
+WITH RECURSIVE below (id, depth) AS (
+    SELECT id, 1 FROM folders WHERE id = $1
+    UNION SELECT f.id, below.depth + 1 FROM folders f JOIN below ON f.parent_id = below.id
+    WHERE f.base_id = $2 AND f.id <> $1 AND f.removed_with = (SELECT removed_with FROM folders WHERE id = $1)
+    AND below.depth <= 200
+)
+"""
+_ABOVE = """
+WITH RECURSIVE above (id, parent_id, depth) AS (
+    SELECT id, parent_id, 1 FROM folders WHERE id = $1
+    UNION SELECT f.id, f.parent_id, above.depth + 1 FROM folders f JOIN above ON f.id = above.parent_id
+    WHERE above.depth <= 200
+)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """One folder."""
+
+    id: int
+    base_id: int
+    parent_id: int  # 0: at the top
+    name: str
+    creator_id: int
+    created_at: int
+    updated_at: int
+    removed_at: int | None
+
+
+async def add(call: Call, tx: Transaction, base_id: int, name: str, parent_id: int = ROOT) -> Folder:
+    """Create a folder."""
+    await bases.get(tx, call, base_id, "write")
+    name = check_name(name)
+    await bases.hold(tx, base_id)
+    await enter(tx, base_id, parent_id)
+    if await _depth(tx, parent_id) >= DEEPEST:
+        raise BadRequest(f"Folders can be {DEEPEST} deep and no deeper.")
+    now = clock.now()
+    row = await tx.fetch_one(
+        "INSERT INTO folders (base_id, parent_id, name, creator_id, created_at, updated_at)"
+        " VALUES ($1, $2, $3, $4, $5, $5) ON CONFLICT (base_id, parent_id, name) WHERE removed_at IS NULL"
+        " DO NOTHING RETURNING *",
+        base_id,
+        parent_id,
+        name,
+        call.actor.id,
+        now,
+    )
+    if row is None:
+        raise _taken(name)
+    return folder_of(row)
+
+
+async def ensure(call: Call, tx: Transaction, base_id: int, path: str, parent_id: int = ROOT) -> int:
+    """The id of the folder at a path such as `manuals/pumps`, with the folders on the way created where missing."""
+    await bases.get(tx, call, base_id, "write")
+    for name in [check_name(part) for part in path.split("/") if part.strip()]:
+        found = await _named(tx, base_id, parent_id, name)
+        if not found:
+            await bases.hold(tx, base_id)  # somebody else may be making it at this moment
+            found = await _named(tx, base_id, parent_id, name)
+        parent_id = found or (await add(call, tx, base_id, name, parent_id)).id
+    return parent_id
+
+
+async def get(db: Reader, call: Call, folder_id: int, action: str = "read", *, removed: bool = False) -> Folder:
+    """A folder in a base on which the caller may do this."""
+    row = await db.fetch_one("SELECT * FROM folders WHERE id = $1", folder_id)
+    folder = None if row is None else folder_of(row)
+    if folder is None or (folder.removed_at is not None) != removed:
+        raise missing(folder_id)
+    try:
+        await bases.get(db, call, folder.base_id, action)
+    except NotFound:
+        raise missing(folder_id) from None
+    call.touch("folder", folder_id)
+    return folder
+
+
+async def path_of(db: Reader, folder_id: int) -> str:
+    """The names from the top down, as in `manuals/pumps`; empty at the top."""
+    rows = await db.fetch(
+        f"{_ABOVE} SELECT f.name FROM above JOIN folders f ON f.id = above.id ORDER BY above.depth DESC",  # noqa: S608
+        folder_id,
+    )
+    return "/".join(row["name"] for row in rows[:DEEPEST])
+
+
+async def rename(call: Call, tx: Transaction, folder_id: int, name: str) -> Folder:
+    """Give a folder another name."""
+    folder = await _hold(call, tx, folder_id)
+    return await _place(tx, folder, folder.parent_id, check_name(name))
+
+
+async def move(call: Call, tx: Transaction, folder_id: int, parent_id: int) -> Folder:
+    """Put a folder, with all that is in it, into another folder of the same base, or at the top."""
+    folder = await _hold(call, tx, folder_id)
+    await enter(tx, folder.base_id, parent_id)
+    below = await tx.fetch(f"{_BELOW} SELECT id, depth FROM below", folder_id, folder.base_id)  # noqa: S608
+    if any(row["id"] == parent_id for row in below):
+        raise Conflict("A folder cannot be moved into itself or into a folder below it.", remedy="Choose another.")
+    if await _depth(tx, parent_id) + max(row["depth"] for row in below) > DEEPEST:
+        raise BadRequest(f"Folders can be {DEEPEST} deep and no deeper.")
+    return await _place(tx, folder, parent_id, folder.name)
+
+
+async def remove(call: Call, tx: Transaction, folder_id: int, *, contents: str) -> None:
+    """Remove a folder; its `contents` either "move" to where it was or, "delete", go to the trash with it."""
+    if contents not in ("move", "delete"):
+        raise BadRequest("'contents' says what happens to what is in the folder: 'move' or 'delete'.")
+    folder = await _hold(call, tx, folder_id)
+    await enter(tx, folder.base_id, folder_id)  # whoever is putting something into it has done so, or will not
+    if contents == "move":
+        await _empty(tx, folder)
+    args = (folder_id, folder.base_id, clock.now())
+    gone = await tx.fetch(f"{_BELOW} SELECT id FROM below", folder_id, folder.base_id)  # noqa: S608
+    ids = ", ".join(str(row["id"]) for row in gone)
+    there = f"base_id = $2 AND removed_at IS NULL AND {{column}} IN ({ids})"
+    # The folders before the documents: from then on nobody can put another document into them.
+    await tx.execute(
+        "UPDATE folders SET removed_at = $3, updated_at = $3, removed_with = $1"  # noqa: S608 - numbers of our own
+        f" WHERE {there.format(column='id')}",
+        *args,
+    )
+    rows = await tx.fetch(
+        "UPDATE documents SET removed_at = $3, updated_at = $3, removed_with = $1"  # noqa: S608
+        f" WHERE {there.format(column='folder_id')} RETURNING id",
+        *args,
+    )
+    await passages.show(tx, "document", [str(row["id"]) for row in rows], is_live=False)
+
+
+async def restore(call: Call, tx: Transaction, folder_id: int) -> Folder:
+    """Take a folder out of the trash, with what is in it, as far as that was removed together with it."""
+    folder = await _hold(call, tx, folder_id, removed=True)
+    below = await tx.fetch(f"{_TOGETHER} SELECT id, depth FROM below", folder_id, folder.base_id)  # noqa: S608
+    documents = await tx.fetch(
+        "SELECT id, is_enabled, index_status FROM documents WHERE base_id = $2"  # noqa: S608 - numbers of our own
+        f" AND folder_id IN ({', '.join(str(row['id']) for row in below)})"
+        " AND removed_with = (SELECT removed_with FROM folders WHERE id = $1)",
+        folder_id,
+        folder.base_id,
+    )
+    parent_id = await _home(tx, folder, max(row["depth"] for row in below))
+    name = await free_name(tx, "folders", folder.base_id, parent_id, folder.name)
+    again = "SET removed_at = NULL, removed_with = NULL, updated_at = $2"
+    now = clock.now()
+    await tx.execute(
+        f"UPDATE folders {again}, parent_id = $3, name = $4 WHERE id = $1", folder_id, now, parent_id, name
+    )
+    await tx.execute_many(f"UPDATE folders {again} WHERE id = $1", [(row["id"], now) for row in below])
+    await tx.execute_many(f"UPDATE documents {again} WHERE id = $1", [(row["id"], now) for row in documents])
+    await passages.show(tx, "document", [str(row["id"]) for row in documents if row["is_enabled"]], is_live=True)
+    for row in documents:
+        if row["index_status"] in generations.UNFINISHED:  # what was being read when it was removed has been dropped
+            await generations.renew(tx, row["id"])
+    return await get(tx, call, folder_id, "write")
+
+
+def check_name(name: str) -> str:
+    """A name fit for a folder or a document."""
+    name = name.strip()
+    if not 1 <= len(name) <= LONGEST_NAME or _FORBIDDEN.search(name) or name in (".", ".."):
+        raise BadRequest(
+            "This name cannot be used.",
+            remedy=f"Use 1 to {LONGEST_NAME} characters, without slashes and control characters.",
+        )
+    return name
+
+
+async def enter(tx: Transaction, base_id: int, folder_id: int) -> None:
+    """Make sure that a folder is there and stays there until the transaction ends."""
+    if not await _lock(tx, base_id, folder_id):
+        raise missing(folder_id, base_id)
+
+
+async def enter_or_root(tx: Transaction, base_id: int, folder_id: int) -> int:
+    """As `enter`; the top where the folder is gone."""
+    return folder_id if await _lock(tx, base_id, folder_id) else ROOT
+
+
+async def free_name(tx: Transaction, table: str, base_id: int, parent_id: int, name: str) -> str:
+    """The name, with a number if it is taken: `plan.pdf`, `plan (2).pdf` …"""
+    column = "folder_id" if table == "documents" else "parent_id"
+    stem, dot, extension = name.rpartition(".") if table == "documents" else (name, "", "")
+    stem, tail = (stem, dot + extension) if stem and len(extension) < 10 else (name, "")
+    taken = await tx.fetch(
+        f"SELECT name FROM {table} WHERE base_id = $1 AND {column} = $2 AND removed_at IS NULL"  # noqa: S608
+        " AND (name = $3 OR name LIKE $4 ESCAPE '\\')",
+        base_id,
+        parent_id,
+        name,
+        f"{bases.escaped(stem[:240])} (%",
+    )
+    names = {row["name"] for row in taken}
+    free = (f"{stem[:240]} ({number}){tail}" for number in range(2, len(names) + 3))
+    return name if name not in names else next(each for each in free if each not in names)
+
+
+async def _empty(tx: Transaction, folder: Folder) -> None:
+    now = clock.now()
+    for table, column in (("folders", "parent_id"), ("documents", "folder_id")):
+        here = f"{table}.base_id = $1 AND {table}.{column} = $2 AND {table}.removed_at IS NULL"
+        await tx.execute(
+            f"UPDATE {table} SET {column} = $3, updated_at = $4 WHERE {here} AND NOT EXISTS ("  # noqa: S608
+            f"SELECT 1 FROM {table} o WHERE o.base_id = $1 AND o.{column} = $3 AND o.name = {table}.name"
+            " AND o.removed_at IS NULL)",
+            folder.base_id,
+            folder.id,
+            folder.parent_id,
+            now,
+        )
+        # What is left has a name that is taken there.
+        for row in await tx.fetch(f"SELECT id, name FROM {table} WHERE {here}", folder.base_id, folder.id):  # noqa: S608
+            await tx.execute(
+                f"UPDATE {table} SET {column} = $2, name = $3, updated_at = $4 WHERE id = $1",  # noqa: S608
+                row["id"],
+                folder.parent_id,
+                await free_name(tx, table, folder.base_id, folder.parent_id, row["name"]),
+                now,
+            )
+
+
+async def _hold(call: Call, tx: Transaction, folder_id: int, *, removed: bool = False) -> Folder:
+    """A folder of the caller's to change, as it is once nobody else changes the tree any more."""
+    folder = await get(tx, call, folder_id, "write", removed=removed)
+    await bases.hold(tx, folder.base_id)
+    return await get(tx, call, folder_id, "write", removed=removed)
+
+
+async def _home(tx: Transaction, folder: Folder, height: int) -> int:
+    """Where a folder comes back to: where it was, if that is still there and there is room for it."""
+    fits = await _depth(tx, folder.parent_id) + height <= DEEPEST
+    return folder.parent_id if fits and await is_there(tx, folder.base_id, folder.parent_id) else ROOT
+
+
+async def _lock(tx: Transaction, base_id: int, folder_id: int) -> bool:
+    return folder_id == ROOT or bool(
+        await tx.execute(
+            "UPDATE folders SET updated_at = $3 WHERE id = $1 AND base_id = $2 AND removed_at IS NULL",
+            folder_id,
+            base_id,
+            clock.now(),
+        )
+    )
+
+
+async def _named(db: Reader, base_id: int, parent_id: int, name: str) -> int:
+    row = await db.fetch_one(
+        "SELECT id FROM folders WHERE base_id = $1 AND parent_id = $2 AND name = $3 AND removed_at IS NULL",
+        base_id,
+        parent_id,
+        name,
+    )
+    return row["id"] if row else 0
+
+
+async def _place(tx: Transaction, folder: Folder, parent_id: int, name: str) -> Folder:
+    if await _named(tx, folder.base_id, parent_id, name) not in (0, folder.id):
+        raise _taken(name)
+    row = await tx.fetch_one(
+        "UPDATE folders SET parent_id = $2, name = $3, updated_at = $4 WHERE id = $1 RETURNING *",
+        folder.id,
+        parent_id,
+        name,
+        clock.now(),
+    )
+    assert row is not None
+    return folder_of(row)
+
+
+async def is_there(db: Reader, base_id: int, folder_id: int) -> bool:
+    """Whether a folder is where it was, and not in the trash."""
+    return folder_id == ROOT or bool(
+        await db.fetch_one(
+            "SELECT 1 FROM folders WHERE id = $1 AND base_id = $2 AND removed_at IS NULL", folder_id, base_id
+        )
+    )
+
+
+async def _depth(db: Reader, folder_id: int) -> int:
+    row = await db.fetch_one(f"{_ABOVE} SELECT coalesce(max(depth), 0) AS n FROM above", folder_id)  # noqa: S608
+    assert row is not None
+    return row["n"]
+
+
+def missing(folder_id: int, base_id: int | None = None) -> NotFound:
+    """What is said of a folder that is not there for the caller."""
+    where = f" in knowledge base {base_id}" if base_id is not None else ""
+    return NotFound(f"There is no folder {folder_id}{where}, or you may not see it.")
+
+
+def _taken(name: str) -> Conflict:
+    return Conflict(f"There is already a folder named {name!r} here.", remedy="Use it, or choose another name.")
+
+
+def folder_of(row: Row) -> Folder:
+    """A folder from its row."""
+    return Folder(**{name: row[name] for name in Folder.__dataclass_fields__})

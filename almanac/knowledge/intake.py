@@ -1,0 +1,90 @@
+"""Intake: the ways in which content arrives, each ending in a document that waits to be read.
+
+What arrives is stored before the transaction that adds the document, since it may take minutes; whether the caller may
+add it is therefore asked twice, first so that nothing is taken in from somebody who may not.
+"""
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from almanac.core.call import Call
+from almanac.core.database import Transaction
+from almanac.core.errors import BadRequest, TooLarge
+from almanac.knowledge import bases, documents
+from almanac.knowledge.documents import Added, Draft
+from almanac.knowledge.files import Files, Incoming
+from almanac.net.fetch import Fetcher
+
+MOST_BASE64 = 10 * 1024 * 1024  # bytes decoded; larger files are uploaded
+_TEXT_EXTENSION = ".md"
+
+Pour = Callable[[Incoming], Awaitable[Draft | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where content goes: into a base as a new document, or into a document as its new content."""
+
+    base_id: int | None = None
+    document_id: int | None = None
+
+
+async def take(call: Call, files: Files, target: Target, draft: Draft, pour: Pour) -> Added:
+    """Store what `pour` writes, and make it a document; `pour` may know better what it is and return another draft."""
+    await _check(call, target)
+    async with files.receive(call.db) as incoming:
+        found = await pour(incoming) or draft
+        stored = await incoming.finish()
+
+        async def add(tx: Transaction) -> Added:
+            if target.document_id is not None:
+                return await documents.replace(call, tx, target.document_id, stored)
+            assert target.base_id is not None
+            return await documents.add(call, tx, target.base_id, found, stored)
+
+        return await call.db.write(add)
+
+
+async def take_text(call: Call, files: Files, target: Target, draft: Draft, text: str) -> Added:
+    """Text written by the caller; Markdown, unless its name says otherwise."""
+    named = draft.name if "." in draft.name or target.document_id else draft.name + _TEXT_EXTENSION
+    content = text.encode("utf-8", "replace")
+    return await take(
+        call, files, target, replace(draft, name=named, source_type="text"), lambda incoming: incoming.write(content)
+    )
+
+
+async def take_base64(call: Call, files: Files, target: Target, draft: Draft, encoded: str) -> Added:
+    """A small file, as base64."""
+    if len(encoded) > MOST_BASE64 * 4 // 3 + 1000:
+        raise TooLarge(
+            f"A file sent as base64 may have {MOST_BASE64} bytes.", remedy="Upload it over REST, or give its URL."
+        )
+    try:
+        content = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        raise BadRequest(
+            "The content is not valid base64.", remedy="Encode the file again, without line breaks."
+        ) from None
+    return await take(call, files, target, draft, lambda incoming: incoming.write(content))
+
+
+async def take_url(call: Call, files: Files, fetcher: Fetcher, target: Target, draft: Draft, url: str) -> Added:
+    """What is at a URL, fetched now. Its name is the one it has there, unless the draft gives one."""
+
+    async def pour(incoming: Incoming) -> Draft:
+        fetched = await fetcher.download(url, incoming.write)
+        source = url.partition("?")[0].partition("#")[0]  # a query may hold a secret
+        return replace(draft, name=draft.name or fetched.filename, source_type="web", source_url=source)
+
+    return await take(call, files, target, draft, pour)
+
+
+async def _check(call: Call, target: Target) -> None:
+    if target.document_id is not None:
+        await documents.get(call.db, call, target.document_id, "write")
+    else:
+        assert target.base_id is not None
+        await bases.get(call.db, call, target.base_id, "write")

@@ -1,0 +1,307 @@
+"""Nodes: folders and documents as one browses them, a level at a time or as a whole tree.
+
+A tree that a fault has broken (a missing parent, a cycle) is listed all the same: what hangs in the air is shown
+at the top as an orphan, and a warning says why.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from almanac.core.call import Call
+from almanac.core.errors import AlmanacError
+from almanac.knowledge import bases, folders
+from almanac.knowledge.bases import Base
+from almanac.knowledge.documents import SELECT, Document, document_of
+from almanac.knowledge.folders import ROOT, Folder
+
+MOST_NODES = 5000
+DEEPEST = folders.DEEPEST
+_FOLDERS = "SELECT * FROM folders"
+_NEWEST = "ORDER BY created_at DESC, id DESC"
+
+
+class ResultTooLarge(AlmanacError):
+    """The tree has more nodes than can be listed at once."""
+
+    code = "result_too_large"
+    status = 413
+    remedy = "List one folder at a time, or begin further down."
+
+
+@dataclass(slots=True)
+class Node:
+    """A folder with its children, or a document."""
+
+    item: Folder | Document
+    children: list["Node"] = field(default_factory=list["Node"])
+    has_children: bool = False
+    is_orphan: bool = False
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it can have children."""
+        return isinstance(self.item, Folder)
+
+    @property
+    def rank(self) -> tuple[bool, int, int]:
+        """Its place among its siblings: folders first, then the newest first."""
+        return not self.is_folder, -self.item.created_at, -self.item.id
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Some of what is in one folder: its folders, then its documents."""
+
+    base: Base
+    folder_id: int
+    nodes: list[Node]
+    has_more: bool
+    total: int | None = None  # where it was asked for: counting costs more than a page of a large folder
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Everything below a folder."""
+
+    base: Base
+    folder_id: int
+    nodes: list[Node]
+    count: int
+    warnings: list[str]
+
+
+async def browse(
+    call: Call, base_id: int, folder_id: int = ROOT, *, limit: int = 100, offset: int = 0, counted: bool = False
+) -> Level:
+    """A page of what is in a folder."""
+    base = await _enter(call, base_id, folder_id)
+    where = "base_id = $1 AND {0} = $2 AND removed_at IS NULL"
+    here = f"{where.format('parent_id')} {_NEWEST} LIMIT $3 OFFSET $4"
+    found = await call.db.scan(f"{_FOLDERS} WHERE {here}", base_id, folder_id, limit + 1, offset)
+    nodes = [Node(folders.folder_of(row)) for row in found]
+    within = 0
+    if not nodes or counted:
+        count = await call.db.scan(
+            f"SELECT count(*) AS n FROM folders WHERE {where.format('parent_id')}",  # noqa: S608
+            base_id,
+            folder_id,
+        )
+        within = count[0]["n"]
+    wanted = limit + 1 - len(nodes)
+    if wanted > 0:
+        skip = max(0, offset - within) if not nodes else 0
+        rows = await call.db.scan(
+            f"{SELECT} WHERE d.base_id = $1 AND d.folder_id = $2 AND d.removed_at IS NULL"
+            " ORDER BY d.created_at DESC, d.id DESC LIMIT $3 OFFSET $4",
+            base_id,
+            folder_id,
+            wanted,
+            skip,
+        )
+        nodes += [Node(document_of(row)) for row in rows]
+    total = None
+    if counted:
+        row = await call.db.scan(
+            f"SELECT count(*) AS n FROM documents WHERE {where.format('folder_id')}",  # noqa: S608
+            base_id,
+            folder_id,
+        )
+        total = within + row[0]["n"]
+    page = nodes[:limit]
+    await _mark_parents(call, base_id, page)
+    return Level(base, folder_id, page, len(nodes) > limit, total)
+
+
+async def tree(call: Call, base_id: int, folder_id: int = ROOT) -> Tree:
+    """Everything below a folder, if it is not too much: that is found out before anything is loaded."""
+    base = await _enter(call, base_id, folder_id)
+    if folder_id == ROOT:
+        await _refuse_large(call, base_id)
+        found, documents = await _everything(call, base_id)
+        return _whole(base, found, documents)
+    found, warnings = await _below(call, base_id, folder_id)
+    documents = await _documents_in(call, base_id, [folder_id, *(folder.id for folder in found)], MOST_NODES + 1)
+    if (count := len(found) + len(documents)) > MOST_NODES:
+        raise too_large(count)
+    return Tree(base, folder_id, _hang(found, documents, folder_id), count, warnings)
+
+
+def too_large(count: int) -> ResultTooLarge:
+    """The refusal of a tree with so many nodes."""
+    return ResultTooLarge(f"Recursive result has {count} nodes, which exceeds the limit of {MOST_NODES}")
+
+
+async def _enter(call: Call, base_id: int, folder_id: int) -> Base:
+    base = await bases.get(call.db, call, base_id)
+    if folder_id != ROOT and not await folders.is_there(call.db, base_id, folder_id):
+        raise folders.missing(folder_id, base_id)
+    return base
+
+
+async def _refuse_large(call: Call, base_id: int) -> None:
+    rows = await call.db.scan(
+        "SELECT (SELECT count(*) FROM folders WHERE base_id = $1 AND removed_at IS NULL)"
+        " + (SELECT count(*) FROM documents WHERE base_id = $1 AND removed_at IS NULL) AS n",
+        base_id,
+    )
+    if rows[0]["n"] > MOST_NODES:
+        raise too_large(rows[0]["n"])
+
+
+async def _everything(call: Call, base_id: int) -> tuple[list[Folder], list[Document]]:
+    found = await call.db.scan(
+        f"{_FOLDERS} WHERE base_id = $1 AND removed_at IS NULL LIMIT $2", base_id, MOST_NODES + 1
+    )
+    documents = await call.db.scan(
+        f"{SELECT} WHERE d.base_id = $1 AND d.removed_at IS NULL LIMIT $2", base_id, MOST_NODES + 1
+    )
+    return [folders.folder_of(row) for row in found], [document_of(row) for row in documents]
+
+
+async def _below(call: Call, base_id: int, folder_id: int) -> tuple[list[Folder], list[str]]:
+    """The folders below one, in one query whatever their number and depth; an edge that leads back is left out."""
+    rows = await call.db.scan(
+        "WITH RECURSIVE below (id, depth) AS ("
+        " SELECT id, 1 FROM folders WHERE base_id = $1 AND parent_id = $2 AND removed_at IS NULL"
+        " UNION SELECT f.id, below.depth + 1 FROM folders f JOIN below ON f.parent_id = below.id"
+        " WHERE f.base_id = $1 AND f.removed_at IS NULL AND f.id <> $2 AND below.depth <= $3"
+        ") SELECT f.*, below.depth FROM below JOIN folders f ON f.id = below.id ORDER BY below.depth LIMIT $4",
+        base_id,
+        folder_id,
+        DEEPEST,
+        MOST_NODES + 1,
+    )
+    if len(rows) > MOST_NODES:
+        raise too_large(len(rows))
+    back = await call.db.scan(
+        "WITH RECURSIVE above (id, parent_id, depth) AS ("
+        " SELECT id, parent_id, 1 FROM folders WHERE id = $2"
+        " UNION SELECT f.id, f.parent_id, above.depth + 1 FROM folders f JOIN above ON f.id = above.parent_id"
+        " WHERE above.depth <= $3 AND f.id <> $2"
+        ") SELECT 1 FROM above WHERE parent_id = $2 AND $1 > 0",
+        base_id,
+        folder_id,
+        DEEPEST,
+    )
+    warnings = [f"Cycle detected at folder {folder_id}; edge skipped"] if back else []
+    deep = sorted({row["id"] for row in rows if row["depth"] > DEEPEST})
+    if deep:
+        warnings.append(f"Max folder depth {DEEPEST} exceeded at folders {deep}; subtree skipped")
+    return [folders.folder_of(row) for row in rows if row["depth"] <= DEEPEST], warnings
+
+
+async def _documents_in(call: Call, base_id: int, folder_ids: Sequence[int], limit: int) -> list[Document]:
+    ids = ", ".join(str(id) for id in folder_ids)
+    rows = await call.db.scan(
+        f"{SELECT} WHERE d.base_id = $1 AND d.folder_id IN ({ids}) AND d.removed_at IS NULL LIMIT $2", base_id, limit
+    )
+    return [document_of(row) for row in rows]
+
+
+async def _mark_parents(call: Call, base_id: int, page: Iterable[Node]) -> None:
+    ids = ", ".join(str(node.item.id) for node in page if node.is_folder)
+    if not ids:
+        return
+    rows = await call.db.scan(
+        f"SELECT f.id FROM folders f WHERE f.id IN ({ids}) AND ("  # noqa: S608 - numbers of our own
+        "EXISTS (SELECT 1 FROM folders c WHERE c.base_id = $1 AND c.parent_id = f.id AND c.removed_at IS NULL) OR "
+        "EXISTS (SELECT 1 FROM documents d WHERE d.base_id = $1 AND d.folder_id = f.id AND d.removed_at IS NULL))",
+        base_id,
+    )
+    full = {row["id"] for row in rows}
+    for node in page:
+        node.has_children = node.is_folder and node.item.id in full
+
+
+def _hang(found: list[Folder], documents: list[Document], root_id: int) -> list[Node]:
+    """The nodes below one folder, each in its place."""
+    nodes = {folder.id: Node(folder) for folder in found}
+    top: list[Node] = []
+    for node in nodes.values():
+        parent = nodes.get(node.item.parent_id) if isinstance(node.item, Folder) else None
+        (parent.children if parent else top).append(node)
+    for document in documents:
+        parent = nodes.get(document.folder_id)
+        (parent.children if parent else top).append(Node(document))
+    return _ordered(top)
+
+
+def _whole(base: Base, found: list[Folder], documents: list[Document]) -> Tree:
+    """The tree of a base, with what is not connected to its top attached there, as orphans."""
+    nodes = {folder.id: Node(folder) for folder in found}
+    parents = {folder.id: folder.parent_id for folder in found}
+    warnings: list[str] = []
+    top: list[Node] = []
+    for id, node in sorted(nodes.items()):
+        parent_id = parents[id]
+        if parent_id == ROOT:
+            top.append(node)
+        elif parent_id not in nodes:
+            warnings.append(f"Folder {id} references missing parent {parent_id}")
+            node.is_orphan = True
+            top.append(node)
+    top += _break_cycles(nodes, parents, warnings)
+    loose = {node.item.id for node in top}
+    for id, node in nodes.items():
+        if id not in loose:
+            nodes[parents[id]].children.append(node)
+    for document in documents:
+        node = Node(document)
+        if document.folder_id == ROOT:
+            top.append(node)
+        elif document.folder_id in nodes:
+            nodes[document.folder_id].children.append(node)
+        else:
+            warnings.append(f"Document {document.id} references missing folder {document.folder_id}")
+            node.is_orphan = True
+            top.append(node)
+    count = _cut_deep(top, warnings)
+    return Tree(base, ROOT, _ordered(top), count, warnings)
+
+
+def _break_cycles(nodes: dict[int, Node], parents: dict[int, int], warnings: list[str]) -> list[Node]:
+    """One folder of each cycle, to be attached at the top: from the others it can be reached no more."""
+    seen: dict[int, int] = {}  # folder: the walk that came by
+    found: list[Node] = []
+    for start in sorted(nodes):
+        walk: list[int] = []
+        at = start
+        while at in nodes and at not in seen:
+            seen[at] = start
+            walk.append(at)
+            at = parents[at]
+        if at in nodes and seen.get(at) == start and at in walk:
+            first = min(walk[walk.index(at) :])
+            warnings.append(f"Folder {first} is not reachable from root; attached as orphan")
+            warnings.append(f"Cycle detected at folder {first}; subtree skipped")
+            nodes[first].is_orphan = True
+            found.append(nodes[first])
+    return found
+
+
+def _cut_deep(top: list[Node], warnings: list[str]) -> int:
+    count, level, depth = 0, top, 1
+    while level:
+        count += len(level)
+        for node in level if depth == DEEPEST else ():
+            if any(child.is_folder for child in node.children):
+                warnings += [
+                    f"Max folder depth {DEEPEST} exceeded at folder {child.item.id}; subtree skipped"
+                    for child in node.children
+                    if child.is_folder
+                ]
+                node.children = [child for child in node.children if not child.is_folder]
+        level = [child for node in level for child in node.children]
+        depth += 1
+    return count
+
+
+def _ordered(top: list[Node]) -> list[Node]:
+    waiting = [top]
+    while waiting:
+        siblings = waiting.pop()
+        siblings.sort(key=lambda node: node.rank)
+        for node in siblings:
+            node.has_children = bool(node.children)
+            waiting.append(node.children)
+    return top

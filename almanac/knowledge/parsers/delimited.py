@@ -1,0 +1,47 @@
+"""Tables in text: values between commas, semicolons, tabs or pipes."""
+
+import csv
+from collections import Counter
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+
+from almanac.knowledge.parsers import plain
+from almanac.knowledge.parsers.draft import Draft
+from almanac.knowledge.parsers.parsed import Parsed
+
+LONGEST_FIELD = 10_000_000  # characters
+
+_DELIMITERS = "\t;,|"
+_SAMPLE = 64 * 1024
+_LINES = 100
+
+
+def parse(path: Path, name: str) -> Parsed:
+    text, _ = plain.decode(path.read_bytes())
+    draft = Draft()
+    draft.table(list(rows(text, delimiter_of(text))))
+    return draft.parsed()
+
+
+def rows(text: str, delimiter: str) -> Iterable[list[str]]:
+    """The rows of a table; a quote that is never closed ends where the file does."""
+    csv.field_size_limit(LONGEST_FIELD)
+    return csv.reader(text.split("\n") if '"' not in text else text.splitlines(keepends=True), delimiter=delimiter)
+
+
+def delimiter_of(text: str) -> str:
+    """The sign between the values: the one that cuts most lines into equally many, and into more than one."""
+    head = text[:_SAMPLE]
+    named = head.partition("\n")[0]
+    if named.startswith("sep=") and len(named.strip()) == 5:
+        return named.strip()[-1]
+    return max(_DELIMITERS, key=lambda sign: _agreement(head, sign))
+
+
+def _agreement(head: str, delimiter: str) -> tuple[float, int]:
+    lines = head.split("\n")
+    whole = lines[:-1] if len(lines) > 1 else lines  # the last may be cut
+    widths = Counter(len(row) for row in islice(csv.reader(whole, delimiter=delimiter), _LINES) if row)
+    width, count = widths.most_common(1)[0] if widths else (1, 0)
+    return (count / widths.total() if width > 1 else 0.0, width)

@@ -1,0 +1,181 @@
+"""The nursery's process: holds the parsers ready and forks a child for each file.
+
+python -m almanac.knowledge.parsers.forkserver '{"work": "module:function", "limits": {…}, "parent": 123}'
+
+It has one thread and a small memory, so that forking is quick and safe, and an environment without secrets. Standard
+input is a socket from the worker. Each byte on it brings three descriptors: the file, the output and a leash, which
+is a socket for this file alone. How the child ended is told on the leash; a leash let go of kills the child. The
+process ends with the worker, and its children with it.
+"""
+
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from almanac.knowledge.parsers import child
+from almanac.knowledge.parsers.confinement import Limits, die_with, survey
+
+# When memory runs out, the system should take a parser before the server.
+OOM_SCORE = "500"
+
+
+@dataclass(slots=True)
+class Ward:
+    """A child at work."""
+
+    pid: int
+    leash: socket.socket
+    started: float
+    deadline: float
+    late: bool = False
+
+
+class ForkServer:
+    """Forks children, watches them and tells how they ended."""
+
+    def __init__(self, control: socket.socket, work: child.Work, limits: Limits) -> None:
+        self._control = control
+        self._work = work
+        self._limits = limits
+        self._means = survey()
+        self._wards: dict[int, Ward] = {}
+        self._open = True
+        self._deaths, self._bell = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(control, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._deaths, selectors.EVENT_READ, self._bury)
+
+    def run(self) -> None:
+        """Serve until the worker closes its end."""
+        self._listen_for_deaths()
+        self._control.sendall(json.dumps({"seccomp": self._means.seccomp, "landlock": self._means.landlock}).encode())
+        while self._open:
+            for key, _ in self._selector.select(self._patience()):
+                key.data()
+            self._kill_late()
+        for pid in self._wards:
+            _kill(pid)
+            os.waitpid(pid, 0)
+
+    def _listen_for_deaths(self) -> None:
+        self._deaths.setblocking(False)
+        self._bell.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # an ignored signal would not ring
+        signal.set_wakeup_fd(self._bell.fileno(), warn_on_full_buffer=False)
+
+    def _patience(self) -> float | None:
+        deadlines = [ward.deadline for ward in self._wards.values() if not ward.late]
+        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+
+    def _accept(self) -> None:
+        try:
+            byte, descriptors, _, _ = socket.recv_fds(self._control, 1, 3)
+        except ConnectionResetError:
+            byte, descriptors = b"", []
+        if not byte:
+            self._open = False
+        elif len(descriptors) == 3:
+            source, output, leash = descriptors
+            self._raise(source, output, socket.socket(fileno=leash))
+        else:  # this process may open no more; the worker finds the leash cut
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _raise(self, source: int, output: int, leash: socket.socket) -> None:
+        nursery, now = os.getpid(), time.monotonic()
+        try:
+            pid = os.fork()
+        except OSError:  # the system has no more processes; the worker finds the leash cut
+            leash.close()
+        else:
+            if pid == 0:
+                child.live(source, output, self._work, self._limits, self._means, nursery)
+            self._wards[pid] = ward = Ward(pid, leash, now, now + self._limits.wall_seconds)
+            self._selector.register(leash, selectors.EVENT_READ, lambda: self._let_go(ward))
+        finally:
+            os.close(source)
+            os.close(output)
+
+    def _let_go(self, ward: Ward) -> None:
+        """The worker says nothing on a leash, so this is its end."""
+        if ward.pid in self._wards:
+            _kill(ward.pid)
+            self._drop(ward)
+
+    def _kill_late(self) -> None:
+        now = time.monotonic()
+        for ward in self._wards.values():
+            if not ward.late and now >= ward.deadline:
+                ward.late = True
+                _kill(ward.pid)
+
+    def _bury(self) -> None:
+        with suppress(BlockingIOError):
+            self._deaths.recv(4096)
+        for ward in list(self._wards.values()):
+            pid, status, usage = os.wait4(ward.pid, os.WNOHANG)
+            if pid:
+                del self._wards[pid]
+                self._tell(ward, status, usage)
+
+    def _tell(self, ward: Ward, status: int, usage: Any) -> None:
+        if ward.leash.fileno() < 0:
+            return
+        peak = usage.ru_maxrss * (1024 if sys.platform == "linux" else 1)
+        cpu, seconds = usage.ru_utime + usage.ru_stime, time.monotonic() - ward.started
+        verdict = child.Verdict(status, peak, cpu, seconds, ward.late)
+        with suppress(OSError):  # let go of at this very moment
+            ward.leash.sendall(json.dumps(asdict(verdict)).encode())
+        self._drop(ward)
+
+    def _drop(self, ward: Ward) -> None:
+        self._selector.unregister(ward.leash)
+        ward.leash.close()
+
+
+def _kill(pid: int) -> None:
+    """A child that is not buried yet keeps its number, so that this hits nobody else."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _find(work: str) -> child.Work:
+    module, _, function = work.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def _count_threads() -> int:
+    """Native ones too, where the system tells."""
+    tasks = Path("/proc/self/task")
+    return len(list(tasks.iterdir())) if tasks.exists() else threading.active_count()
+
+
+def main() -> None:
+    told = json.loads(sys.argv[1])
+    die_with(told["parent"])
+    for number in (signal.SIGINT, signal.SIGTERM):  # those are for the worker, which may want to finish
+        signal.signal(number, signal.SIG_IGN)
+    with suppress(OSError):  # other systems, and containers that forbid it
+        Path("/proc/self/oom_score_adj").write_text(OOM_SCORE, "ascii")
+    work = _find(told["work"])
+    if _count_threads() > 1:
+        raise SystemExit("a parser starts threads when it is imported; a forked child would lack them")
+    gc.collect()
+    gc.freeze()  # so that a child's collections leave the pages it shares alone
+    with socket.socket(fileno=os.dup(0)) as control:
+        ForkServer(control, work, Limits(**told["limits"])).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""XML: parts of office documents as trees, and any XML file as a text.
+
+Declarations in a document type are refused before anything else is read. With them go entities, which make a small
+file unfold into a large one or read a file of the machine, and no format here needs one.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from functools import cache, partial
+from pathlib import Path
+from typing import NoReturn, cast
+from xml.etree.ElementTree import Element, ParseError, XMLPullParser
+from xml.parsers import expat
+
+from almanac.knowledge.parsers.draft import Draft, squeeze
+from almanac.knowledge.parsers.parsed import Parsed, Unreadable
+
+DEEPEST = 200  # levels of elements; a document has a few dozen
+CHUNK = 1 << 18
+DTD = "The file contains a document type definition, which is not read; save it without one and add it again."
+BROKEN = "The file is damaged: its XML cannot be read. Save it again where it was made and add that."
+DEEP = "The file nests its parts deeper than any honest document; it is not read."
+
+
+class _Started(Exception):
+    """The root element was reached, after which no document type can come."""
+
+
+def parse(path: Path, name: str) -> Parsed:
+    """Any XML: each child of the root is a record, whose values stand behind the path of names that leads to them."""
+    draft = Draft()
+    with path.open("rb") as file:
+        for element in elements(iter(partial(file.read, CHUNK), b"")):
+            draft.text("\n".join(_lines(element, local(element))))
+    return draft.parsed()
+
+
+def _lines(element: Element, path: str) -> Iterator[str]:
+    yield from (f"{path}@{local_name(key)}: {value}" for key, value in element.attrib.items() if squeeze(value))
+    if len(element) and not squeeze(element.text or "") and not any(squeeze(child.tail or "") for child in element):
+        for child in element:
+            yield from _lines(child, f"{path}/{local(child)}")
+    elif value := squeeze("".join(element.itertext())):
+        yield f"{path}: {value}"
+
+
+def local(element: Element) -> str:
+    """The name of an element without its namespace."""
+    return local_name(element.tag)
+
+
+@cache
+def local_name(tag: str) -> str:
+    return tag.rpartition("}")[2]
+
+
+def attribute(element: Element, name: str) -> str:
+    """An attribute by its name without a namespace; empty if there is none."""
+    return next((value for key, value in element.attrib.items() if local_name(key) == name), "")
+
+
+def descendants(element: Element, name: str) -> Iterator[Element]:
+    """All elements below one that have a name, in order."""
+    return (each for each in element.iter() if local_name(each.tag) == name)
+
+
+def child(element: Element | None, name: str) -> Element | None:
+    """The first child that has a name."""
+    return None if element is None else next((each for each in element if local_name(each.tag) == name), None)
+
+
+def elements(pieces: Iterable[bytes], containers: Collection[str] = ()) -> Iterator[Element]:
+    """The finished children of the containers, or of the root, each forgotten when the next is asked for."""
+    parser: XMLPullParser[Element] = XMLPullParser(("start", "end"))
+    open_ones: list[Element] = []
+    for piece in _guarded(pieces):
+        _feed(parser, piece)
+        for event, element in _events(parser):
+            if event == "start":
+                open_ones.append(element)
+                if len(open_ones) > DEEPEST:
+                    raise Unreadable("corrupt", DEEP)
+                continue
+            open_ones.pop()
+            if open_ones and (local(open_ones[-1]) in containers if containers else len(open_ones) == 1):
+                yield element
+                open_ones[-1].clear()
+    _feed(parser, b"")
+
+
+def tree(content: bytes) -> Element | None:
+    """The root of a small part, or None where there is no part."""
+    if not content:
+        return None
+    parser: XMLPullParser[Element] = XMLPullParser(("start", "end"))
+    depth = 0
+    root: Element | None = None
+    for piece in _guarded([content]):
+        _feed(parser, piece)
+    _feed(parser, b"")
+    for event, element in _events(parser):
+        root = element if root is None else root
+        depth += 1 if event == "start" else -1
+        if depth > DEEPEST:
+            raise Unreadable("corrupt", DEEP)
+    return root
+
+
+def _events(parser: "XMLPullParser[Element]") -> Iterator[tuple[str, Element]]:
+    return cast("Iterator[tuple[str, Element]]", parser.read_events())
+
+
+def _feed(parser: "XMLPullParser[Element]", piece: bytes) -> None:
+    try:
+        if piece:
+            parser.feed(piece)
+        else:
+            parser.close()
+    except ParseError:
+        raise Unreadable("corrupt", BROKEN) from None
+
+
+def _guarded(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same pieces, the beginning of which has been seen to have no document type."""
+    guard = expat.ParserCreate()
+    guard.StartDoctypeDeclHandler = _check_doctype
+    guard.StartElementHandler = _start
+    started = False
+    for piece in pieces:
+        try:
+            if not started:
+                guard.Parse(piece, False)
+        except _Started:
+            started = True
+        except expat.ExpatError:
+            raise Unreadable("corrupt", BROKEN) from None
+        yield piece
+
+
+def _check_doctype(name: str, system: str | None, public: str | None, has_declarations: int) -> None:
+    if has_declarations:  # a bare reference to a type, as in SVG, is harmless: nothing is ever fetched
+        raise Unreadable("corrupt", DTD)
+
+
+def _start(*_: object) -> NoReturn:
+    raise _Started

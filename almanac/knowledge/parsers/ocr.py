@@ -1,0 +1,256 @@
+"""Text in pictures, by text recognition: the `[ocr]` extra, whose models come with it and are never downloaded.
+
+A tall picture is read in bands that overlap: what recognition takes in memory goes with the pixels it sees at once.
+It finds stretches of text anywhere on the picture; what stands in one row becomes a line, and columns of lines are
+read one after the other.
+"""
+
+import importlib.util
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from almanac.knowledge.parsers import layout
+from almanac.knowledge.parsers.layout import SetLine, SetPage
+from almanac.knowledge.parsers.parsed import Parsed, Unreadable
+
+MOST_PIXELS = 100_000_000  # of a picture as the file has it
+MOST_FRAMES = 1_000  # pages of one TIFF
+WIDEST = 2_400  # pixels; a wider picture is made smaller first
+TALLEST = 2_400  # pixels that are read at once
+OVERLAP = 100  # pixels that a band takes from its neighbours, more than the height of a line of usual print
+LEAST_CONFIDENCE = 0.6
+LEAST_COLUMN = 4  # lines
+DETECTED_SIDE = 1_280  # pixels of the longer side in which text is looked for; it is then read from all pixels
+MOST_ENLARGED = 3.0
+THREADS = 1  # one document is one process, and several are read at once
+FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF")
+MODELS = {"Det": "*_det_*.onnx", "Cls": "*_cls_*.onnx", "Rec": "*_rec_*.onnx"}
+
+OPTIONS: dict[str, Any] = {
+    "Global.log_level": "critical",
+    "Global.text_score": LEAST_CONFIDENCE,
+    "Global.max_side_len": max(WIDEST, TALLEST + 2 * OVERLAP),
+    "Det.limit_type": "max",
+    "Det.limit_side_len": DETECTED_SIDE,
+    "Rec.rec_batch_num": 1,  # lines at once: six take twice the memory and, padded to the longest, more time
+    "EngineConfig.onnxruntime.intra_op_num_threads": THREADS,
+    "EngineConfig.onnxruntime.inter_op_num_threads": THREADS,
+}
+
+REMEDY = "Install text recognition with the [ocr] extra (scripts/uv sync --locked --inexact --extra ocr) and retry."
+TOO_LARGE = f"The picture has more than {MOST_PIXELS // 1_000_000} million pixels. Make it smaller and add it again."
+TOO_MANY_FRAMES = f"The picture has more than {MOST_FRAMES:,} pages. Split it and add the parts."
+CORRUPT = "The picture is damaged and cannot be read. Open it in a picture program, save it anew and add that file."
+EMPTY = "No text was found in the picture."
+
+# What Pillow raises on files that are not as they should be.
+BROKEN_PICTURE = (OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, struct.error, zlib.error)
+
+
+def is_installed() -> bool:
+    """Whether the extra is there."""
+    return all(importlib.util.find_spec(name) is not None for name in ("rapidocr", "onnxruntime"))
+
+
+def warm() -> None:
+    """Import what recognition needs, for all processes forked afterwards. Models have threads, which no fork keeps."""
+    if is_installed():
+        _load_extra()
+
+
+def parse(path: Path, name: str) -> Parsed:
+    """A picture: its text line by line, a point for a pixel."""
+    if not is_installed():
+        raise Unreadable("ocr_missing", f"The file is a picture. {REMEDY}")
+    pages = [picture.read(number) for number, picture in enumerate(_decode(path), 1)]
+    if not any(page.lines for page in pages):
+        raise Unreadable("empty", EMPTY)
+    whole = layout.arrange(pages)
+    return Parsed(whole.text, whole.blocks, whole.pages, whole.lines)
+
+
+def recognise(pixels: bytes | bytearray, width: int, height: int) -> list[SetLine]:
+    """The lines of a picture in reading order. Of each pixel blue, green and red are given, row by row."""
+    engine = _load_engine()
+    array = _load_extra().numpy.frombuffer(pixels, "uint8").reshape(height, width, 3)
+    found: list[SetLine] = []
+    for start in range(0, height, TALLEST):
+        top, bottom = max(0, start - OVERLAP), min(height, start + TALLEST + OVERLAP)
+        for line in _read_band(engine, array[top:bottom], top):
+            if start <= (line.y0 + line.y1) / 2 < start + TALLEST:  # else it is of the next band, or was of the last
+                found.append(line)
+    return [_join_row(row) for row in _order(found)]
+
+
+def _read_band(engine: Any, band: Any, top: int) -> Iterator[SetLine]:
+    """Stretches of text with their boxes on the whole picture."""
+    result = engine(band)
+    if result.boxes is None:
+        return
+    for corners, text in zip(result.boxes.tolist(), result.txts, strict=True):
+        words = " ".join(text.split())
+        if words:
+            xs, ys = [x for x, _ in corners], [y + top for _, y in corners]
+            yield SetLine(words, min(xs), min(ys), max(xs), max(ys))
+
+
+# Reading order
+
+
+def _order(lines: Sequence[SetLine]) -> list[list[SetLine]]:
+    """Rows from top to bottom, of one column after the other where the text is set in columns."""
+    gutter = _find_gutter(lines)
+    if gutter is None:
+        return _find_rows(lines)
+    rows: list[list[SetLine]] = []
+    for crosses, group in groupby(sorted(lines, key=_find_middle), lambda line: line.x0 < gutter < line.x1):
+        members = list(group)
+        if crosses:
+            rows += _find_rows(members)
+        else:
+            rows += _order([line for line in members if line.x1 <= gutter])
+            rows += _order([line for line in members if line.x0 >= gutter])
+    return rows
+
+
+def _find_gutter(lines: Sequence[SetLine]) -> float | None:
+    """Where two columns part: hardly a line crosses there, and those on both sides fill their columns."""
+    if len(lines) < 2 * LEAST_COLUMN:
+        return None
+    start, end = min(line.x0 for line in lines), max(line.x1 for line in lines)
+    places = [start + (end - start) * step / 40 for step in range(8, 33)]
+    gutter = min(places, key=lambda x: (_count_crossing(lines, x), abs(x - (start + end) / 2)))
+    sides = [line for line in lines if line.x1 <= gutter], [line for line in lines if line.x0 >= gutter]
+    crossing = len(lines) - len(sides[0]) - len(sides[1])
+    return gutter if 5 * crossing <= len(lines) and all(map(_is_column, sides)) else None
+
+
+def _count_crossing(lines: Sequence[SetLine], x: float) -> int:
+    return sum(line.x0 < x < line.x1 for line in lines)
+
+
+def _is_column(lines: Sequence[SetLine]) -> bool:
+    """Whether lines are those of running text, not the cells of a table."""
+    if len(lines) < LEAST_COLUMN:
+        return False
+    width = max(line.x1 for line in lines) - min(line.x0 for line in lines)
+    return median(line.x1 - line.x0 for line in lines) >= 0.7 * width
+
+
+def _find_rows(lines: Sequence[SetLine]) -> list[list[SetLine]]:
+    """What stands side by side, from left to right."""
+    rows: list[list[SetLine]] = []
+    for line in sorted(lines, key=_find_middle):
+        last = rows[-1][-1] if rows else None
+        if last and _find_middle(line) < last.y1 and line.y0 < _find_middle(last):
+            rows[-1].append(line)
+        else:
+            rows.append([line])
+    return [sorted(row, key=lambda line: line.x0) for row in rows]
+
+
+def _find_middle(line: SetLine) -> float:
+    return (line.y0 + line.y1) / 2
+
+
+def _join_row(row: Sequence[SetLine]) -> SetLine:
+    x0, y0 = min(line.x0 for line in row), min(line.y0 for line in row)
+    x1, y1 = max(line.x1 for line in row), max(line.y1 for line in row)
+    return SetLine(" ".join(line.text for line in row), x0, y0, x1, y1, baseline=(y0 + y1) / 2)
+
+
+# Pictures
+
+
+class _Picture(NamedTuple):
+    """A decoded picture: of each pixel blue, green and red, row by row, at a scale of the file's own size."""
+
+    pixels: bytes
+    width: int
+    height: int
+    scale: float
+
+    def read(self, number: int) -> SetPage:
+        lines = [line.resize(1 / self.scale) for line in recognise(self.pixels, self.width, self.height)]
+        return SetPage(number, round(self.width / self.scale), round(self.height / self.scale), lines)
+
+
+def _decode(path: Path) -> Iterator[_Picture]:
+    """The pages of a picture file, one by one; of an animation only the first is one."""
+    extra = _load_extra()
+    try:
+        with extra.pillow.open(path, formats=FORMATS) as image:
+            for index in range(MOST_FRAMES + 1 if image.format == "TIFF" else 1):
+                try:
+                    image.seek(index)
+                except EOFError:
+                    return
+                if index == MOST_FRAMES:
+                    raise Unreadable("too_large", TOO_MANY_FRAMES)
+                yield _decode_frame(image, extra)
+    except BROKEN_PICTURE as error:
+        raise Unreadable("corrupt", CORRUPT) from error
+
+
+def _decode_frame(image: Any, extra: "_Extra") -> _Picture:
+    """A page as it is displayed, on white, in a size fit for recognition. Its size is looked at before its pixels."""
+    if image.width * image.height > MOST_PIXELS:
+        raise Unreadable("too_large", TOO_LARGE)
+    scale = min(WIDEST / image.width, max(1.0, min(MOST_ENLARGED, DETECTED_SIDE / max(image.size))))
+    if image.mode == "I;16":
+        image = image.point(_drop_lower_byte, "L")
+    if image.has_transparency_data:
+        image = extra.pillow.alpha_composite(extra.pillow.new("RGBA", image.size, "white"), image.convert("RGBA"))
+    image = image if image.mode == "RGB" else image.convert("RGB")
+    if scale != 1:
+        image = image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))))
+    image = extra.pillow_ops.exif_transpose(image)
+    red, green, blue = image.split()
+    return _Picture(extra.pillow.merge("RGB", (blue, green, red)).tobytes(), image.width, image.height, scale)
+
+
+def _drop_lower_byte(value: Any) -> Any:
+    return value / 256
+
+
+# The extra
+
+
+@dataclass(frozen=True, slots=True)
+class _Extra:
+    """What the extra brings, none of it with types."""
+
+    pillow: Any
+    pillow_ops: Any
+    numpy: Any
+    rapidocr: Any
+
+
+@cache
+def _load_extra() -> _Extra:
+    import cv2  # noqa: PLC0415 - an extra
+    import numpy  # noqa: PLC0415
+    import rapidocr  # noqa: PLC0415
+    from PIL import Image, ImageOps  # noqa: PLC0415
+
+    Image.MAX_IMAGE_PIXELS = None  # the limit here is ours, and is no warning
+    cv2.setNumThreads(THREADS)
+    return _Extra(Image, ImageOps, numpy, rapidocr)
+
+
+@cache
+def _load_engine() -> Any:
+    """Recognition with the models that were installed. Left to itself it would download others, and write a log."""
+    rapidocr = _load_extra().rapidocr
+    models = Path(rapidocr.__file__).parent / "models"
+    paths = {f"{part}.model_path": min(models.glob(pattern), default=None) for part, pattern in MODELS.items()}
+    if None in paths.values():
+        raise Unreadable("ocr_missing", f"The models of text recognition are missing. {REMEDY}")
+    return rapidocr.RapidOCR(params=OPTIONS | {name: str(found) for name, found in paths.items()})

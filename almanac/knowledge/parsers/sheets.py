@@ -1,0 +1,207 @@
+"""Spreadsheets: each sheet is a page, and each island of filled cells on it a table.
+
+The library keeps a sheet as a full rectangle, so two cells in opposite corners would cost 550 GB. How large the
+rectangle will be is found out first, from the cells that are there and not from what the sheet claims.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import date, datetime, time, timedelta
+from pathlib import Path
+
+from python_calamine import CalamineError, CalamineSheet, CalamineWorkbook, PasswordError, SheetTypeEnum
+
+from almanac.knowledge.parsers import containers, ooxml, opendocument
+from almanac.knowledge.parsers.draft import Draft
+from almanac.knowledge.parsers.parsed import Parsed, Unreadable
+
+MOST_CELLS = 16_000_000  # of a sheet, empty ones counted; 32 bytes each
+MOST_SHEETS = 1_000
+SCATTERED = "The cells of a sheet are scattered over too many rows and columns; save its tables as smaller files."
+
+Value = int | float | str | bool | time | date | datetime | timedelta
+Merge = tuple[tuple[int, int], tuple[int, int]]
+
+_CELL = re.compile(rb"<(?:\w+:)?c\s[^>]*?\br=[\"']([A-Z]{1,3})(\d{1,7})[\"'][^>]*(?<!/)>(?!</)")
+_ROW = re.compile(rb"<table:(?:(table-row)\b([^>]*)|(?:table-cell)\b([^>]*)(?<!/)>)")
+_ROWS = re.compile(rb"number-rows-repeated=[\"'](\d{1,9})")
+_COLUMNS = re.compile(rb"number-columns-repeated=[\"'](\d{1,9})")
+_UNNAMED = re.compile(r"(?:sheet|tabelle|feuil|hoja|planilha|foglio|лист|工作表)\s*\d*", re.IGNORECASE)
+_OVERLAP = 4096  # of two pieces searched one after the other: longer than any tag of interest
+
+
+def parse(path: Path, name: str) -> Parsed:
+    title, metadata, warnings = _surroundings(path)
+    draft = Draft()
+    try:
+        with CalamineWorkbook.from_path(path) as workbook:  # pyright: ignore[reportUnknownMemberType] - its stubs
+            sheets = [each.name for each in workbook.sheets_metadata if each.typ == SheetTypeEnum.WorkSheet]
+            for each in sheets[:MOST_SHEETS]:
+                draft.page(each)
+                if len(sheets) > 1 or not _UNNAMED.fullmatch(each):
+                    draft.heading(each, 1)
+                _write(workbook.get_sheet_by_name(each), draft)
+    except PasswordError:
+        raise Unreadable("encrypted", containers.ENCRYPTED) from None
+    except CalamineError:
+        raise Unreadable("corrupt", containers.BROKEN) from None
+    if not any(block.kind != "heading" for block in draft.blocks):
+        raise Unreadable("empty", "No cell of the file has anything in it.")
+    return replace(draft.parsed(title, metadata, warnings), title=title)  # the name of a sheet is no title
+
+
+def _surroundings(path: Path) -> tuple[str, dict[str, str], list[str]]:
+    """What the package around the sheets says, once it is known to be no bomb."""
+    with path.open("rb") as file:
+        if file.read(2) != b"PK":
+            return "", {}, []
+    with containers.open_archive(path) as archive:
+        opendocument.refuse_protected(archive)
+        for part in archive.names():
+            if part.startswith("xl/worksheets/") and part.endswith(".xml"):
+                _check(_box(archive.stream(part)))
+            elif part == "content.xml":
+                _check(_repeats(archive.stream(part)))
+        properties = opendocument.properties if archive.has("meta.xml") else ooxml.properties
+        return *properties(archive), ooxml.warnings(archive)
+
+
+def _check(cells: int) -> None:
+    if cells > MOST_CELLS:
+        raise Unreadable("too_large", SCATTERED)
+
+
+def _box(pieces: Iterable[bytes]) -> int:
+    """How many cells the rectangle around the filled ones has."""
+    columns, top, bottom = set[bytes](), 1 << 30, 0
+    for found in _search(_CELL, pieces):
+        columns.add(found[1])
+        bottom = max(bottom, int(found[2]))
+        top = min(top, int(found[2]))
+    numbers = [_column(letters) for letters in columns]
+    return (max(numbers) - min(numbers) + 1) * (bottom - top + 1) if numbers else 0
+
+
+def _column(letters: bytes) -> int:
+    number = 0
+    for letter in letters:
+        number = number * 26 + letter - 64
+    return number
+
+
+def _repeats(pieces: Iterable[bytes]) -> int:
+    """How many filled cells an OpenDocument sheet has once those that stand for many are written out."""
+    total, times = 0, 1
+    for found in _search(_ROW, pieces):
+        if found[1]:
+            times = _number(_ROWS.search(found[2]))
+        else:
+            total += times * _number(_COLUMNS.search(found[3]))
+    return total
+
+
+def _number(found: re.Match[bytes] | None) -> int:
+    return int(found[1]) if found else 1
+
+
+def _search(pattern: re.Pattern[bytes], pieces: Iterable[bytes]) -> Iterator[re.Match[bytes]]:
+    """All matches in a stream."""
+    rest = b""
+    for piece in pieces:
+        text = rest + piece
+        done = 0
+        for found in pattern.finditer(text):
+            done = found.end()
+            yield found
+        rest = text[max(done, len(text) - _OVERLAP) :]
+
+
+def _write(sheet: CalamineSheet, draft: Draft) -> None:
+    top, left = sheet.start or (0, 0)
+    merges = [((a[0] - top, a[1] - left), (b[0] - top, b[1] - left)) for a, b in sheet.merged_cell_ranges or []]
+    first = 0
+    rows: list[list[str]] = []
+    for number, row in enumerate(sheet.iter_rows()):
+        shown = [show(value) for value in row]
+        if any(shown):
+            first = first if rows else number
+            rows.append(shown)
+        elif rows:
+            _write_island(rows, first, merges, draft)
+            rows = []
+    _write_island(rows, first, merges, draft)
+
+
+def _write_island(rows: list[list[str]], top: int, merges: list[Merge], draft: Draft) -> None:
+    """Rows without a blank one between them, which may hold tables side by side."""
+    if not rows:
+        return
+    bottom = top + len(rows) - 1
+    near = [((a - top, b), (c - top, d)) for (a, b), (c, d) in merges if a >= top and c <= bottom]
+    for left, right in _stretches(rows):
+        inside = [((a, b - left), (c, d - left)) for (a, b), (c, d) in near if left <= b and d < right]
+        _write_table([row[left:right] for row in rows], inside, draft)
+
+
+def _stretches(rows: list[list[str]]) -> Iterator[tuple[int, int]]:
+    """Columns that have something in them, as runs from and up to."""
+    filled = [any(column) for column in zip(*rows, strict=True)]
+    start = None
+    for column, is_filled in enumerate([*filled, False]):
+        if is_filled and start is None:
+            start = column
+        elif not is_filled and start is not None:
+            yield start, column
+            start = None
+
+
+def _write_table(rows: list[list[str]], merges: list[Merge], draft: Draft) -> None:
+    skipped = 0
+    while len(rows) > 2 and len(rows[0]) > 2 and sum(map(bool, rows[0])) == 1 and not _spans_down(merges, skipped):
+        draft.text(next(filter(None, rows.pop(0))))  # a title above the table
+        skipped += 1
+    here = [((a - skipped, b), (c - skipped, d)) for (a, b), (c, d) in merges if a >= skipped]
+    for (a, b), (c, _) in here:
+        for row in rows[a + 1 : c + 1]:
+            row[b] = rows[a][b]
+    draft.table(_with_one_header(rows, here))
+
+
+def _spans_down(merges: list[Merge], row: int) -> bool:
+    return any(a == row and c > a for (a, _), (c, _) in merges)
+
+
+def _with_one_header(rows: list[list[str]], merges: list[Merge]) -> list[list[str]]:
+    """A header of several rows as one: `2026` above `Q1` and `Q2` becomes `2026 Q1` and `2026 Q2`."""
+    wide = [(b, d) for (a, b), (c, d) in merges if a == c == 0 and d > b]
+    depth = 1 + max([c for (a, _), (c, _) in merges if a == 0], default=1 if wide else 0)
+    if not wide or depth >= len(rows) or depth > 4:
+        return rows
+    for (a, b), (c, d) in merges:
+        if a == c < depth:
+            rows[a][b : d + 1] = [rows[a][b]] * (d + 1 - b)
+    columns: list[tuple[str, ...]] = list(zip(*rows[:depth], strict=True))
+    header = [" ".join(dict.fromkeys(cell for cell in column if cell)) for column in columns]
+    return [header, *rows[depth:]]
+
+
+def show(value: Value) -> str:
+    """A value as people write it."""
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:.15g}"
+    if isinstance(value, datetime):
+        return _moment(value)
+    if isinstance(value, time):
+        return value.isoformat("seconds" if value.second else "minutes")
+    return str(value)
+
+
+def _moment(value: datetime) -> str:
+    if value.time() == time():
+        return value.date().isoformat()
+    return value.replace(microsecond=0).isoformat(" ", "seconds" if value.second else "minutes")

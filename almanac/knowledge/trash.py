@@ -1,0 +1,83 @@
+"""The trash: what was removed can be restored for a while, and is then purged for good."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from almanac.core.call import Call
+from almanac.core.database import Database, Transaction
+from almanac.knowledge import bases, files, readings
+from almanac.knowledge.files import Files
+from almanac.search import passages
+
+AT_ONCE = 200  # documents purged in a transaction: others wait for the writer meanwhile
+
+_DOOMED = """
+SELECT d.id FROM documents d LEFT JOIN bases b ON b.id = d.base_id
+WHERE d.removed_at < $1 OR b.removed_at < $1 ORDER BY d.id LIMIT $2
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A folder or document in the trash."""
+
+    kind: str
+    id: int
+    name: str
+    removed_at: int
+
+
+async def find(call: Call, base_id: int, *, limit: int = 100, offset: int = 0) -> list[Removed]:
+    """What was removed from a base, the latest first; what went with a folder is in it."""
+    await bases.get(call.db, call, base_id, "write")
+    rows = await call.db.scan(
+        "SELECT 'folder' AS kind, id, name, removed_at FROM folders WHERE base_id = $1 AND removed_at IS NOT NULL"
+        " AND removed_with = id UNION ALL SELECT 'document', id, name, removed_at FROM documents WHERE base_id = $1"
+        " AND removed_at IS NOT NULL AND removed_with IS NULL ORDER BY removed_at DESC, id DESC LIMIT $2 OFFSET $3",
+        base_id,
+        limit,
+        offset,
+    )
+    return [Removed(row["kind"], row["id"], row["name"], row["removed_at"]) for row in rows]
+
+
+async def purge(db: Database, before: int) -> int:
+    """Remove for good what was put into the trash before a moment; how many documents."""
+    purged = 0
+    while rows := await db.scan(_DOOMED, before, AT_ONCE):
+        ids = [row["id"] for row in rows]
+        await db.write(lambda tx, ids=ids: _purge_documents(tx, ids))
+        purged += len(ids)
+    await db.write(lambda tx: _purge_places(tx, before))
+    return purged
+
+
+async def remove_unused(db: Database, store: Files) -> int:
+    """Remove the files that no document refers to; how many."""
+    removed = 0
+    while ids := await files.unused(db):
+        names = await db.write(lambda tx, ids=ids: files.forget(tx, ids))
+        for name in names:
+            store.remove(name)
+        removed += len(names)
+        if not names:
+            break  # all of them have been adopted again
+    return removed
+
+
+async def _purge_documents(tx: Transaction, ids: Sequence[int]) -> None:
+    await readings.remove(tx, ids)
+    await passages.remove(tx, "document", [str(id) for id in ids])
+    await tx.execute_many("DELETE FROM documents WHERE id = $1", [(id,) for id in ids])
+
+
+async def _purge_places(tx: Transaction, before: int) -> None:
+    await tx.execute(
+        "DELETE FROM folders WHERE removed_at < $1 OR base_id IN (SELECT id FROM bases WHERE removed_at < $1)", before
+    )
+    await tx.execute(
+        "DELETE FROM grants WHERE thing_kind = 'base'"
+        " AND thing_id IN (SELECT CAST(id AS TEXT) FROM bases WHERE removed_at < $1)",
+        before,
+    )
+    await tx.execute("DELETE FROM bases WHERE removed_at < $1", before)
