@@ -29,6 +29,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from almanac import __version__
+from almanac.audit.ledger import Ledger
 from almanac.audit.trail import Entry, Trail
 from almanac.core import clock
 from almanac.core.call import REQUEST_ID
@@ -46,7 +47,10 @@ from almanac.surfaces.almanac import tools as almanac_surface
 from almanac.surfaces.door import Door
 from almanac.surfaces.surface import Desk, Surface
 from almanac.surfaces.tool import House
+from almanac.web import openapi
+from almanac.web.endpoints import ENDPOINTS
 from almanac.web.plumbing import Plumbing
+from almanac.web.rest import Rest
 
 SURFACES: tuple[Surface, ...] = (almanac_surface.SURFACE,)
 
@@ -79,6 +83,7 @@ def check_plan(settings: Settings) -> None:
     """Refuse settings that cannot work together, before anything is opened."""
     check_exposure(settings)
     check_telemetry(settings)
+    open_fetcher(settings)
     if settings.workers > 1 and settings.on_sqlite:
         raise BadSetting(
             "--workers needs PostgreSQL: SQLite has one writing process.",
@@ -154,6 +159,15 @@ async def open_store(settings: Settings) -> AsyncGenerator[Database]:
         await db.close()
 
 
+def open_fetcher(settings: Settings) -> Fetcher:
+    """What fetches from the web. A fetch ends before the call that waits for it does, and can say why."""
+    seconds = max(1.0, settings.request_deadline_seconds - 5)
+    try:
+        return Fetcher(Rules(allow=settings.fetch_allow, max_bytes=settings.max_file_bytes, total_seconds=seconds))
+    except ValueError as error:
+        raise BadSetting(f"fetch_allow: {error}.") from None
+
+
 @dataclass(frozen=True, slots=True)
 class Opened:
     """Everything a running process has open."""
@@ -169,8 +183,7 @@ async def open_house(settings: Settings, surfaces: Sequence[Surface] = SURFACES)
     """The database, the limits, the audit trail being written, and a desk for each surface."""
     key = signing_key(settings)
     files = Files(settings.home, settings.max_file_bytes)
-    rules = Rules(allow=settings.fetch_allow, max_bytes=settings.max_file_bytes)
-    async with open_store(settings) as db, Fetcher(rules) as fetcher:
+    async with open_store(settings) as db, open_fetcher(settings) as fetcher:
         trail = Trail(db, also=(_note_tokens, _count_calls))
         house = House(
             settings=settings,
@@ -244,7 +257,22 @@ def create_app(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> Ap
 
 def routes(opened: Opened) -> list[Route]:
     """Every route beside the surfaces' doors."""
-    return Plumbing(opened.settings, opened.db, opened.house.rates, dict(opened.house.surfaces)).routes()
+    house, db = opened.house, opened.db
+    rest = Rest(
+        endpoints=ENDPOINTS,
+        settings=opened.settings,
+        db=db,
+        keyring=tokens.Keyring(db, house.remembered),
+        rates=house.rates,
+        call_rule=house.call_rule,
+        ledger=Ledger(house.trail, house.key),
+        neighbourhood=Neighbourhood(opened.settings),
+        files=house.files,
+        fetcher=house.fetcher,
+        key=house.key,
+    )
+    plumbing = Plumbing(opened.settings, db, house.rates, dict(house.surfaces))
+    return [*plumbing.routes(), openapi.route(ENDPOINTS), *rest.routes()]
 
 
 def from_environment() -> Application:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from almanac import __version__
-from almanac.cli import people, running, watching
+from almanac.cli import ingesting, knowledge, people, reading, running, watching
 from almanac.cli.terminal import complain, say
 from almanac.core.errors import AlmanacError
 
@@ -20,6 +20,8 @@ app = typer.Typer(
 
 for command in (running.serve, running.worker, running.stdio, running.migrate):
     app.command()(command)
+for command in (ingesting.ingest, reading.docs, reading.read, ingesting.retry):
+    app.command()(command)
 for command in (watching.doctor, watching.audit, watching.contracts):
     app.command()(command)
 app.add_typer(people.orgs_app, name="org")
@@ -27,6 +29,8 @@ app.add_typer(people.users_app, name="user")
 app.add_typer(people.agents_app, name="agent")
 app.add_typer(people.groups_app, name="group")
 app.add_typer(people.tokens_app, name="token")
+app.add_typer(knowledge.kb_app, name="kb")
+app.add_typer(knowledge.doc_app, name="doc")
 app.add_typer(watching.jobs_app, name="jobs")
 
 

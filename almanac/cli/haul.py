@@ -20,6 +20,7 @@ from almanac.knowledge.documents import Added, Document, Draft
 from almanac.knowledge.files import HEAD, Files, Incoming
 from almanac.knowledge.parsers.parsed import Unreadable
 
+OUTCOMES = ("added", "replaced", "unchanged", "retried")
 AT_ONCE = 32  # files brought in at a time
 LOOKED_AT = 500  # documents asked after at a time, the oldest first: however long the haul, a look costs the same
 _PIECE = 1 << 20  # bytes of a large file read at a time
@@ -32,7 +33,7 @@ class Piece:
     """One file, and what has become of it."""
 
     label: str
-    outcome: str = ""  # added, replaced, unchanged or retried; empty until it has come in
+    outcome: str = ""  # one of OUTCOMES; empty until it has come in
     status: str = "waiting"  # then that of its document, or failed without ever becoming one
     document_id: int | None = None
     pages: int = 0
@@ -74,10 +75,6 @@ class Haul:
         """Whether everything that came in has been read or has failed."""
         return not self._pending
 
-    def count(self, outcome: str) -> int:
-        """How many files had this outcome."""
-        return sum(piece.outcome == outcome for piece in self.pieces)
-
     async def bring(self, found: Sequence[Found], files: Files, most: int, stop: asyncio.Event) -> None:
         """Store the files and add them as documents, until told to stop."""
         self.pieces += [Piece(each.label) for each in found]
@@ -94,7 +91,7 @@ class Haul:
     def expect(self, again: Iterable[tuple[Document, str]]) -> None:
         """Follow documents that are read again; each with the name to show."""
         for document, label in again:
-            piece = Piece(label, "retried", document_id=document.id)
+            piece = Piece(label, "retried", "queued", document.id)
             self.pieces.append(piece)
             self._pending[document.id] = piece
 
@@ -104,7 +101,7 @@ class Haul:
         ended = await inventory.ended(self.call.db, ids) if ids else {}
         for document in await inventory.details(self.call.db, list(ended)) if ended else ():
             piece = self._pending[document.id]
-            piece.status, piece.pages = ended[document.id], max(document.page_count or 0, 1)
+            piece.status, piece.pages = ended[document.id], _pages(document)
             if piece.status == "lost":
                 piece.fail(_LOST.code, _LOST.message)
             elif document.failure and piece.status == "failed":
@@ -127,7 +124,7 @@ class Haul:
             piece.fail("unreadable", f"The file cannot be read: {error.strerror}.")
         else:
             piece.outcome, piece.document_id = added.outcome, added.document.id
-            piece.status = added.document.index_status
+            piece.status, piece.pages = added.document.index_status, _pages(added.document)
             if not piece.has_ended:
                 self._pending[added.document.id] = piece
         if piece.has_ended:
@@ -148,23 +145,28 @@ class Haul:
                 raise Unreadable("too_large", f"The file is larger than {most} bytes, the most that is taken.")
             folder_id = await self._folder(each.folder)
             there = await inventory.named(self.call.db, self.base_id, folder_id, each.name)
-            if there and there.index_status != "failed" and await _is_same(descriptor, size, there):
+            is_same = there is not None and await _is_same(descriptor, size, there)
+            if there is not None and is_same and there.index_status != "failed":
                 return Added(there, "unchanged")
             draft = Draft(each.name, folder_id, if_exists="replace")
             async with files.receive(self.call.db) as incoming:
                 await _pour(descriptor, size, incoming)
                 stored = await incoming.finish()
-                return await self.call.db.write(
-                    lambda tx: documents.add(self.call, tx, self.base_id, draft, stored)
-                )
+                added = await self.call.db.write(lambda tx: documents.add(self.call, tx, self.base_id, draft, stored))
+            return Added(added.document, "retried") if is_same else added
 
     async def _folder(self, path: str) -> int:
-        if path not in self._folders:
-            async with self._turn:  # two at once would both create it
+        async with self._turn:  # two at once would both create it
+            if path not in self._folders:
                 self._folders[path] = await self.call.db.write(
                     lambda tx: folders.ensure(self.call, tx, self.base_id, path)
                 )
         return self._folders[path]
+
+
+def _pages(document: Document) -> int:
+    """A document that knows no pages counts as one."""
+    return 0 if document.page_count is None else max(document.page_count, 1)
 
 
 async def _is_same(descriptor: int, size: int, there: Document) -> bool:

@@ -1,5 +1,6 @@
 """Knowledge bases: what a user, a group or the whole organisation knows, shared by roles."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,12 +22,17 @@ SCOPES = ("all", *LEVELS)
 LONGEST_NAME = 100
 LONGEST_DESCRIPTION = 500
 
+# Characters that could not be stored, or would not be seen.
+UNFIT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+
 _SELECT = """
 SELECT b.*, p.name AS owner_name, g.name AS group_name, g.display_name AS group_display
 FROM bases b JOIN principals p ON p.id = b.owner_id LEFT JOIN groups g ON g.id = b.group_id
 """
-_SHARED = """EXISTS (SELECT 1 FROM grants r LEFT JOIN members m ON m.group_id = r.group_id AND m.principal_id = $2
-    WHERE r.thing_kind = 'base' AND r.thing_id = CAST(b.id AS TEXT) AND (r.principal_id = $2 OR m.principal_id = $2))"""
+_SHARED = """b.id IN (SELECT CAST(r.thing_id AS BIGINT) FROM grants r
+    WHERE r.thing_kind = 'base' AND r.principal_id = $2
+    UNION ALL SELECT CAST(r.thing_id AS BIGINT) FROM grants r JOIN members m ON m.group_id = r.group_id
+    WHERE r.thing_kind = 'base' AND m.principal_id = $2)"""
 # What each scope shows; $1 is the organisation, $2 the caller, $3 whether they see what belongs to any group.
 _VISIBLE = {
     "personal": f"((b.level = 'personal' AND b.owner_id = $2) OR {_SHARED})",
@@ -139,10 +145,15 @@ async def find(
     """The bases the caller may see, newest first, with the number of documents in each of this page."""
     if scope not in SCOPES:
         raise BadRequest(f"There is no scope {scope!r}.", remedy=f"The scopes are: {', '.join(SCOPES)}.")
+    if UNFIT.search(f"{group}{query}"):
+        raise BadRequest("What is looked for has characters that no name has.", remedy="Leave control characters out.")
     actor = call.actor
     sees_all = int(actor.is_admin or actor.is_operator)
     conditions = ["b.org_id = $1", "$2 >= 0", "$3 >= 0", f"b.removed_at IS {'NOT ' if removed else ''}NULL"]
-    conditions += [] if actor.is_operator else [_VISIBLE[scope]]
+    if not actor.is_operator:
+        conditions.append(_VISIBLE[scope])
+    elif scope != "all":
+        conditions.append(f"b.level = '{scope}'")
     args: list[Any] = [actor.org_id, actor.id, sees_all]
     if group is not None:
         args.append(group)
@@ -276,14 +287,14 @@ async def _check_level(call: Call, tx: Transaction, level: str, group: str | Non
 
 def _check_name(name: str) -> str:
     name = " ".join(name.split())
-    if not 1 <= len(name) <= LONGEST_NAME:
-        raise BadRequest(f"The name of a knowledge base has 1 to {LONGEST_NAME} characters.")
+    if not 1 <= len(name) <= LONGEST_NAME or UNFIT.search(name):
+        raise BadRequest(f"The name of a knowledge base has 1 to {LONGEST_NAME} characters, none of them invisible.")
     return name
 
 
 def _check_description(text: str) -> str:
-    if len(text) > LONGEST_DESCRIPTION:
-        raise BadRequest(f"A description has at most {LONGEST_DESCRIPTION} characters.")
+    if len(text) > LONGEST_DESCRIPTION or UNFIT.search(text):
+        raise BadRequest(f"A description has at most {LONGEST_DESCRIPTION} characters, none of them invisible.")
     return text.strip()
 
 

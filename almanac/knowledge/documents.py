@@ -106,47 +106,21 @@ class Added:
 async def add(call: Call, tx: Transaction, base_id: int, draft: Draft, stored: Stored) -> Added:
     """Add a stored file as a document, to be read as soon as a worker can."""
     await bases.get(tx, call, base_id, "write")
-    name, tags, metadata = folders.check_name(draft.name), _check_tags(draft.tags), _check_metadata(draft.metadata)
     if draft.if_exists not in IF_EXISTS:
         raise BadRequest(f"'if_exists' is one of: {', '.join(IF_EXISTS)}.")
     await folders.enter(tx, base_id, draft.folder_id)
-    blob_id = await files.adopt(tx, stored)
-    while True:
-        if draft.if_exists == "keep_both":
-            name = await folders.free_name(tx, "documents", base_id, draft.folder_id, name)
-        kind = kinds.sniff(stored.head, name)
-        now = clock.now()
-        row = await tx.fetch_one(
-            "INSERT INTO documents (base_id, folder_id, name, source_type, source_url, extension, mime_type, size,"
-            " blob_id, tags, metadata, is_enabled, creator_id, created_at, updated_at, generation, index_status)"
-            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 1, $12, $13, $13, 1, 'queued')"
-            " ON CONFLICT (base_id, folder_id, name) WHERE removed_at IS NULL DO NOTHING RETURNING id",
-            base_id,
-            draft.folder_id,
-            name,
-            draft.source_type or kind.source_type,
-            draft.source_url,
-            kind.extension,
-            kind.mime_type,
-            stored.size,
-            blob_id,
-            tags,
-            metadata,
-            call.actor.id,
-            now,
-        )
-        if row is not None:
-            break
-        there = await _named(tx, base_id, draft.folder_id, name)
-        if draft.if_exists == "replace" and there:
+    while (document_id := await _insert(call, tx, base_id, draft, stored)) is None:
+        # Nobody there: it was removed since. And whoever keeps both tries the next number.
+        there = await _named(tx, base_id, draft.folder_id, folders.check_name(draft.name))
+        if there and draft.if_exists == "replace":
             return await replace(call, tx, there, stored)
-        if draft.if_exists == "error" and there:
+        if there and draft.if_exists == "error":
             raise Conflict(
-                f"There is already a document named {name!r} here, with the id {there}.",
+                f"There is already a document named {draft.name!r} here, with the id {there}.",
                 remedy="Say if_exists 'replace' for a new version of it, 'keep_both' to number this one, or rename it.",
             )
-    await generations.enqueue(tx, row["id"], 1)
-    return Added(await get(tx, call, row["id"]), "added")
+    await generations.enqueue(tx, document_id, 1)
+    return Added(await get(tx, call, document_id), "added")
 
 
 async def replace(call: Call, tx: Transaction, document_id: int, stored: Stored) -> Added:
@@ -308,6 +282,33 @@ def document_of(row: Row) -> Document:
     fields["is_enabled"] = bool(fields["is_enabled"])
     fields["failure"] = Failure(**orjson.loads(fields["failure"])) if fields["failure"] else None
     return Document(**fields)
+
+
+async def _insert(call: Call, tx: Transaction, base_id: int, draft: Draft, stored: Stored) -> int | None:
+    name, tags, metadata = folders.check_name(draft.name), _check_tags(draft.tags), _check_metadata(draft.metadata)
+    if draft.if_exists == "keep_both":
+        name = await folders.free_name(tx, "documents", base_id, draft.folder_id, name)
+    kind = kinds.sniff(stored.head, name)
+    row = await tx.fetch_one(
+        "INSERT INTO documents (base_id, folder_id, name, source_type, source_url, extension, mime_type, size, blob_id,"
+        " tags, metadata, is_enabled, creator_id, created_at, updated_at, generation, index_status)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 1, $12, $13, $13, 1, 'queued')"
+        " ON CONFLICT (base_id, folder_id, name) WHERE removed_at IS NULL DO NOTHING RETURNING id",
+        base_id,
+        draft.folder_id,
+        name,
+        draft.source_type or kind.source_type,
+        draft.source_url,
+        kind.extension,
+        kind.mime_type,
+        stored.size,
+        await files.adopt(tx, stored),
+        tags,
+        metadata,
+        call.actor.id,
+        clock.now(),
+    )
+    return row["id"] if row else None
 
 
 async def _named(db: Reader, base_id: int, folder_id: int, name: str) -> int:

@@ -12,6 +12,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import threading
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -42,6 +43,14 @@ class Stored:
     head: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A row for a content, and the file that has it."""
+
+    id: int
+    name: str
+
+
 class Files:
     """The store below one folder."""
 
@@ -50,6 +59,7 @@ class Files:
         self._most = most_bytes
         self._mine: Path | None = None
         self._lock = -1
+        self._claiming = threading.Lock()
 
     def path(self, name: str) -> Path:
         """Where the file of a row is."""
@@ -58,13 +68,31 @@ class Files:
     @asynccontextmanager
     async def receive(self, db: Database) -> AsyncGenerator["Incoming"]:
         """Take a file in for as long as the block lasts; it stays if a row adopts it until then."""
-        incoming = Incoming(self, await asyncio.to_thread(self._draft), self._most)
+        draft = await asyncio.to_thread(self._draft)
+        try:
+            incoming = Incoming(self, draft, self._most)
+        except OSError as error:
+            raise _translated(error) from None
         try:
             yield incoming
         except OSError as error:
+            await incoming.close(db, is_settled=False)
             raise _translated(error) from None
-        finally:
-            await incoming.close(db)
+        except BaseException:
+            await incoming.close(db, is_settled=False)
+            raise
+        await incoming.close(db)
+
+    @asynccontextmanager
+    async def condemn(self, names: Sequence[str]) -> AsyncGenerator[None]:
+        """Note which files may lose their rows in this block, so that `clear` sees to them if this process dies in it.
+
+        The notes stay where it is left by an error, which may hide that the rows are gone.
+        """
+        notes = await asyncio.to_thread(self._note, names)
+        yield
+        for note in notes:
+            note.unlink(missing_ok=True)
 
     async def clear(self, db: Database) -> int:
         """Remove what processes that died left behind; how many files."""
@@ -94,11 +122,21 @@ class Files:
 
     def _draft(self) -> Path:
         try:
-            if self._mine is None:
-                self._mine, self._lock = self._claim()
+            with self._claiming:
+                if self._mine is None:
+                    self._mine, self._lock = self._claim()
+                return self._mine / secrets.token_hex(16)
         except OSError as error:
             raise _translated(error) from None
-        return self._mine / secrets.token_hex(16)
+
+    def _note(self, names: Sequence[str]) -> list[Path]:
+        notes: list[Path] = []
+        with suppress(OSError, Unavailable):  # where there is no room for a note, files have to go all the more
+            for name in names:
+                note = self._draft().with_name(name)
+                note.touch()
+                notes.append(note)
+        return notes
 
     def _claim(self) -> tuple[Path, int]:
         while True:
@@ -159,10 +197,14 @@ class Incoming:
         await asyncio.to_thread(self._place, placed)
         return Stored(self._digest.hexdigest(), self._draft.name, self.size, self._head)
 
-    async def close(self, db: Reader) -> None:
-        """Remove it, unless a row has adopted it."""
+    async def close(self, db: Database, *, is_settled: bool = True) -> None:
+        """Remove it, unless a row has adopted it.
+
+        Of one whose caller was cancelled or met an error that is not settled: the transaction may still be under way.
+        It is asked about in another one, which comes after it.
+        """
         self._file.close()
-        if self._placed is not None and not await _is_adopted(db, self._placed.name):
+        if self._placed is not None and not await _is_kept(db, self._placed.name, is_settled):
             self._placed.unlink(missing_ok=True)
         self._draft.unlink(missing_ok=True)
 
@@ -173,14 +215,13 @@ class Incoming:
 
     def _place(self, placed: Path) -> None:
         os.fsync(self._file.fileno())
+        is_new = not placed.parent.exists()
         placed.parent.mkdir(parents=True, exist_ok=True)
         self._placed = placed
         os.link(self._draft, placed)
-        folder = os.open(placed.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _sync(placed.parent)
+        if is_new:
+            _sync(placed.parent.parent)
 
 
 async def adopt(tx: Transaction, stored: Stored) -> int:
@@ -197,29 +238,38 @@ async def adopt(tx: Transaction, stored: Stored) -> int:
     return row["id"]
 
 
-async def unused(db: Database, limit: int = 1000) -> list[int]:
+async def unused(db: Database, limit: int = 1000) -> list[Blob]:
     """Rows that no document refers to."""
     rows = await db.scan(
-        "SELECT b.id FROM blobs b WHERE NOT EXISTS (SELECT 1 FROM documents d WHERE d.blob_id = b.id) LIMIT $1", limit
+        "SELECT b.id, b.name FROM blobs b WHERE NOT EXISTS (SELECT 1 FROM documents d WHERE d.blob_id = b.id)"
+        " ORDER BY b.id LIMIT $1",
+        limit,
     )
-    return [row["id"] for row in rows]
+    return [Blob(row["id"], row["name"]) for row in rows]
 
 
-async def forget(tx: Transaction, ids: Sequence[int]) -> list[str]:
+async def forget(tx: Transaction, blobs: Sequence[Blob]) -> list[str]:
     """Drop those of these rows that still nobody refers to; the names of their files, to be removed after this commits.
 
-    A document may have adopted the content just now. The reference it holds then fails this transaction on PostgreSQL,
-    and the next one is told by the condition.
+    A document may be adopting the content just now. So each row is locked, as `adopt` does, before it is asked again
+    whether anybody refers to it.
     """
     names: list[str] = []
-    for id in ids:
+    for blob in blobs:
+        await tx.execute("UPDATE blobs SET size = size WHERE id = $1", blob.id)
         row = await tx.fetch_one(
             "DELETE FROM blobs WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM documents d WHERE d.blob_id = $1)"
             " RETURNING name",
-            id,
+            blob.id,
         )
         names += [row["name"]] if row else []
     return names
+
+
+async def _is_kept(db: Database, name: str, is_settled: bool) -> bool:
+    if is_settled:
+        return await _is_adopted(db, name)
+    return await db.write(lambda tx: _is_adopted(tx, name))
 
 
 async def _is_adopted(db: Reader, name: str) -> bool:
@@ -230,3 +280,11 @@ def _translated(error: OSError) -> Exception:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return DiskFull()
     return Unavailable("The file store cannot be used.", remedy="An operator should look at the home folder.")
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -138,24 +138,17 @@ async def remove(call: Call, tx: Transaction, folder_id: int, *, contents: str) 
     if contents not in ("move", "delete"):
         raise BadRequest("'contents' says what happens to what is in the folder: 'move' or 'delete'.")
     folder = await _hold(call, tx, folder_id)
-    await enter(tx, folder.base_id, folder_id)  # whoever is putting something into it has done so, or will not
+    # The folders before what is in them: from then on nobody can put anything into them.
+    below = await tx.fetch(f"{_BELOW} SELECT id FROM below", folder_id, folder.base_id)  # noqa: S608
+    gone = [folder_id] if contents == "move" else [row["id"] for row in below]
+    args = (folder_id, folder.base_id, clock.now())
+    away = "SET removed_at = $3, updated_at = $3, removed_with = $1 WHERE base_id = $2 AND removed_at IS NULL AND"
+    ids = ", ".join(map(str, gone))
+    await tx.execute(f"UPDATE folders {away} id IN ({ids})", *args)
     if contents == "move":
         await _empty(tx, folder)
-    args = (folder_id, folder.base_id, clock.now())
-    gone = await tx.fetch(f"{_BELOW} SELECT id FROM below", folder_id, folder.base_id)  # noqa: S608
-    ids = ", ".join(str(row["id"]) for row in gone)
-    there = f"base_id = $2 AND removed_at IS NULL AND {{column}} IN ({ids})"
-    # The folders before the documents: from then on nobody can put another document into them.
-    await tx.execute(
-        "UPDATE folders SET removed_at = $3, updated_at = $3, removed_with = $1"  # noqa: S608 - numbers of our own
-        f" WHERE {there.format(column='id')}",
-        *args,
-    )
-    rows = await tx.fetch(
-        "UPDATE documents SET removed_at = $3, updated_at = $3, removed_with = $1"  # noqa: S608
-        f" WHERE {there.format(column='folder_id')} RETURNING id",
-        *args,
-    )
+        return
+    rows = await tx.fetch(f"UPDATE documents {away} folder_id IN ({ids}) RETURNING id", *args)
     await passages.show(tx, "document", [str(row["id"]) for row in rows], is_live=False)
 
 

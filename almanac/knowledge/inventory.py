@@ -7,7 +7,8 @@ from almanac.core.call import Call
 from almanac.core.database import Database, Reader
 from almanac.core.errors import BadRequest
 from almanac.knowledge import bases, folders
-from almanac.knowledge.documents import SELECT, STATUSES, UNFINISHED, Document, document_of
+from almanac.knowledge.documents import SELECT, STATUSES, Document, document_of
+from almanac.knowledge.generations import UNFINISHED
 
 _UNFINISHED = ", ".join(f"'{status}'" for status in UNFINISHED)
 

@@ -120,10 +120,8 @@ async def tree(call: Call, base_id: int, folder_id: int = ROOT) -> Tree:
         found, documents = await _everything(call, base_id)
         return _whole(base, found, documents)
     found, warnings = await _below(call, base_id, folder_id)
-    documents = await _documents_in(call, base_id, [folder_id, *(folder.id for folder in found)], MOST_NODES + 1)
-    if (count := len(found) + len(documents)) > MOST_NODES:
-        raise too_large(count)
-    return Tree(base, folder_id, _hang(found, documents, folder_id), count, warnings)
+    documents = await _documents_in(call, base_id, [folder_id, *(folder.id for folder in found)], len(found))
+    return Tree(base, folder_id, _hang(found, documents), len(found) + len(documents), warnings)
 
 
 def too_large(count: int) -> ResultTooLarge:
@@ -162,7 +160,7 @@ async def _below(call: Call, base_id: int, folder_id: int) -> tuple[list[Folder]
     """The folders below one, in one query whatever their number and depth; an edge that leads back is left out."""
     rows = await call.db.scan(
         "WITH RECURSIVE below (id, depth) AS ("
-        " SELECT id, 1 FROM folders WHERE base_id = $1 AND parent_id = $2 AND removed_at IS NULL"
+        " SELECT id, 1 FROM folders WHERE base_id = $1 AND parent_id = $2 AND id <> $2 AND removed_at IS NULL"
         " UNION SELECT f.id, below.depth + 1 FROM folders f JOIN below ON f.parent_id = below.id"
         " WHERE f.base_id = $1 AND f.removed_at IS NULL AND f.id <> $2 AND below.depth <= $3"
         ") SELECT f.*, below.depth FROM below JOIN folders f ON f.id = below.id ORDER BY below.depth LIMIT $4",
@@ -190,11 +188,13 @@ async def _below(call: Call, base_id: int, folder_id: int) -> tuple[list[Folder]
     return [folders.folder_of(row) for row in rows if row["depth"] <= DEEPEST], warnings
 
 
-async def _documents_in(call: Call, base_id: int, folder_ids: Sequence[int], limit: int) -> list[Document]:
-    ids = ", ".join(str(id) for id in folder_ids)
-    rows = await call.db.scan(
-        f"{SELECT} WHERE d.base_id = $1 AND d.folder_id IN ({ids}) AND d.removed_at IS NULL LIMIT $2", base_id, limit
-    )
+async def _documents_in(call: Call, base_id: int, folder_ids: Sequence[int], besides: int) -> list[Document]:
+    """The documents in some folders, if with so many other nodes they are not too many."""
+    where = f"d.base_id = $1 AND d.folder_id IN ({', '.join(map(str, folder_ids))}) AND d.removed_at IS NULL"
+    counted = await call.db.scan(f"SELECT count(*) AS n FROM documents d WHERE {where}", base_id)  # noqa: S608
+    if (count := besides + counted[0]["n"]) > MOST_NODES:
+        raise too_large(count)
+    rows = await call.db.scan(f"{SELECT} WHERE {where} LIMIT $2", base_id, MOST_NODES)
     return [document_of(row) for row in rows]
 
 
@@ -213,7 +213,7 @@ async def _mark_parents(call: Call, base_id: int, page: Iterable[Node]) -> None:
         node.has_children = node.is_folder and node.item.id in full
 
 
-def _hang(found: list[Folder], documents: list[Document], root_id: int) -> list[Node]:
+def _hang(found: list[Folder], documents: list[Document]) -> list[Node]:
     """The nodes below one folder, each in its place."""
     nodes = {folder.id: Node(folder) for folder in found}
     top: list[Node] = []

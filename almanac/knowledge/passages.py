@@ -234,7 +234,7 @@ def _sections(parsed: Parsed) -> Iterator[_Section]:
         if index:
             yield _section(parsed, path, first, index)
         level = min(max(block.level, 1), _DEEPEST)
-        name = " ".join((block.name or parsed.text[block.start : block.end])[:_LONGEST_NAME].split())
+        name = " ".join((block.name or parsed.text[block.start : block.end]).split())[:_LONGEST_NAME]
         path = [each for each in path if each[0] < level] + [(level, name)]
         first = index
     if parsed.blocks:
@@ -260,18 +260,26 @@ def _clip(source: _Source, section: _Section, around: Passage) -> _Section:
 
 def _join_sections(source: _Source, size: int, held: _Section, section: _Section) -> _Section | None:
     """Two sections as one, if the first is but a heading over or beside the second, or if both are tiny siblings."""
-    length, next_length = (source.ruler.weigh(each.start, each.end) for each in (held, section))
+    length, next_length = source.ruler.weigh(held.start, section.start), source.ruler.weigh(section.start, section.end)
     if _is_bare(source, held):
         follows = section.level >= held.level and length * _SMALL <= size
         return section._replace(first=held.first, start=held.start) if follows else None
     siblings = (held.level, held.above) == (section.level, section.above)
-    if siblings and max(length, next_length) * _TINY <= size and not _is_bare(source, section):
+    tiny = max(length, next_length) * _TINY <= size
+    if siblings and tiny and _is_prose(source, held) and _is_prose(source, section):
         return held._replace(headings=held.above, last=section.last, end=section.end)
     return None
 
 
 def _is_bare(source: _Source, section: _Section) -> bool:
     return all(source.blocks[index].kind == "heading" for index in range(section.first, section.last))
+
+
+def _is_prose(source: _Source, section: _Section) -> bool:
+    """Whether all of it can share a passage, and it is not just a heading."""
+    blocks = source.blocks[section.first : section.last]
+    apart = any(block.kind == "table" or (block.kind == "code" and block.name) for block in blocks)
+    return not apart and not _is_bare(source, section)
 
 
 # From groups to runs
@@ -282,6 +290,7 @@ class _Run(NamedTuple):
 
     kind: str  # heading while it holds nothing else, or that of its passages
     start: int
+    body: int  # where what comes after its headings or its lead-in begins
     end: int
     symbol: str | None = None  # of code that defines something: its name, or what the names of several begin with
     table: Block | None = None
@@ -290,14 +299,16 @@ class _Run(NamedTuple):
 def _run(group: _Section, block: Block) -> _Run:
     symbol = block.name or None if block.kind == "code" else None
     table = block if block.kind == "table" else None
-    return _Run(block.kind, max(group.start, block.start), min(group.end, block.end), symbol, table)
+    start, end = max(group.start, block.start), min(group.end, block.end)
+    return _Run(block.kind, start, start, end, symbol, table)
 
 
 def _join_runs(source: _Source, size: int, held: _Run, run: _Run) -> _Run | None:
     """Prose with prose and with examples of code; a short lead-in with what it leads in; small symbols together."""
     if held.table is run.table is None and held.symbol is run.symbol is None:
-        return _Run(_blend(held.kind, run.kind), held.start, run.end)
-    if source.ruler.weigh(held.start, held.end) * _SMALL > size:
+        body = run.body if held.kind == "heading" else held.body
+        return _Run(_blend(held.kind, run.kind), held.start, body, run.end)
+    if source.ruler.weigh(held.start, run.start) * _SMALL > size:
         return None
     if held.kind in ("heading", "text") and run.kind in ("table", "code"):
         long_header = run.table is not None and source.ruler.weigh(run.start, run.table.header_end) * 2 > size
@@ -360,10 +371,11 @@ def _rows(source: _Source, run: _Run, header: tuple[int, int], room: int, size: 
         at = max(at, text.rfind("\n", at, ink.start()) + 1)  # not the ink: a row may begin with an empty cell's tab
         limit = ruler.reach(at, size if at <= header[0] else room)
         end = run.end if limit >= run.end else _row_end(text, at, header, limit, run.end)
-        if ruler.weigh(at, end) > size * _LONGEST_ROW:
-            yield from (piece[:2] for piece in _pieces(source, _Run("text", at, end), room, 0))
+        last = at + len(text[at:end].rstrip())
+        if ruler.weigh(at, last) <= size * _LONGEST_ROW:
+            yield at, last
         else:
-            yield at, at + len(text[at:end].rstrip())
+            yield from (piece[:2] for piece in _pieces(source, _Run("text", at, at, last), room, 0))
         at = end
 
 
@@ -384,14 +396,16 @@ def _pieces(source: _Source, run: _Run, size: int, overlap: int) -> Iterator[tup
     """Stretches of at most the size, each after the first with up to `overlap` of the one before it."""
     text, ruler = source.text, source.ruler
     end = run.start + len(text[run.start : run.end].rstrip())
-    start = fresh = _next_ink(text, run.start, end)
+    start = _next_ink(text, run.start, end)
+    body = _next_ink(text, run.body, end)
+    fresh = body if ruler.weigh(start, body) * 2 <= size else start
     while (limit := ruler.reach(start, size)) < end:
         even = ruler.reach(fresh, ruler.weigh(fresh, end) * 3 // 5)  # so that the last two are about as long
         cut = _cut(source, run.kind, fresh, limit, min(limit, even))
         yield start, start + len(text[start:cut].rstrip()), ""
         before, fresh = fresh, _next_ink(text, cut, end)
         low = max(ruler.back(fresh, overlap), (before + cut + 1) // 2)
-        start = _next_ink(text, _overlap_start(text, run.kind, low, cut, fresh), end)
+        start = _next_ink(text, _overlap_start(text, run.kind, before, low, cut), end)
     if start < end:
         yield start, end, ""
 
@@ -416,17 +430,17 @@ def _cut(source: _Source, kind: str, fresh: int, limit: int, even: int) -> int:
     return _character(text, fresh, even)
 
 
-def _overlap_start(text: str, kind: str, low: int, cut: int, fresh: int) -> int:
-    """Where a passage begins that repeats the end of the one before, from `low` at the earliest."""
+def _overlap_start(text: str, kind: str, before: int, low: int, cut: int) -> int:
+    """Where a passage begins that repeats the end of the one before, which began at `before`: from `low` on."""
     if low >= cut:
-        return fresh
+        return cut
     if kind == "code":
-        return text.find("\n", low - 1, cut) + 1 or fresh
+        return text.find("\n", low - 1, cut) + 1 or cut
     for pattern in (_SENTENCE, _SPACE):
         found = pattern.search(text, low - 1, (low + cut) // 2)
-        if found and not _joins(text, found.end(), low - 1):
+        if found and not _joins(text, found.end(), before):
             return found.end()
-    return next((at for at in range(low, cut) if not _joins(text, at, low - 1)), fresh)
+    return next((at for at in range(low, cut) if not _joins(text, at, before)), cut)
 
 
 # Each of these finds the last place of its kind from `low` to `limit` after which to cut, or one before `low` if none.

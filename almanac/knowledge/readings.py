@@ -49,24 +49,20 @@ class Excerpt:
 async def read(call: Call, document_id: int, *, offset: int = 0, limit: int = MOST) -> Excerpt:
     """The text of a document from a character on. Of one that has not been read there is none."""
     document = await documents.get(call.db, call, document_id)
-    total = document.characters or 0
-    offset = min(max(0, offset), total)
-    found = await text(call.db, document_id, offset, min(offset + min(limit, MOST), total))
-    return Excerpt(document, found, offset, total)
+    offset = max(0, offset)
+    part = await _part(call.db, document_id, offset, offset + min(limit, MOST))
+    return Excerpt(document, part.text, min(offset, part.total), part.total)
 
 
 async def read_page(call: Call, document_id: int, number: int) -> Excerpt:
     """The text of one page, slide or sheet."""
     document = await documents.get(call.db, call, document_id)
-    outline = await get(call.db, document_id)
-    pages = outline.pages if outline else ()
-    for page, start, end, name in pages:
-        if page == number:
-            found = await text(call.db, document_id, start, min(end, start + MOST))
-            return Excerpt(document, found, start, document.characters or 0, page, name)
-    if not pages:
-        raise BadRequest(f"Document {document_id} has no pages.", remedy="Read it by offset and limit.")
-    raise BadRequest(f"Document {document_id} has the pages 1 to {len(pages)}.", remedy="Choose one of them.")
+    while True:
+        outline = await get(call.db, document_id)
+        page, start, end, name = _page(document_id, outline, number)
+        part = await _part(call.db, document_id, start, min(end, start + MOST))
+        if outline is not None and part.generation == outline.generation:  # else it was replaced between the two
+            return Excerpt(document, part.text, start, part.total, page, name)
 
 
 async def save(tx: Transaction, document_id: int, generation: int, reading: Reading) -> None:
@@ -115,17 +111,40 @@ async def get(db: Reader, document_id: int) -> Outline | None:
 
 async def text(db: Reader, document_id: int, start: int, end: int) -> str:
     """The characters from `start` up to `end`."""
-    if end <= start:
-        return ""
+    return (await _part(db, document_id, start, end)).text
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    generation: int
+    total: int
+    text: str
+
+
+async def _part(db: Reader, document_id: int, start: int, end: int) -> _Part:
+    # In one query, so that the length and every part are of one reading, whoever replaces it meanwhile.
     first = start // PART
     rows = await db.fetch(
-        "SELECT text FROM reading_parts WHERE document_id = $1 AND part BETWEEN $2 AND $3 ORDER BY part",
+        "SELECT r.generation, r.characters, p.text FROM readings r LEFT JOIN reading_parts p"
+        " ON p.document_id = r.document_id AND p.part BETWEEN $2 AND $3 WHERE r.document_id = $1 ORDER BY p.part",
         document_id,
         first,
-        (end - 1) // PART,
+        (end - 1) // PART if end > start else first - 1,
     )
-    joined = "".join(row["text"] for row in rows)
-    return joined[start - first * PART : end - first * PART]
+    if not rows:
+        return _Part(0, 0, "")
+    joined = "".join(row["text"] or "" for row in rows)
+    return _Part(rows[0]["generation"], rows[0]["characters"], joined[start - first * PART : end - first * PART])
+
+
+def _page(document_id: int, outline: Outline | None, number: int) -> tuple[int, int, int, str]:
+    pages = outline.pages if outline else ()
+    if not pages:
+        raise BadRequest(f"Document {document_id} has no pages.", remedy="Read it by offset and limit.")
+    for page in pages:
+        if page[0] == number:
+            return page
+    raise BadRequest(f"Document {document_id} has the pages 1 to {len(pages)}.", remedy="Choose one of them.")
 
 
 def _json(value: object) -> str:

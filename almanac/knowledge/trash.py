@@ -15,6 +15,11 @@ _DOOMED = """
 SELECT d.id FROM documents d LEFT JOIN bases b ON b.id = d.base_id
 WHERE d.removed_at < $1 OR b.removed_at < $1 ORDER BY d.id LIMIT $2
 """
+# An update, to keep hold of those that nobody has restored meanwhile.
+_STILL_DOOMED = """
+UPDATE documents SET updated_at = updated_at
+WHERE id = $2 AND (removed_at < $1 OR base_id IN (SELECT id FROM bases WHERE removed_at < $1)) RETURNING id
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +51,7 @@ async def purge(db: Database, before: int) -> int:
     purged = 0
     while rows := await db.scan(_DOOMED, before, AT_ONCE):
         ids = [row["id"] for row in rows]
-        await db.write(lambda tx, ids=ids: _purge_documents(tx, ids))
-        purged += len(ids)
+        purged += await db.write(lambda tx, ids=ids: _purge_documents(tx, ids, before))
     await db.write(lambda tx: _purge_places(tx, before))
     return purged
 
@@ -55,20 +59,23 @@ async def purge(db: Database, before: int) -> int:
 async def remove_unused(db: Database, store: Files) -> int:
     """Remove the files that no document refers to; how many."""
     removed = 0
-    while ids := await files.unused(db):
-        names = await db.write(lambda tx, ids=ids: files.forget(tx, ids))
-        for name in names:
-            store.remove(name)
+    while unused := await files.unused(db):
+        async with store.condemn([blob.name for blob in unused]):
+            names = await db.write(lambda tx, unused=unused: files.forget(tx, unused))
+            for name in names:
+                store.remove(name)
         removed += len(names)
         if not names:
             break  # all of them have been adopted again
     return removed
 
 
-async def _purge_documents(tx: Transaction, ids: Sequence[int]) -> None:
-    await readings.remove(tx, ids)
-    await passages.remove(tx, "document", [str(id) for id in ids])
-    await tx.execute_many("DELETE FROM documents WHERE id = $1", [(id,) for id in ids])
+async def _purge_documents(tx: Transaction, ids: Sequence[int], before: int) -> int:
+    doomed = [row["id"] for id in ids if (row := await tx.fetch_one(_STILL_DOOMED, before, id))]
+    await readings.remove(tx, doomed)
+    await passages.remove(tx, "document", [str(id) for id in doomed])
+    await tx.execute_many("DELETE FROM documents WHERE id = $1", [(id,) for id in doomed])
+    return len(doomed)
 
 
 async def _purge_places(tx: Transaction, before: int) -> None:

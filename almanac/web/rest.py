@@ -110,30 +110,20 @@ class Rest:
     files: Files
     fetcher: Fetcher
     key: bytes = field(repr=False)
-    describe: Callable[[Sequence["Endpoint"]], dict[str, Any]]
 
     def routes(self) -> list[Route]:
-        """A route for each path, and the description of them all."""
+        """A route for each path."""
         paths: dict[str, dict[str, Endpoint]] = {}
         for endpoint in self.endpoints:
             paths.setdefault(endpoint.path, {})[endpoint.method] = endpoint
         # What is spelt out comes before what has a parameter in its place.
         ordered = sorted(paths.items(), key=lambda item: item[0].count("{"))
-        found = [Route(PREFIX + path, Junction(self, methods)) for path, methods in ordered]
-        return [*found, Route(f"{PREFIX}/openapi.json", self.describe_all, methods=["GET"])]
-
-    async def describe_all(self, _: Any) -> Response:
-        """The description of every endpoint, which says nothing of anyone's data and so needs no token."""
-        return Response(self._description, media_type="application/json")
+        return [Route(PREFIX + path, Junction(self, methods)) for path, methods in ordered]
 
     @cached_property
     def alarm(self) -> Alarm:
         """Rings for the requests that take too long."""
         return Alarm(self.settings.request_deadline_seconds)
-
-    @cached_property
-    def _description(self) -> bytes:
-        return orjson.dumps(self.describe(self.endpoints))
 
 
 @dataclass(slots=True)
@@ -205,10 +195,10 @@ class Endpoint:
     scope: str
     place: type[Parameters] = Parameters  # what is in the path and the query
     body: type[Arguments] | None = None
-    answer: Any = None  # the type of what is answered; None for nothing
+    answer: Any = None  # the type of what is answered as JSON; bytes for a file, None for nothing
     status: int = 200
     statuses: Mapping[int, str] = field(default_factory=dict[int, str])  # further good ones, and what they mean
-    forms: Mapping[str, Any] = field(default_factory=dict[str, Any])  # bodies of other types: the endpoint reads them
+    forms: Mapping[str, Any] = field(default_factory=dict[str, Any])  # bodies of other types, read by the endpoint
     example: Mapping[str, Any] | None = None  # of the body
     shows: Any = None  # an example of the answer
     admit: Admit = by_token
@@ -282,7 +272,7 @@ def _check_rights(endpoint: Endpoint, actor: Actor) -> None:
 async def _run(endpoint: Endpoint, ask: Ask) -> Any:
     try:
         with ask.deadline:
-            given = {**ask.exchange.scope["path_params"], **_read_query(ask.exchange)}
+            given = {**ask.exchange.scope["path_params"], **read_query(ask.exchange)}
             ask.note(given)
             place = parse(endpoint.place, given)
             body = await ask.read_json(endpoint.body) if endpoint.body and not endpoint.forms else None
@@ -290,7 +280,7 @@ async def _run(endpoint: Endpoint, ask: Ask) -> Any:
     except TimeoutError:
         if not ask.deadline.is_over:
             raise
-        is_waiting = (endpoint.body or endpoint.forms) and not ask.exchange.is_read
+        is_waiting = endpoint.body is not None and not ask.exchange.is_read
         raise (TooSlow() if is_waiting else DeadlineExceeded()) from None
 
 
@@ -307,7 +297,8 @@ def content_type(exchange: Exchange) -> bytes:
     return exchange.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
 
 
-def _read_query(exchange: Exchange) -> dict[str, str]:
+def read_query(exchange: Exchange) -> dict[str, str]:
+    """The parameters of the query string, each of them once."""
     try:
         pairs = parse_qsl(
             exchange.scope["query_string"].decode("ascii"),

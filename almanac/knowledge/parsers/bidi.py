@@ -17,10 +17,10 @@ WORD_GAP = 0.28  # of the size of print: a wider gap is a space, whether there i
 OWN_SHARE = 0.5  # of a line's letters from right to left make it a line that runs so
 
 # The kinds of sign, as letters of a word on which the expressions below work.
-_LEFT, _RIGHT, _NUMBER, _POINT, _OTHER = "LRNPO"
-_KINDS = {"L": _LEFT, "R": _RIGHT, "AL": _RIGHT, "EN": _NUMBER, "AN": _NUMBER, "CS": _POINT, "ES": _POINT, "ET": _POINT}
-_LEFT_RUN = re.compile(r"L(?:[LNPO]*[LN])?|P?N(?:P?N)*P?")
-_RIGHT_RUN = re.compile(r"R(?:[RNPO]*R)?")
+_LEFT, _RIGHT, _NUMBER, _POINT, _UNIT, _OTHER = "LRNPUO"
+_KINDS = {"L": _LEFT, "R": _RIGHT, "AL": _RIGHT, "EN": _NUMBER, "AN": _NUMBER, "CS": _POINT, "ES": _POINT, "ET": _UNIT}
+_LEFT_RUN = re.compile(r"L(?:[LNPUO]*[LN])?|U?N(?:P?N)*U?")
+_RIGHT_RUN = re.compile(r"R(?:[RNPUO]*R)?")
 _NUMBER_RUN = re.compile(r"N(?:P?N)*")
 
 _MIRRORED = str.maketrans("()[]{}<>«»", ")(][}{><»«")

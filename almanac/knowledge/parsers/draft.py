@@ -4,18 +4,15 @@ Headings begin with `#` marks, lists with `-` or a number, tables are lines of c
 dashes under the header, and a blank line separates blocks.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Literal
 
 from almanac.knowledge.parsers.parsed import Block, Page, Parsed
 
 MOST_LEVELS = 6
-WIDEST = 500  # columns of a table; a sheet with more is laid out, not tabulated
 
-_BLANK = re.compile(r"\s+")
-_SPACES = re.compile(r"[^\S\n]+")
 _GAP = "\n\n"
 
 
@@ -59,6 +56,9 @@ class Draft:
     def table(self, rows: Sequence[Sequence[str]]) -> None:
         """Rows of cells, the first of them the header."""
         filled = [row for row in map(_trim, rows) if row]
+        titles = count_titles(filled)
+        self.text("\n".join(squeeze("".join(row)) for row in filled[:titles]))
+        filled = filled[titles:]
         width = max(map(len, filled), default=0)
         if len(filled) < 2 or width < 2:  # a frame around text
             self.text("\n".join(" | ".join(filter(None, map(squeeze, row))) for row in filled))
@@ -101,8 +101,17 @@ class Draft:
         return [(start, name, end) for (start, name), end in zip(self.starts, ends, strict=False)]
 
 
+def count_titles(rows: Sequence[Sequence[str]]) -> int:
+    """How many rows above the header of a table are titles: those with a single cell filled."""
+    widest = max(map(len, rows), default=0)
+    alone = takewhile(lambda row: sum(map(bool, row)) == 1, rows[:-2])
+    return sum(1 for _ in alone) if widest > 2 else 0
+
+
 def _trim(row: Sequence[str]) -> Sequence[str]:
     """A row without the empty cells at its end."""
+    if row and row[-1]:
+        return row
     end = len(row)
     while end and not row[end - 1].strip():
         end -= 1
@@ -111,18 +120,20 @@ def _trim(row: Sequence[str]) -> Sequence[str]:
 
 def squeeze(text: str) -> str:
     """Text on one line, with single spaces."""
-    return _BLANK.sub(" ", text).strip()
+    return " ".join(text.split())
 
 
 def tidy(text: str) -> str:
     """Text with single spaces, its line breaks kept."""
-    return "\n".join(line.strip() for line in _SPACES.sub(" ", text).split("\n")).strip("\n")
+    if "\n" not in text:
+        return " ".join(text.split())
+    return "\n".join(" ".join(line.split()) for line in text.split("\n")).strip("\n")
 
 
 def table_line(cells: Sequence[str], width: int) -> str:
     """One row of a table, filled up to its width."""
-    shown = [squeeze(cell).replace("|", "\\|") for cell in cells] + [""] * (width - len(cells))
-    return "| " + " | ".join(shown) + " |"
+    shown = [" ".join(cell.split()).replace("|", "\\|") for cell in cells] + [""] * (width - len(cells))
+    return f"| {' | '.join(shown)} |"
 
 
 def bullet(text: str, depth: int, mark: str = "-") -> str:

@@ -151,8 +151,11 @@ def _kill(pid: int) -> None:
 
 
 def _find(work: str) -> child.Work:
-    module, _, function = work.partition(":")
-    return getattr(importlib.import_module(module), function)
+    """The function to run in each child. What its module's `warm` loads, no child has to load."""
+    place, _, function = work.partition(":")
+    module = importlib.import_module(place)
+    getattr(module, "warm", lambda: None)()
+    return getattr(module, function)
 
 
 def _count_threads() -> int:

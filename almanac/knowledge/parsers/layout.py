@@ -6,7 +6,7 @@ above a paragraph of its own. What stands at the same place on page after page i
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -19,6 +19,7 @@ DEEPEST = 6
 LONGEST_HEADING = 250  # characters
 LONGEST_BOLD_HEADING = 120
 MOST_HEADING_LINES = 4
+ENOUGH_GAPS = 3  # between lines of one size, to say what is usual
 OWN_BODY = 300  # characters in larger print on one page are that page's body
 
 SENTENCE_END = re.compile(r"[.!?:…。！？：][\"'”’»)\]]*$")
@@ -98,11 +99,11 @@ def arrange(pages: Sequence[SetPage]) -> Arranged:
 
 def _group(lines: Sequence[SetLine], body: float) -> list[Group]:
     """The lines of a page, cut where a paragraph or a heading ends."""
-    leading = _find_leading(lines)
+    leadings = _find_leadings(lines)
     groups: list[Group] = []
     start = 0
     for index, (above, below) in enumerate(pairwise(lines), 1):
-        if not above.joined and _parts(above, below, leading):
+        if not above.joined and _parts(above, below, leadings):
             groups.append(_classify(lines[start:index], body))
             start = index
     if lines:
@@ -110,7 +111,7 @@ def _group(lines: Sequence[SetLine], body: float) -> list[Group]:
     return groups
 
 
-def _parts(above: SetLine, below: SetLine, leading: float) -> bool:
+def _parts(above: SetLine, below: SetLine, leadings: Mapping[float, float]) -> bool:
     """Whether a paragraph ends between two lines."""
     unit = max(above.size, below.size) or above.y1 - above.y0
     if abs(above.size - below.size) > 0.1 * unit or above.bold != below.bold:
@@ -118,22 +119,27 @@ def _parts(above: SetLine, below: SetLine, leading: float) -> bool:
     gap = below.baseline - above.baseline
     if abs(gap) < 0.3 * unit:  # the next cell of a row
         return False
-    if not 0 < gap <= 1.25 * (leading or 1.25 * unit):  # also where the baseline is not a number
+    if not 0 < gap <= 1.25 * leadings.get(above.size, 1.25 * unit):  # also where the baseline is not a number
         return True
     return below.x0 > above.x0 + 0.8 * unit and SENTENCE_END.search(above.text) is not None
 
 
-def _find_leading(lines: Sequence[SetLine]) -> float:
-    """The usual distance from line to line on a page; 0 where there is none."""
-    gaps: list[float] = []
+def _find_leadings(lines: Sequence[SetLine]) -> dict[float, float]:
+    """The usual distance from line to line on a page, for each size of print of which there are enough lines."""
+    gaps: defaultdict[float, list[float]] = defaultdict(list)
     for above, below in pairwise(lines):
         gap, unit = below.baseline - above.baseline, above.size or above.y1 - above.y0
         if 0.8 * unit < gap < 3 * unit and above.size == below.size:
-            gaps.append(round(gap, 1))
-    if lines and not lines[0].size:  # seen in a picture, where no two distances are the same
-        return median(gaps) if gaps else 0.0
+            gaps[above.size].append(round(gap, 1))
+    return {size: _find_usual(found, size) for size, found in gaps.items() if len(found) >= ENOUGH_GAPS}
+
+
+def _find_usual(gaps: Sequence[float], size: float) -> float:
+    """The most frequent distance; the middle one in a picture, where no two are the same."""
+    if not size:
+        return median(gaps)
     counts = Counter(gaps)
-    return max(counts, key=lambda gap: (counts[gap], -gap), default=0.0)
+    return max(counts, key=lambda gap: (counts[gap], -gap))
 
 
 def _count_sizes(lines: Iterable[SetLine]) -> Counter[float]:

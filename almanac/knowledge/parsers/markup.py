@@ -6,9 +6,10 @@ file unfold into a large one or read a file of the machine, and no format here n
 
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import NoReturn, cast
-from xml.etree.ElementTree import Element, ParseError, XMLPullParser
+from xml.etree.ElementTree import Element, ParseError, XMLParser, XMLPullParser
 from xml.parsers import expat
 
 from almanac.knowledge.parsers.draft import Draft, squeeze
@@ -16,6 +17,7 @@ from almanac.knowledge.parsers.parsed import Parsed, Unreadable
 
 DEEPEST = 200  # levels of elements; a document has a few dozen
 CHUNK = 1 << 18
+LARGE = 16_000_000  # bytes; a tree takes about ten times as much memory
 DTD = "The file contains a document type definition, which is not read; save it without one and add it again."
 BROKEN = "The file is damaged: its XML cannot be read. Save it again where it was made and add that."
 DEEP = "The file nests its parts deeper than any honest document; it is not read."
@@ -69,12 +71,29 @@ def child(element: Element | None, name: str) -> Element | None:
 
 
 def elements(pieces: Iterable[bytes], containers: Collection[str] = ()) -> Iterator[Element]:
-    """The finished children of the containers, or of the root, each forgotten when the next is asked for."""
+    """The children of the containers, or of the root. A large part is never in memory as a whole."""
+    rest = _guarded(pieces)
+    first: list[bytes] = []
+    size = 0
+    for piece in rest:
+        first.append(piece)
+        size += len(piece)
+        if size > LARGE:
+            yield from _streamed(chain(first, rest), containers)
+            return
+    root = _tree(first)
+    holders = [each for each in root.iter() if local(each) in containers] if containers else [root]
+    for holder in holders:
+        yield from holder
+
+
+def _streamed(pieces: Iterable[bytes], containers: Collection[str]) -> Iterator[Element]:
+    """The finished children of the containers, each forgotten when the next is asked for."""
     parser: XMLPullParser[Element] = XMLPullParser(("start", "end"))
     open_ones: list[Element] = []
-    for piece in _guarded(pieces):
+    for piece in chain(pieces, (b"",)):
         _feed(parser, piece)
-        for event, element in _events(parser):
+        for event, element in cast("Iterator[tuple[str, Element]]", parser.read_events()):
             if event == "start":
                 open_ones.append(element)
                 if len(open_ones) > DEEPEST:
@@ -84,32 +103,24 @@ def elements(pieces: Iterable[bytes], containers: Collection[str] = ()) -> Itera
             if open_ones and (local(open_ones[-1]) in containers if containers else len(open_ones) == 1):
                 yield element
                 open_ones[-1].clear()
-    _feed(parser, b"")
 
 
 def tree(content: bytes) -> Element | None:
-    """The root of a small part, or None where there is no part."""
-    if not content:
-        return None
-    parser: XMLPullParser[Element] = XMLPullParser(("start", "end"))
-    depth = 0
-    root: Element | None = None
-    for piece in _guarded([content]):
+    """The root of a part, or None where there is no part."""
+    return _tree(_guarded([content])) if content else None
+
+
+def _tree(pieces: Iterable[bytes]) -> Element:
+    parser: XMLParser[Element] = XMLParser()  # noqa: S314 - declarations have been refused before
+    for piece in pieces:
         _feed(parser, piece)
-    _feed(parser, b"")
-    for event, element in _events(parser):
-        root = element if root is None else root
-        depth += 1 if event == "start" else -1
-        if depth > DEEPEST:
-            raise Unreadable("corrupt", DEEP)
-    return root
+    try:
+        return parser.close()
+    except ParseError:
+        raise Unreadable("corrupt", BROKEN) from None
 
 
-def _events(parser: "XMLPullParser[Element]") -> Iterator[tuple[str, Element]]:
-    return cast("Iterator[tuple[str, Element]]", parser.read_events())
-
-
-def _feed(parser: "XMLPullParser[Element]", piece: bytes) -> None:
+def _feed(parser: "XMLPullParser[Element] | XMLParser[Element]", piece: bytes) -> None:
     try:
         if piece:
             parser.feed(piece)

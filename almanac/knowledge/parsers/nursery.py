@@ -15,7 +15,7 @@ import socket
 import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -64,11 +64,14 @@ class _Home:
 
 
 class Nursery:
-    """Reads files, as many at once as the caller asks for."""
+    """Reads files, as many at once as the caller asks for. `watch` is told what each took, readable or not."""
 
-    def __init__(self, limits: Limits | None = None, *, work: str = WORK) -> None:
+    def __init__(
+        self, limits: Limits | None = None, *, work: str = WORK, watch: Callable[[Verdict], None] | None = None
+    ) -> None:
         self._limits = limits or Limits()
         self._work = work
+        self._watch = watch
         self._home: _Home | None = None
         self._closed = False
         self._turn = asyncio.Lock()
@@ -89,7 +92,10 @@ class Nursery:
         """Read a file; raises `Unreadable` or `NurseryGone`. Cancelled, it kills the child."""
         with _opened(path) as source, _nameless() as output:
             os.pwrite(output, json.dumps({"name": name, "options": options}).encode(), 0)
-            return judge(await self._entrust(source, output), output, self._limits)
+            verdict = await self._entrust(source, output)
+            if self._watch is not None:
+                self._watch(verdict)
+            return judge(verdict, output, self._limits)
 
     async def close(self) -> None:
         """End the process and the children in it. Calls under way raise `NurseryGone`."""

@@ -6,11 +6,13 @@ read one after the other.
 """
 
 import importlib.util
+import os
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 from statistics import median
@@ -30,6 +32,7 @@ LEAST_COLUMN = 4  # lines
 DETECTED_SIDE = 1_280  # pixels of the longer side in which text is looked for; it is then read from all pixels
 MOST_ENLARGED = 3.0
 THREADS = 1  # one document is one process, and several are read at once
+ORIENTATION = 0x0112  # how a camera was held, in what it writes into its pictures
 FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF")
 MODELS = {"Det": "*_det_*.onnx", "Cls": "*_cls_*.onnx", "Rec": "*_rec_*.onnx"}
 
@@ -60,7 +63,7 @@ def is_installed() -> bool:
 
 
 def warm() -> None:
-    """Import what recognition needs, for all processes forked afterwards. Models have threads, which no fork keeps."""
+    """Import what recognition needs, for all processes forked afterwards. What starts threads is left to them."""
     if is_installed():
         _load_extra()
 
@@ -78,20 +81,23 @@ def parse(path: Path, name: str) -> Parsed:
 
 def recognise(pixels: bytes | bytearray, width: int, height: int) -> list[SetLine]:
     """The lines of a picture in reading order. Of each pixel blue, green and red are given, row by row."""
-    engine = _load_engine()
     array = _load_extra().numpy.frombuffer(pixels, "uint8").reshape(height, width, 3)
     found: list[SetLine] = []
     for start in range(0, height, TALLEST):
         top, bottom = max(0, start - OVERLAP), min(height, start + TALLEST + OVERLAP)
-        for line in _read_band(engine, array[top:bottom], top):
+        for line in _read_band(array[top:bottom], top):
             if start <= (line.y0 + line.y1) / 2 < start + TALLEST:  # else it is of the next band, or was of the last
                 found.append(line)
     return [_join_row(row) for row in _order(found)]
 
 
-def _read_band(engine: Any, band: Any, top: int) -> Iterator[SetLine]:
+def _read_band(band: Any, top: int) -> Iterator[SetLine]:
     """Stretches of text with their boxes on the whole picture."""
-    result = engine(band)
+    engine, starved = _load_engine()
+    try:
+        result = engine(band)
+    except starved as error:  # whatever it says: with sound models, only memory can be short
+        raise MemoryError from error
     if result.boxes is None:
         return
     for corners, text in zip(result.boxes.tolist(), result.txts, strict=True):
@@ -203,16 +209,18 @@ def _decode_frame(image: Any, extra: "_Extra") -> _Picture:
     """A page as it is displayed, on white, in a size fit for recognition. Its size is looked at before its pixels."""
     if image.width * image.height > MOST_PIXELS:
         raise Unreadable("too_large", TOO_LARGE)
-    scale = min(WIDEST / image.width, max(1.0, min(MOST_ENLARGED, DETECTED_SIDE / max(image.size))))
+    if image.getexif().get(ORIENTATION, 1) != 1:
+        image = extra.pillow_ops.exif_transpose(image)
     if image.mode == "I;16":
         image = image.point(_drop_lower_byte, "L")
-    if image.has_transparency_data:
-        image = extra.pillow.alpha_composite(extra.pillow.new("RGBA", image.size, "white"), image.convert("RGBA"))
-    image = image if image.mode == "RGB" else image.convert("RGB")
+    mode = "RGBA" if image.has_transparency_data else "RGB"
+    image = image if image.mode == mode else image.convert(mode)
+    scale = min(WIDEST / image.width, max(1.0, min(MOST_ENLARGED, DETECTED_SIDE / max(image.size))))
     if scale != 1:
         image = image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))))
-    image = extra.pillow_ops.exif_transpose(image)
-    red, green, blue = image.split()
+    if mode == "RGBA":
+        image = extra.pillow.alpha_composite(extra.pillow.new(mode, image.size, "white"), image)
+    red, green, blue = image.split()[:3]
     return _Picture(extra.pillow.merge("RGB", (blue, green, red)).tobytes(), image.width, image.height, scale)
 
 
@@ -230,27 +238,37 @@ class _Extra:
     pillow: Any
     pillow_ops: Any
     numpy: Any
-    rapidocr: Any
+    recogniser: Any
 
 
 @cache
 def _load_extra() -> _Extra:
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # else ONNX Runtime reports to its makers from when it is imported
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(THREADS))  # read by NumPy when it is imported, which starts them
     import cv2  # noqa: PLC0415 - an extra
     import numpy  # noqa: PLC0415
-    import rapidocr  # noqa: PLC0415
     from PIL import Image, ImageOps  # noqa: PLC0415
+    from rapidocr import RapidOCR  # noqa: PLC0415
 
     Image.MAX_IMAGE_PIXELS = None  # the limit here is ours, and is no warning
     cv2.setNumThreads(THREADS)
-    return _Extra(Image, ImageOps, numpy, rapidocr)
+    return _Extra(Image, ImageOps, numpy, RapidOCR)
 
 
 @cache
-def _load_engine() -> Any:
-    """Recognition with the models that were installed. Left to itself it would download others, and write a log."""
-    rapidocr = _load_extra().rapidocr
-    models = Path(rapidocr.__file__).parent / "models"
-    paths = {f"{part}.model_path": min(models.glob(pattern), default=None) for part, pattern in MODELS.items()}
+def _load_engine() -> tuple[Any, type[Exception]]:
+    """Recognition with the models that were installed, and what it raises where one cannot be run.
+
+    Left to itself it would download other models, and write a log.
+    """
+    recogniser = _load_extra().recogniser  # first, for it sets what ONNX Runtime looks at when it is imported
+    from rapidocr.inference_engine.onnxruntime.main import ONNXRuntimeError  # noqa: PLC0415 - an extra
+
+    models = files("rapidocr") / "models"
+    paths = {
+        f"{part}.model_path": min(Path(str(models)).glob(pattern), default=None) for part, pattern in MODELS.items()
+    }
     if None in paths.values():
         raise Unreadable("ocr_missing", f"The models of text recognition are missing. {REMEDY}")
-    return rapidocr.RapidOCR(params=OPTIONS | {name: str(found) for name, found in paths.items()})
+    given = OPTIONS | {name: str(found) for name, found in paths.items()}
+    return recogniser(params=given), ONNXRuntimeError

@@ -262,7 +262,8 @@ def _get_value(document: Any, name: str) -> str:
 
 def _get_language(document: Any) -> str:
     buffer = (ctypes.c_ushort * 64)()
-    return _clean(bytes(buffer), pdfium.FPDFCatalog_GetLanguage(document, buffer, ctypes.sizeof(buffer)))
+    size = pdfium.FPDFCatalog_GetLanguage(document, buffer, ctypes.sizeof(buffer))
+    return _clean(bytes(buffer), size)
 
 
 def _clean(data: bytes, size: int) -> str:

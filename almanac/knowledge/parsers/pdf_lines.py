@@ -28,7 +28,7 @@ LONGEST_FONT_NAME = 128
 # Controls, noncharacters and soft hyphens have nothing to say; of the private signs, two are the bullets of Symbol.
 CLEAN: dict[int, str] = {
     **dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), 0xAD, 0xFEFF, 0xFFFD, 0xFFFE, 0xFFFF], ""),
-    **dict.fromkeys([0x09, 0x85, 0xA0, 0x2028, 0x2029], " "),
+    **dict.fromkeys([*range(0x09, 0x0E), 0x85, 0xA0, 0x2028, 0x2029], " "),
     0xF0B7: "•",
     0xF0A7: "▪",
 }

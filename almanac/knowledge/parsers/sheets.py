@@ -8,12 +8,13 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import date, datetime, time, timedelta
+from operator import itemgetter
 from pathlib import Path
 
 from python_calamine import CalamineError, CalamineSheet, CalamineWorkbook, PasswordError, SheetTypeEnum
 
 from almanac.knowledge.parsers import containers, ooxml, opendocument
-from almanac.knowledge.parsers.draft import Draft
+from almanac.knowledge.parsers.draft import Draft, count_titles
 from almanac.knowledge.parsers.parsed import Parsed, Unreadable
 
 MOST_CELLS = 16_000_000  # of a sheet, empty ones counted; 32 bytes each
@@ -24,11 +25,13 @@ Value = int | float | str | bool | time | date | datetime | timedelta
 Merge = tuple[tuple[int, int], tuple[int, int]]
 
 _CELL = re.compile(rb"<(?:\w+:)?c\s[^>]*?\br=[\"']([A-Z]{1,3})(\d{1,7})[\"'][^>]*(?<!/)>(?!</)")
-_ROW = re.compile(rb"<table:(?:(table-row)\b([^>]*)|(?:table-cell)\b([^>]*)(?<!/)>)")
-_ROWS = re.compile(rb"number-rows-repeated=[\"'](\d{1,9})")
-_COLUMNS = re.compile(rb"number-columns-repeated=[\"'](\d{1,9})")
+_TALL_ROW = re.compile(
+    rb"<table:table-row\b[^>]*number-rows-repeated=[\"'](\d{1,9})[^>]*(?<!/)>(.*?)</table:table-row", re.S
+)
+_WIDE_CELL = re.compile(rb"<table:table-cell\b[^>]*number-columns-repeated=[\"'](\d{1,9})[^>]*(?<!/)>")
+_FILLED = re.compile(rb"<table:table-cell\b[^>]*(?<!/)>")
 _UNNAMED = re.compile(r"(?:sheet|tabelle|feuil|hoja|planilha|foglio|лист|工作表)\s*\d*", re.IGNORECASE)
-_OVERLAP = 4096  # of two pieces searched one after the other: longer than any tag of interest
+_LONGEST = 4_000_000  # bytes of a row
 
 
 def parse(path: Path, name: str) -> Parsed:
@@ -74,13 +77,15 @@ def _check(cells: int) -> None:
 
 def _box(pieces: Iterable[bytes]) -> int:
     """How many cells the rectangle around the filled ones has."""
-    columns, top, bottom = set[bytes](), 1 << 30, 0
-    for found in _search(_CELL, pieces):
-        columns.add(found[1])
-        bottom = max(bottom, int(found[2]))
-        top = min(top, int(found[2]))
-    numbers = [_column(letters) for letters in columns]
-    return (max(numbers) - min(numbers) + 1) * (bottom - top + 1) if numbers else 0
+    columns, rows = set[bytes](), set[bytes]()
+    for text in _joined(pieces, b"<"):
+        found = _CELL.findall(text)
+        columns.update(map(itemgetter(0), found))
+        rows.update(map(itemgetter(1), found))
+    if not columns:
+        return 0
+    wide, high = [_column(letters) for letters in columns], [int(row) for row in rows]
+    return (max(wide) - min(wide) + 1) * (max(high) - min(high) + 1)
 
 
 def _column(letters: bytes) -> int:
@@ -91,30 +96,26 @@ def _column(letters: bytes) -> int:
 
 
 def _repeats(pieces: Iterable[bytes]) -> int:
-    """How many filled cells an OpenDocument sheet has once those that stand for many are written out."""
-    total, times = 0, 1
-    for found in _search(_ROW, pieces):
-        if found[1]:
-            times = _number(_ROWS.search(found[2]))
-        else:
-            total += times * _number(_COLUMNS.search(found[3]))
+    """How many cells of an OpenDocument sheet are written once and stand for many."""
+    total = 0
+    for text in _joined(pieces, b"<table:table-row"):
+        total += sum(map(int, _WIDE_CELL.findall(text)))
+        for times, row in _TALL_ROW.findall(text):
+            filled = len(_FILLED.findall(row)) + sum(map(int, _WIDE_CELL.findall(row)))
+            total += int(times) * filled
     return total
 
 
-def _number(found: re.Match[bytes] | None) -> int:
-    return int(found[1]) if found else 1
-
-
-def _search(pattern: re.Pattern[bytes], pieces: Iterable[bytes]) -> Iterator[re.Match[bytes]]:
-    """All matches in a stream."""
+def _joined(pieces: Iterable[bytes], mark: bytes) -> Iterator[bytes]:
+    """Pieces cut before a mark, so that what begins with it is whole. What never ends is not waited for."""
     rest = b""
     for piece in pieces:
         text = rest + piece
-        done = 0
-        for found in pattern.finditer(text):
-            done = found.end()
-            yield found
-        rest = text[max(done, len(text) - _OVERLAP) :]
+        cut = text.rfind(mark)
+        cut = cut if cut > 0 and len(text) - cut < _LONGEST else len(text)
+        rest = text[cut:]
+        yield text[:cut]
+    yield rest
 
 
 def _write(sheet: CalamineSheet, draft: Draft) -> None:
@@ -123,7 +124,7 @@ def _write(sheet: CalamineSheet, draft: Draft) -> None:
     first = 0
     rows: list[list[str]] = []
     for number, row in enumerate(sheet.iter_rows()):
-        shown = [show(value) for value in row]
+        shown = [value.strip() if isinstance(value, str) else show(value) for value in row]
         if any(shown):
             first = first if rows else number
             rows.append(shown)
@@ -157,10 +158,9 @@ def _stretches(rows: list[list[str]]) -> Iterator[tuple[int, int]]:
 
 
 def _write_table(rows: list[list[str]], merges: list[Merge], draft: Draft) -> None:
-    skipped = 0
-    while len(rows) > 2 and len(rows[0]) > 2 and sum(map(bool, rows[0])) == 1 and not _spans_down(merges, skipped):
-        draft.text(next(filter(None, rows.pop(0))))  # a title above the table
-        skipped += 1
+    skipped = 0 if _spans_down(merges, 0) else count_titles(rows)
+    draft.text("\n".join("".join(row) for row in rows[:skipped]))
+    rows = rows[skipped:]
     here = [((a - skipped, b), (c - skipped, d)) for (a, b), (c, d) in merges if a >= skipped]
     for (a, b), (c, _) in here:
         for row in rows[a + 1 : c + 1]:

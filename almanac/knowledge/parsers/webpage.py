@@ -133,6 +133,8 @@ class Page:
 
     def flush(self) -> None:
         """Finish the paragraph under way."""
+        if not self.words:
+            return
         text = "".join(self.words)
         self.words.clear()
         self.reference = -1

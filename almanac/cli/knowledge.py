@@ -1,0 +1,261 @@
+"""Commands about knowledge bases: making, sharing and removing them, and what is in them."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from almanac.cli import operator
+from almanac.cli.ingesting import LARGEST_ID, BaseId
+from almanac.cli.terminal import Home, Json, OrgName, say, settings_at, show, with_database
+from almanac.core import clock
+from almanac.core.call import Call
+from almanac.core.database import Database, Transaction
+from almanac.core.errors import BadRequest, Conflict
+from almanac.identity import principals, roles
+from almanac.knowledge import bases, documents, inventory, trash
+from almanac.knowledge.bases import Base
+
+kb_app = typer.Typer(
+    help="Knowledge bases: what a user, a group or the organisation knows.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+doc_app = typer.Typer(
+    help="Single documents: into the trash and out of it.", no_args_is_help=True, rich_markup_mode="rich"
+)
+
+_AT_ONCE = 500
+
+DocumentIds = Annotated[
+    list[int], typer.Argument(metavar="DOC_ID…", min=1, max=LARGEST_ID, help="Their ids, from 'almanac docs KB_ID'.")
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+@kb_app.command("add")
+def add_base(
+    name: Annotated[str, typer.Argument(help="Its name.", show_default=False)],
+    owner: Annotated[str, typer.Option("--owner", help="The user it belongs to.", show_default=False)],
+    org: OrgName = None,
+    group: Annotated[str | None, typer.Option("--group", help="Make it this group's, for all its members.")] = None,
+    organization: Annotated[
+        bool, typer.Option("--organization", help="Make it the organisation's, for everyone in it to read.")
+    ] = False,
+    description: Annotated[str, typer.Option("--description", help="What is in it, for people and agents.")] = "",
+    home: Home = None,
+) -> None:
+    """Create a knowledge base; prints its id. It is the owner's alone, unless it is a group's or the organisation's.
+
+    Example: [bold]almanac kb add "Pump manuals" --owner maria --description "Manuals of every pump we sell"[/bold]
+    """
+    if group is not None and organization:
+        raise BadRequest("A knowledge base is a group's or the organisation's.", remedy="Leave one of the two out.")
+    level = "organization" if organization else "personal" if group is None else "group"
+
+    async def work(db: Database) -> Base:
+        call = await operator.over_org(db, org, owner)
+        return await db.write(lambda tx: bases.add(call, tx, name, description=description, level=level, group=group))
+
+    say(str(with_database(home, work).id))
+
+
+@kb_app.command("list")
+def list_bases(
+    user: Annotated[str | None, typer.Option("--user", help="Only those of this owner.")] = None,
+    org: OrgName = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """List the knowledge bases of an organisation, with how many of their documents still wait or have failed.
+
+    Example: [bold]almanac kb list --user maria[/bold]
+    """
+
+    async def work(db: Database) -> list[dict[str, Any]]:
+        call = await operator.over_org(db, org)
+        owners = [] if user is None else [(await principals.pick(db, call.actor.org_id, user)).id]
+        found = await _all_bases(call, owners=owners)
+        tallies = await inventory.tally(db, [base.id for base in found])
+        return [_base_row(base, tallies.get(base.id, inventory.Tally()), as_json) for base in found]
+
+    show(with_database(home, work), as_json, empty="No knowledge base yet: almanac kb add NAME --owner USER")
+
+
+@kb_app.command("share")
+def share_base(
+    base_id: BaseId,
+    user: Annotated[str | None, typer.Option("--user", help="With this user or agent.")] = None,
+    group: Annotated[str | None, typer.Option("--group", help="With every member of this group.")] = None,
+    role: Annotated[
+        str | None, typer.Option("--role", help="Owner, Maintainer, Developer, Reporter or RestrictedAnalyst.")
+    ] = None,
+    withdraw: Annotated[bool, typer.Option("--withdraw", help="Take their role back.")] = False,
+    home: Home = None,
+) -> None:
+    """Share a knowledge base with a user, an agent or a group: Reporters read, Developers add, Maintainers manage.
+
+    Example: [bold]almanac kb share 1 --user bot --role Reporter[/bold]
+    """
+    if (role is None) != withdraw:
+        raise BadRequest("Say what they may do with --role, or take it back with --withdraw.")
+    given = None if role is None else roles.parse(role)
+
+    async def work(db: Database) -> None:
+        call = await operator.over_base(db, base_id)
+        await db.write(lambda tx: bases.share(call, tx, base_id, given, user=user, group=group))
+
+    with_database(home, work)
+
+
+@kb_app.command("shares")
+def list_shares(base_id: BaseId, home: Home = None, as_json: Json = False) -> None:
+    """List with whom a knowledge base is shared, beside its owner and its group.
+
+    Example: [bold]almanac kb shares 1[/bold]
+    """
+
+    async def work(db: Database) -> list[bases.Share]:
+        return await bases.shares(db, await operator.over_base(db, base_id), base_id)
+
+    rows = [{"kind": each.kind, "name": each.name, "role": each.role.name} for each in with_database(home, work)]
+    show(rows, as_json, empty=f"Not shared: almanac kb share {base_id} --user USER --role ROLE")
+
+
+@kb_app.command("remove")
+def remove_base(base_id: BaseId, yes: Yes = False, home: Home = None) -> None:
+    """Put a knowledge base into the trash, with all that is in it. Nobody finds it from then on; it can be restored.
+
+    Example: [bold]almanac kb remove 1 --yes[/bold]
+    """
+    days = settings_at(home).trash_days
+
+    async def work(db: Database) -> None:
+        call = await operator.over_base(db, base_id)
+        base = await bases.get(db, call, base_id, "manage")
+        _confirm(f"Remove the knowledge base {base.name!r}? It can be restored for {days} days.", yes)
+        await db.write(lambda tx: bases.remove(call, tx, base_id))
+
+    with_database(home, work)
+
+
+@kb_app.command("restore")
+def restore_base(base_id: BaseId, home: Home = None) -> None:
+    """Take a knowledge base out of the trash.
+
+    Example: [bold]almanac kb restore 1[/bold]
+    """
+
+    async def work(db: Database) -> None:
+        call = await operator.over_base(db, base_id)
+        base = await bases.known(db, base_id)
+        if base is not None and base.removed_at is None:
+            raise Conflict(f"Knowledge base {base_id} is not in the trash.", remedy="See 'almanac kb trash'.")
+        await db.write(lambda tx: bases.restore(call, tx, base_id))
+
+    with_database(home, work)
+
+
+@kb_app.command("trash")
+def list_trash(
+    base_id: Annotated[
+        int | None,
+        typer.Argument(metavar="KB_ID", min=1, max=LARGEST_ID, help="What was removed from it.", show_default=False),
+    ] = None,
+    org: OrgName = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """List what is in the trash: knowledge bases, or what was removed from one of them.
+
+    Example: [bold]almanac kb trash 1[/bold]
+    """
+
+    async def work(db: Database) -> list[dict[str, Any]]:
+        if base_id is None:
+            found = await _all_bases(await operator.over_org(db, org), removed=True)
+            return [_trash_row("base", base.id, base.name, base.removed_at) for base in found]
+        call = await operator.over_base(db, base_id)
+        rows: list[trash.Removed] = []
+        while more := await trash.find(call, base_id, limit=_AT_ONCE, offset=len(rows)):
+            rows += more
+        return [_trash_row(row.kind, row.id, row.name, row.removed_at) for row in rows]
+
+    show(with_database(home, work), as_json, empty="The trash is empty.")
+
+
+@doc_app.command("remove")
+def remove_documents(document_ids: DocumentIds, yes: Yes = False, home: Home = None) -> None:
+    """Put documents into the trash: search no longer finds them; they can be restored.
+
+    Example: [bold]almanac doc remove 1 --yes[/bold]
+    """
+    days = settings_at(home).trash_days
+
+    async def work(db: Database) -> None:
+        calls = {id: await operator.over_document(db, id) for id in document_ids}
+        names = [repr((await documents.get(db, call, id, "write")).name) for id, call in calls.items()]
+        what = names[0] if len(names) == 1 else f"{len(names)} documents"
+        _confirm(f"Remove {what}? This can be undone for {days} days.", yes)
+
+        async def remove(tx: Transaction) -> None:
+            for id, call in calls.items():
+                await documents.remove(call, tx, [id])
+
+        await db.write(remove)
+
+    with_database(home, work)
+
+
+@doc_app.command("restore")
+def restore_documents(document_ids: DocumentIds, home: Home = None) -> None:
+    """Take documents out of the trash, into their folder, or to the top where that is gone.
+
+    Example: [bold]almanac doc restore 1[/bold]
+    """
+
+    async def work(db: Database) -> None:
+        calls = {id: await operator.over_document(db, id) for id in document_ids}
+
+        async def restore(tx: Transaction) -> None:
+            for id, call in calls.items():
+                await documents.restore(call, tx, [id])
+
+        await db.write(restore)
+
+    with_database(home, work)
+
+
+async def _all_bases(call: Call, *, owners: list[int] | None = None, removed: bool = False) -> list[Base]:
+    found: list[Base] = []
+    while True:
+        page = await bases.find(call, owners=owners or (), removed=removed, limit=_AT_ONCE, offset=len(found))
+        found += page.items
+        if not page.has_more:
+            return found
+
+
+def _base_row(base: Base, tally: inventory.Tally, as_json: bool) -> dict[str, Any]:
+    row = {
+        "id": base.id,
+        "name": base.name,
+        "level": base.level,
+        "owner": base.owner_name,
+        "group": base.group_name,
+        "documents": base.documents,
+        "queued": tally.unfinished,
+        "failed": tally.failed,
+    }
+    return row | {"description": base.description, "created": clock.iso(base.created_at)} if as_json else row
+
+
+def _trash_row(kind: str, id: int, name: str, removed_at: int | None) -> dict[str, Any]:
+    return {"kind": kind, "id": id, "name": name, "removed": clock.iso(removed_at)}
+
+
+def _confirm(question: str, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise BadRequest("Removing needs a confirmation, and nobody is there to ask.", remedy="Repeat it with --yes.")
+    typer.confirm(question, abort=True, err=True)

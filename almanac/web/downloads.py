@@ -1,0 +1,63 @@
+"""Downloads over REST: a credential, and the file it is good for, sent in a way that no browser runs anything of it."""
+
+import asyncio
+import os
+from urllib.parse import quote
+
+from starlette.responses import FileResponse
+
+from almanac.knowledge import downloads
+from almanac.knowledge.downloads import BadCredential, Download, FileUnavailable
+from almanac.net.exchange import Exchange
+from almanac.web.rest import PREFIX, Admission, Ask, Rest, read_query
+from almanac.web.shapes import AskDownload, AtDocument, AtFile, DownloadFacts
+
+HEADER = "X-Almanac-Download-Token"
+
+
+async def issue(ask: Ask, at: AtDocument, given: AskDownload) -> DownloadFacts:
+    """A credential for a document's file."""
+    credential = await downloads.issue(ask, ask.rest.key, at.document_id, given.disposition)
+    document = credential.document
+    return DownloadFacts(
+        url=f"{ask.rest.settings.url}{PREFIX}/documents/{document.id}/file",
+        header=HEADER,
+        token=credential.token,
+        expires_in=credential.seconds,
+        disposition=credential.disposition,
+        file_name=document.name,
+        mime_type=document.mime_type,
+        size=document.size,
+    )
+
+
+async def by_credential(rest: Rest, exchange: Exchange) -> Admission:
+    """Whoever the credential in the header, or in the query, was given to."""
+    given = exchange.headers.get(HEADER.lower().encode(), b"").decode("latin-1")
+    token = given or read_query(exchange).get("token", "")
+    document_id = exchange.scope["path_params"]["document_id"]
+    if not token or not document_id.isdecimal():
+        raise BadCredential()
+    actor, disposition = await downloads.holder(rest.db, rest.key, token, int(document_id))
+    return Admission(actor, disposition)
+
+
+async def send(ask: Ask, at: AtFile, _: None) -> FileResponse:
+    """The file itself, or the ranges of it that were asked for."""
+    found = await downloads.open_file(ask, ask.rest.files, at.document_id, ask.says)
+    try:
+        state = await asyncio.to_thread(os.stat, found.path)
+    except FileNotFoundError:
+        raise FileUnavailable() from None
+    return FileResponse(found.path, headers=_headers(found), media_type=found.document.mime_type, stat_result=state)
+
+
+def _headers(found: Download) -> dict[str, str]:
+    name = quote(found.document.name, safe="")
+    return {
+        "content-disposition": f"{found.disposition}; filename=\"{name}\"; filename*=UTF-8''{name}",
+        "x-content-type-options": "nosniff",
+        "content-security-policy": "sandbox; default-src 'none'",
+        "cache-control": "private, no-store",
+        "etag": f'"{found.document.blob_hash}"',
+    }
