@@ -47,6 +47,9 @@ bench-transport: setup-test ## Requests/s, latency and CPU per call, beside Star
 bench-floor: setup-test ## What the building blocks of a call cost
 	$(PY) bench/floor.py $(ARGS)
 
+bench-ingest: setup-test ## Pages/s from files to documents, beside markitdown, kreuzberg and pypdfium2
+	$(PY) bench/ingest.py $(ARGS)
+
 contracts: setup ## Write contract.json of each surface from what is served
 	.venv/bin/almanac contracts
 
@@ -57,4 +60,4 @@ format: setup-test ## Format and fix what can be fixed
 clean: ## Remove everything that setup made
 	rm -rf .venv .tools .pytest_cache .ruff_cache .hypothesis
 
-.PHONY: help setup setup-test serve lint test test-kill test-fuzz conformance bench-transport bench-floor contracts format clean
+.PHONY: help setup setup-test serve lint test test-kill test-fuzz conformance bench-transport bench-floor bench-ingest contracts format clean

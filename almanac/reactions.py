@@ -33,7 +33,7 @@ async def handlers(db: Database, settings: Settings) -> AsyncGenerator[Mapping[s
     files = Files(settings.home, settings.max_file_bytes)
     limits = Limits(
         memory_bytes=settings.parser_memory_mb * MIB,
-        cpu_seconds=max(1, settings.parser_seconds // 2),
+        cpu_seconds=settings.parser_seconds,
         wall_seconds=settings.parser_seconds,
     )
     nursery = Nursery(limits)

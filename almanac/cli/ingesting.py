@@ -28,21 +28,20 @@ from almanac.knowledge import bases, documents, inventory
 from almanac.knowledge.documents import Document
 from almanac.knowledge.files import Files
 
-LARGEST_ID = 2**63 - 1
 INTERRUPTED = 130  # the exit status of whatever Ctrl-C ended
 _LOOK_EVERY = 0.1  # seconds between two looks at how far documents are
 _WALK_EVERY = 1.0  # seconds between two looks at the disk, and ten times as long as a look takes at least
 _POLL = clock.SECOND // 10
 _MOST_SKIPPED = 20  # lines about what was left out
 
-BaseId = Annotated[int, typer.Argument(metavar="KB_ID", min=1, max=LARGEST_ID, help="Its id, from 'almanac kb list'.")]
+BaseId = Annotated[int, typer.Argument(metavar="KB_ID", help="Its id, from 'almanac kb list'.")]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Only queue the documents; the worker of a server reads them.")]
 
 
 def ingest(
     base_id: BaseId,
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH…", exists=True, help="Files, and folders with all that is in them.")
+        list[Path], typer.Argument(metavar="PATH", exists=True, help="Files, and folders with all that is in them.")
     ],
     folder: Annotated[str, typer.Option("--folder", help="The folder of the base to put them into.")] = "",
     watch: Annotated[
@@ -53,11 +52,11 @@ def ingest(
     home: Home = None,
     as_json: Json = False,
 ) -> None:
-    """Bring files into a knowledge base and read them: PDF, Office, web pages, text, tables, code, mail, pictures.
+    """Bring files into a knowledge base and read them. Folders keep their structure.
 
-    Folders keep their structure. A file that is there already is left alone if it is the same, and replaced if it
-    has changed; one that was removed from the disk stays in the base. Hidden files are left out, and links that lead
-    out of a folder. Ctrl-C stops; run it again to go on. Exits with 1 if a file failed.
+    A file that is there already is left alone if it is the same, and replaced if it has changed; one that was removed
+    from the disk stays in the base. Hidden files are left out, and links that lead out of a folder. Ctrl-C stops; run
+    it again to go on. Exits with 1 if a file failed.
 
     Example: [bold]almanac ingest 1 manuals --folder engineering/pumps[/bold]
     """

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from almanac.cli import operator
-from almanac.cli.ingesting import LARGEST_ID, BaseId
+from almanac.cli.ingesting import BaseId
 from almanac.cli.terminal import Home, Json, OrgName, say, settings_at, show, with_database
 from almanac.core import clock
 from almanac.core.call import Call
@@ -27,9 +27,7 @@ doc_app = typer.Typer(
 
 _AT_ONCE = 500
 
-DocumentIds = Annotated[
-    list[int], typer.Argument(metavar="DOC_ID…", min=1, max=LARGEST_ID, help="Their ids, from 'almanac docs KB_ID'.")
-]
+DocumentIds = Annotated[list[int], typer.Argument(metavar="DOC_ID", help="Their ids, from 'almanac docs KB_ID'.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
@@ -160,7 +158,7 @@ def restore_base(base_id: BaseId, home: Home = None) -> None:
 def list_trash(
     base_id: Annotated[
         int | None,
-        typer.Argument(metavar="KB_ID", min=1, max=LARGEST_ID, help="What was removed from it.", show_default=False),
+        typer.Argument(metavar="KB_ID", help="What was removed from it.", show_default=False),
     ] = None,
     org: OrgName = None,
     home: Home = None,

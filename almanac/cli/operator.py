@@ -7,6 +7,7 @@ from almanac.core.errors import NotFound
 from almanac.identity import orgs, principals
 from almanac.knowledge import bases, inventory
 
+_LARGEST = 2**63 - 1  # number that a database can look for
 _NOBODY = 0  # where nothing is made, it need not be said whose it is
 
 
@@ -21,7 +22,7 @@ async def over_org(db: Database, name: str | None, user: str | None = None) -> C
 
 async def over_base(db: Database, base_id: int) -> Call:
     """A call in the name of a knowledge base's owner."""
-    base = await bases.known(db, base_id)
+    base = await bases.known(db, base_id) if base_id <= _LARGEST else None
     if base is None:
         raise NotFound(f"There is no knowledge base {base_id}.", remedy="See 'almanac kb list'.")
     names = {org.id: org.name for org in await orgs.find(db)}
@@ -30,7 +31,7 @@ async def over_base(db: Database, base_id: int) -> Call:
 
 async def over_document(db: Database, document_id: int) -> Call:
     """A call in the name of the owner of the knowledge base that a document is in."""
-    base_id = await inventory.base_of(db, document_id)
+    base_id = await inventory.base_of(db, document_id) if document_id <= _LARGEST else None
     if base_id is None:
         raise NotFound(f"There is no document {document_id}.", remedy="See 'almanac docs KB_ID'.")
     return await over_base(db, base_id)

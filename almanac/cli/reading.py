@@ -13,7 +13,7 @@ from rich.text import Text
 from rich.tree import Tree as Drawing
 
 from almanac.cli import operator
-from almanac.cli.ingesting import LARGEST_ID, BaseId
+from almanac.cli.ingesting import BaseId
 from almanac.cli.terminal import Home, Json, say, show, with_database
 from almanac.core import clock
 from almanac.core.call import Call
@@ -28,9 +28,7 @@ from almanac.knowledge.readings import Outline
 _COLOURS = {"success": "green", "failed": "red"}
 _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what a terminal would take for a command
 
-DocumentId = Annotated[
-    int, typer.Argument(metavar="DOC_ID", min=1, max=LARGEST_ID, help="Its id, from 'almanac docs KB_ID'.")
-]
+DocumentId = Annotated[int, typer.Argument(metavar="DOC_ID", help="Its id, from 'almanac docs KB_ID'.")]
 
 
 def docs(
@@ -82,13 +80,14 @@ def read(
 
 
 async def _documents(db: Database, base_id: int, status: str | None) -> list[tuple[Document, str]]:
-    """The documents of a base, each with the path of its folder."""
+    """The documents of a base by path, each with that of its folder."""
     call = await operator.over_base(db, base_id)
     places = await inventory.paths(call, base_id)
     found: list[Document] = []
     while more := await inventory.find(call, base_id, status=status, after=found[-1].id if found else 0):
         found += more
-    return [(each, places.get(each.folder_id, "")) for each in found]
+    placed = [(each, places.get(each.folder_id, "")) for each in found]
+    return sorted(placed, key=lambda pair: (pair[1], pair[0].name))
 
 
 def _document(document: Document, place: str) -> dict[str, Any]:
@@ -129,7 +128,8 @@ def _draw(tree: nodes.Tree, as_json: bool) -> None:
     waiting = [(drawing, tree.nodes)]
     while waiting:
         place, level = waiting.pop()
-        waiting += [(place.add(_label(node)), node.children) for node in level]
+        ordered = sorted(level, key=lambda node: (not node.is_folder, node.item.name))
+        waiting += [(place.add(_label(node)), node.children) for node in ordered]
     console = Console()
     console = console if console.is_terminal else Console(width=10_000)
     console.print(drawing, soft_wrap=True)

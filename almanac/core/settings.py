@@ -103,8 +103,10 @@ class Settings:
     max_file_bytes: int = _of(512 * 1024 * 1024, "Largest file that can become a document.")
     trash_days: int = _of(30, "What was removed can be restored for this long; then it is purged.")
     parsers: int = _of(0, "Files one worker reads at a time; 0 means as many as there are cores.")
-    parser_memory_mb: int = _of(1024, "Memory that reading one file may take.")
-    parser_seconds: int = _of(120, "Time that reading one file may take; half of it in computing.")
+    parser_memory_mb: int = _of(2048, "Address space that reading one file may take; text recognition needs 2048.")
+    parser_seconds: int = _of(
+        300, "Time that reading one file may take; text recognition needs about 10 seconds a page."
+    )
     fetch_allow: tuple[str, ...] = _of(
         (), "Internal hosts or networks that may be fetched from, comma-separated: wiki.internal, 10.1.0.0/16."
     )

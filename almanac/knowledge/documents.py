@@ -243,14 +243,15 @@ async def restore(call: Call, tx: Transaction, document_ids: Sequence[int]) -> N
     for document_id in _check_batch(document_ids):
         document = await get(tx, call, document_id, "write", removed=True)
         folder_id = await folders.enter_or_root(tx, document.base_id, document.folder_id)
-        await tx.execute(
+        if not await tx.execute(
             "UPDATE documents SET removed_at = NULL, removed_with = NULL, folder_id = $2, name = $3, updated_at = $4"
-            " WHERE id = $1",
+            " WHERE id = $1 AND removed_at IS NOT NULL",
             document_id,
             folder_id,
             await folders.free_name(tx, "documents", document.base_id, folder_id, document.name),
             clock.now(),
-        )
+        ):
+            raise _missing(document_id)  # it was purged at this very moment
         await passages.show(tx, "document", [str(document_id)], is_live=document.is_enabled)
         if document.index_status in UNFINISHED:  # what was being read when it was removed has been dropped
             await generations.renew(tx, document_id)

@@ -121,7 +121,7 @@ def _verified(key: bytes, token: str) -> dict[str, Any]:
         claims: dict[str, Any] = jwt.decode(
             token, key, [_ALGORITHM], options={"require": ["exp", "type", "user_id", "document_id", "disposition"]}
         )
-    except jwt.PyJWTError:
+    except (jwt.PyJWTError, UnicodeEncodeError):
         raise BadCredential() from None
     ids = (claims["user_id"], claims["document_id"], claims.get("token_id", 0))
     if claims["type"] != TYPE or any(type(id) is not int for id in ids) or claims["disposition"] not in DISPOSITIONS:

@@ -13,7 +13,7 @@ import os
 import secrets
 import shutil
 import threading
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,6 +175,7 @@ class Incoming:
         self._digest = hashlib.sha256()
         self._head = b""
         self._placed: Path | None = None
+        self._busy: asyncio.Future[None] | None = None
         self.size = 0
 
     async def write(self, piece: bytes) -> None:
@@ -187,14 +188,14 @@ class Incoming:
         if len(piece) <= HEAD:
             self._append(piece)  # shorter than the way to a thread and back
         else:
-            await asyncio.to_thread(self._append, piece)
+            await self._in_thread(lambda: self._append(piece))
 
     async def finish(self) -> Stored:
         """That was all of it: put it in its place, where it outlives a crash."""
         if not self.size:
             raise BadRequest("The file is empty.", remedy="Send its content.")
-        placed = self._files.path(self._draft.name)
-        await asyncio.to_thread(self._place, placed)
+        self._placed = placed = self._files.path(self._draft.name)
+        await self._in_thread(lambda: self._place(placed))
         return Stored(self._digest.hexdigest(), self._draft.name, self.size, self._head)
 
     async def close(self, db: Database, *, is_settled: bool = True) -> None:
@@ -203,10 +204,17 @@ class Incoming:
         Of one whose caller was cancelled or met an error that is not settled: the transaction may still be under way.
         It is asked about in another one, which comes after it.
         """
+        if self._busy is not None:
+            await asyncio.wait([self._busy])
         self._file.close()
         if self._placed is not None and not await _is_kept(db, self._placed.name, is_settled):
             self._placed.unlink(missing_ok=True)
         self._draft.unlink(missing_ok=True)
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        # A thread goes on when its caller is cancelled; `close` waits for it.
+        self._busy = asyncio.ensure_future(asyncio.to_thread(work))
+        await asyncio.shield(self._busy)
 
     def _append(self, piece: bytes) -> None:
         self._digest.update(piece)
@@ -217,7 +225,6 @@ class Incoming:
         os.fsync(self._file.fileno())
         is_new = not placed.parent.exists()
         placed.parent.mkdir(parents=True, exist_ok=True)
-        self._placed = placed
         os.link(self._draft, placed)
         _sync(placed.parent)
         if is_new:

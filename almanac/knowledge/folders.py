@@ -1,6 +1,7 @@
 """Folders of a knowledge base: a tree, without cycles, whose names are unique side by side."""
 
 import re
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from almanac.core import clock
@@ -13,26 +14,14 @@ from almanac.search import passages
 ROOT = 0
 DEEPEST = 100
 LONGEST_NAME = 255
+_BOTTOM = 2 * DEEPEST  # of a tree that a fault has broken
+_LIVE = "removed_at IS NULL"
+
+Ask = Callable[..., Awaitable[list[Row]]]  # `fetch` or `scan`
 
 # Characters that no name of a folder or document holds: they would divide paths, or could not be stored or shown.
 _FORBIDDEN = re.compile(r"[/\\\x00-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
-_BELOW = """
-WITH RECURSIVE below (id, depth) AS (
-    SELECT id, 1 FROM folders WHERE id = $1
-    UNION SELECT f.id, below.depth + 1 FROM folders f JOIN below ON f.parent_id = below.id
-    WHERE f.base_id = $2 AND f.removed_at IS NULL AND below.depth <= 200
-)
-"""
-# A folder in the trash and what lies below it there, as far as it was removed by the same act.
-_TOGETHER = """
-WITH RECURSIVE below (id, depth) AS (
-    SELECT id, 1 FROM folders WHERE id = $1
-    UNION SELECT f.id, below.depth + 1 FROM folders f JOIN below ON f.parent_id = below.id
-    WHERE f.base_id = $2 AND f.id <> $1 AND f.removed_with = (SELECT removed_with FROM folders WHERE id = $1)
-    AND below.depth <= 200
-)
-"""
 _ABOVE = """
 WITH RECURSIVE above (id, parent_id, depth) AS (
     SELECT id, parent_id, 1 FROM folders WHERE id = $1
@@ -125,10 +114,10 @@ async def move(call: Call, tx: Transaction, folder_id: int, parent_id: int) -> F
     """Put a folder, with all that is in it, into another folder of the same base, or at the top."""
     folder = await _hold(call, tx, folder_id)
     await enter(tx, folder.base_id, parent_id)
-    below = await tx.fetch(f"{_BELOW} SELECT id, depth FROM below", folder_id, folder.base_id)  # noqa: S608
-    if any(row["id"] == parent_id for row in below):
+    below = await descend(tx.fetch, folder.base_id, folder_id)
+    if parent_id == folder_id or any(row["id"] == parent_id for level in below for row in level):
         raise Conflict("A folder cannot be moved into itself or into a folder below it.", remedy="Choose another.")
-    if await _depth(tx, parent_id) + max(row["depth"] for row in below) > DEEPEST:
+    if await _depth(tx, parent_id) + 1 + len(below) > DEEPEST:
         raise BadRequest(f"Folders can be {DEEPEST} deep and no deeper.")
     return await _place(tx, folder, parent_id, folder.name)
 
@@ -139,8 +128,8 @@ async def remove(call: Call, tx: Transaction, folder_id: int, *, contents: str) 
         raise BadRequest("'contents' says what happens to what is in the folder: 'move' or 'delete'.")
     folder = await _hold(call, tx, folder_id)
     # The folders before what is in them: from then on nobody can put anything into them.
-    below = await tx.fetch(f"{_BELOW} SELECT id FROM below", folder_id, folder.base_id)  # noqa: S608
-    gone = [folder_id] if contents == "move" else [row["id"] for row in below]
+    below = await descend(tx.fetch, folder.base_id, folder_id) if contents == "delete" else []
+    gone = [folder_id, *(row["id"] for level in below for row in level)]
     args = (folder_id, folder.base_id, clock.now())
     away = "SET removed_at = $3, updated_at = $3, removed_with = $1 WHERE base_id = $2 AND removed_at IS NULL AND"
     ids = ", ".join(map(str, gone))
@@ -155,28 +144,52 @@ async def remove(call: Call, tx: Transaction, folder_id: int, *, contents: str) 
 async def restore(call: Call, tx: Transaction, folder_id: int) -> Folder:
     """Take a folder out of the trash, with what is in it, as far as that was removed together with it."""
     folder = await _hold(call, tx, folder_id, removed=True)
-    below = await tx.fetch(f"{_TOGETHER} SELECT id, depth FROM below", folder_id, folder.base_id)  # noqa: S608
+    row = await tx.fetch_one("SELECT coalesce(removed_with, 0) AS act FROM folders WHERE id = $1", folder_id)
+    assert row is not None
+    together = f"removed_with = {row['act']}"
+    below = await descend(tx.fetch, folder.base_id, folder_id, together)
+    ids = [folder_id, *(row["id"] for level in below for row in level)]
     documents = await tx.fetch(
-        "SELECT id, is_enabled, index_status FROM documents WHERE base_id = $2"  # noqa: S608 - numbers of our own
-        f" AND folder_id IN ({', '.join(str(row['id']) for row in below)})"
-        " AND removed_with = (SELECT removed_with FROM folders WHERE id = $1)",
-        folder_id,
+        "SELECT id, is_enabled, index_status FROM documents"  # noqa: S608 - numbers of our own
+        f" WHERE base_id = $1 AND folder_id IN ({', '.join(map(str, ids))}) AND {together}",
         folder.base_id,
     )
-    parent_id = await _home(tx, folder, max(row["depth"] for row in below))
+    parent_id = await _home(tx, folder, 1 + len(below))
     name = await free_name(tx, "folders", folder.base_id, parent_id, folder.name)
     again = "SET removed_at = NULL, removed_with = NULL, updated_at = $2"
     now = clock.now()
     await tx.execute(
         f"UPDATE folders {again}, parent_id = $3, name = $4 WHERE id = $1", folder_id, now, parent_id, name
     )
-    await tx.execute_many(f"UPDATE folders {again} WHERE id = $1", [(row["id"], now) for row in below])
+    await tx.execute_many(f"UPDATE folders {again} WHERE id = $1", [(id, now) for id in ids])
     await tx.execute_many(f"UPDATE documents {again} WHERE id = $1", [(row["id"], now) for row in documents])
     await passages.show(tx, "document", [str(row["id"]) for row in documents if row["is_enabled"]], is_live=True)
     for row in documents:
         if row["index_status"] in generations.UNFINISHED:  # what was being read when it was removed has been dropped
             await generations.renew(tx, row["id"])
     return await get(tx, call, folder_id, "write")
+
+
+async def descend(
+    ask: Ask, base_id: int, folder_id: int, which: str = _LIVE, most: int | None = None
+) -> list[list[Row]]:
+    """The folders below one, level by level, until they are more than `most`; what leads back to it is left out.
+
+    A recursive query would be planned from statistics that a large ingest leaves behind, and take quadratic time.
+    """
+    levels: list[list[Row]] = []
+    parents, count = [folder_id], 0
+    while parents and len(levels) < _BOTTOM and (most is None or count <= most):
+        rows = await ask(
+            f"SELECT * FROM folders WHERE base_id = $1 AND parent_id IN ({', '.join(map(str, parents))})"  # noqa: S608
+            f" AND id <> $2 AND {which}",
+            base_id,
+            folder_id,
+        )
+        parents = [row["id"] for row in rows]
+        count += len(rows)
+        levels += [rows] if rows else []
+    return levels
 
 
 def check_name(name: str) -> str:

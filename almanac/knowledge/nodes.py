@@ -157,35 +157,18 @@ async def _everything(call: Call, base_id: int) -> tuple[list[Folder], list[Docu
 
 
 async def _below(call: Call, base_id: int, folder_id: int) -> tuple[list[Folder], list[str]]:
-    """The folders below one, in one query whatever their number and depth; an edge that leads back is left out."""
-    rows = await call.db.scan(
-        "WITH RECURSIVE below (id, depth) AS ("
-        " SELECT id, 1 FROM folders WHERE base_id = $1 AND parent_id = $2 AND id <> $2 AND removed_at IS NULL"
-        " UNION SELECT f.id, below.depth + 1 FROM folders f JOIN below ON f.parent_id = below.id"
-        " WHERE f.base_id = $1 AND f.removed_at IS NULL AND f.id <> $2 AND below.depth <= $3"
-        ") SELECT f.*, below.depth FROM below JOIN folders f ON f.id = below.id ORDER BY below.depth LIMIT $4",
-        base_id,
-        folder_id,
-        DEEPEST,
-        MOST_NODES + 1,
-    )
-    if len(rows) > MOST_NODES:
-        raise too_large(len(rows))
-    back = await call.db.scan(
-        "WITH RECURSIVE above (id, parent_id, depth) AS ("
-        " SELECT id, parent_id, 1 FROM folders WHERE id = $2"
-        " UNION SELECT f.id, f.parent_id, above.depth + 1 FROM folders f JOIN above ON f.id = above.parent_id"
-        " WHERE above.depth <= $3 AND f.id <> $2"
-        ") SELECT 1 FROM above WHERE parent_id = $2 AND $1 > 0",
-        base_id,
-        folder_id,
-        DEEPEST,
-    )
-    warnings = [f"Cycle detected at folder {folder_id}; edge skipped"] if back else []
-    deep = sorted({row["id"] for row in rows if row["depth"] > DEEPEST})
-    if deep:
+    """The folders below one; an edge that leads back to it is left out."""
+    levels = await folders.descend(call.db.scan, base_id, folder_id, most=MOST_NODES)
+    if (count := sum(map(len, levels))) > MOST_NODES:
+        raise too_large(count)
+    found = [folders.folder_of(row) for level in levels[:DEEPEST] for row in level]
+    start = await call.db.fetch_one("SELECT parent_id FROM folders WHERE id = $1", folder_id)
+    is_cyclic = start is not None and start["parent_id"] in {folder_id, *(folder.id for folder in found)}
+    warnings = [f"Cycle detected at folder {folder_id}; edge skipped"] if is_cyclic else []
+    if len(levels) > DEEPEST:
+        deep = sorted(row["id"] for row in levels[DEEPEST])
         warnings.append(f"Max folder depth {DEEPEST} exceeded at folders {deep}; subtree skipped")
-    return [folders.folder_of(row) for row in rows if row["depth"] <= DEEPEST], warnings
+    return found, warnings
 
 
 async def _documents_in(call: Call, base_id: int, folder_ids: Sequence[int], besides: int) -> list[Document]:
@@ -202,10 +185,12 @@ async def _mark_parents(call: Call, base_id: int, page: Iterable[Node]) -> None:
     ids = ", ".join(str(node.item.id) for node in page if node.is_folder)
     if not ids:
         return
+    # Ordered as an index is, so that the one row there may be is looked up there, however many others there are.
+    first = "WHERE {0}.base_id = $1 AND {1} = f.id AND {0}.removed_at IS NULL ORDER BY {0}.created_at, {0}.id LIMIT 1"
     rows = await call.db.scan(
-        f"SELECT f.id FROM folders f WHERE f.id IN ({ids}) AND ("  # noqa: S608 - numbers of our own
-        "EXISTS (SELECT 1 FROM folders c WHERE c.base_id = $1 AND c.parent_id = f.id AND c.removed_at IS NULL) OR "
-        "EXISTS (SELECT 1 FROM documents d WHERE d.base_id = $1 AND d.folder_id = f.id AND d.removed_at IS NULL))",
+        f"SELECT f.id FROM folders f WHERE f.id IN ({ids}) AND coalesce("  # noqa: S608 - numbers of our own
+        f"(SELECT c.id FROM folders c {first.format('c', 'c.parent_id')}),"
+        f" (SELECT d.id FROM documents d {first.format('d', 'd.folder_id')})) IS NOT NULL",
         base_id,
     )
     full = {row["id"] for row in rows}

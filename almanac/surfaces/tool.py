@@ -4,9 +4,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from almanac.audit.trail import Trail
+from almanac.core.arguments import Arguments, expected, problems
 from almanac.core.call import Call
 from almanac.core.errors import BadRequest
 from almanac.core.remembered import Remembered
@@ -16,17 +17,12 @@ from almanac.net.fetch import Fetcher
 from almanac.quotas.rates import Rates, Rule
 
 
-class Arguments(BaseModel):
-    """The base of every tool's arguments: nothing is converted, nothing unknown is accepted."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
 class NoArguments(Arguments):
     """For a tool that takes none."""
 
 
 _NOTHING = NoArguments()
+_UNKNOWN = "is not an argument of this tool"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +103,7 @@ class Tool:
         try:
             return self.arguments.model_validate(arguments)
         except ValidationError as error:
-            raise BadRequest(_problems(error), remedy=_expected(self.arguments)) from None
+            raise BadRequest(problems(error, _UNKNOWN), remedy=_expected(self.arguments)) from None
 
 
 def schema_of(model: type[Any], *, nulls: bool = True) -> dict[str, Any]:
@@ -144,17 +140,5 @@ def _simplified(schema: dict[str, Any], nulls: bool) -> dict[str, Any]:
             return schema
 
 
-def _problems(error: ValidationError) -> str:
-    found: list[str] = []
-    for problem in error.errors(include_url=False, include_context=False, include_input=False)[:5]:
-        where = ".".join(str(part)[:60] for part in problem["loc"]) or "arguments"
-        message = "is not an argument of this tool" if problem["type"] == "extra_forbidden" else problem["msg"]
-        found.append(f"{where}: {message}")
-    return "; ".join(found) + "."
-
-
 def _expected(model: type[BaseModel]) -> str:
-    if not model.model_fields:
-        return "This tool takes no arguments."
-    names = [name if field.is_required() else f"{name} (optional)" for name, field in model.model_fields.items()]
-    return f"It takes: {', '.join(names)}."
+    return expected(model) if model.model_fields else "This tool takes no arguments."

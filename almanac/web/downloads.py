@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from urllib.parse import quote
 
 from starlette.responses import FileResponse
@@ -13,6 +14,8 @@ from almanac.web.rest import PREFIX, Admission, Ask, Rest, read_query
 from almanac.web.shapes import AskDownload, AtDocument, AtFile, DownloadFacts
 
 HEADER = "X-Almanac-Download-Token"
+
+_NUMBER = re.compile(r"[0-9]{1,19}")
 
 
 async def issue(ask: Ask, at: AtDocument, given: AskDownload) -> DownloadFacts:
@@ -36,7 +39,7 @@ async def by_credential(rest: Rest, exchange: Exchange) -> Admission:
     given = exchange.headers.get(HEADER.lower().encode(), b"").decode("latin-1")
     token = given or read_query(exchange).get("token", "")
     document_id = exchange.scope["path_params"]["document_id"]
-    if not token or not document_id.isdecimal():
+    if not token or not _NUMBER.fullmatch(document_id):
         raise BadCredential()
     actor, disposition = await downloads.holder(rest.db, rest.key, token, int(document_id))
     return Admission(actor, disposition)

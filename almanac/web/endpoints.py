@@ -190,9 +190,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         _WRITE,
         place=s.AtBase,
         body=s.ShareBase,
-        answer=s.ShareList,
+        status=204,
         example={"group": "workshop", "role": "Developer"},
-        shows=_SHARES,
     ),
     Endpoint(
         "DELETE",

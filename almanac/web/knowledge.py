@@ -75,11 +75,10 @@ async def list_shares(ask: Ask, at: shapes.AtBase, _: None) -> shapes.ShareList:
     return shapes.ShareList([shapes.ShareFacts(share.kind, share.name, share.role.name) for share in found])
 
 
-async def share_base(ask: Ask, at: shapes.AtBase, given: shapes.ShareBase) -> shapes.ShareList:
-    """A role on a base, given to someone."""
+async def share_base(ask: Ask, at: shapes.AtBase, given: shapes.ShareBase) -> None:
+    """A role on a base, given to someone; nothing is told, for it may be one's own that was lowered."""
     role = Role[given.role]
     await ask.db.write(lambda tx: bases.share(ask, tx, at.base_id, role, user=given.user, group=given.group))
-    return await list_shares(ask, at, None)
 
 
 async def unshare_base(ask: Ask, at: shapes.AtShare, _: None) -> None:

@@ -1,7 +1,7 @@
 """Uploads: content on its way from a request's body to the file store, piece by piece and never whole in memory."""
 
 import logging
-from collections.abc import Iterator
+import re
 from typing import Any
 
 import orjson
@@ -24,6 +24,7 @@ _MOST_FIELDS = 64 * 1024  # bytes of all fields but the file
 _FRAME = 256 * 1024  # bytes that a form may have around its file
 # The parser logs what it stumbled over, and that is somebody's document.
 _SILENT = logging.Logger("uploads", logging.CRITICAL + 1)
+_NUMBER = re.compile(r"[0-9]{1,19}")
 _PLAIN = (b"", b"7bit", b"8bit", b"binary")
 
 
@@ -67,8 +68,7 @@ async def _take_form(ask: Ask, target: Target) -> Added:
             received += len(piece)
             if received > most:
                 raise TooLarge(f"The form is larger than {most} bytes.")
-            for part in form.feed(piece):
-                await incoming.write(part)
+            await incoming.write(form.feed(piece))
         form.finish()
         given = form.arguments()
         ask.note(given)
@@ -133,14 +133,14 @@ class Form:
         )
         self._parser.logger = _SILENT
 
-    def feed(self, piece: bytes) -> Iterator[bytes]:
+    def feed(self, piece: bytes) -> bytes:
         """Take in a piece of the form; what of the file is in it."""
         try:
             self._parser.write(piece)
         except FormParserError:
             raise BadRequest("The form cannot be read.", remedy="Let your client encode it.") from None
         pieces, self._pieces = self._pieces, []
-        return iter(pieces)
+        return b"".join(pieces)  # the parser cuts wherever something looks like a boundary
 
     def finish(self) -> None:
         """That was all: make sure that it is."""
@@ -154,7 +154,7 @@ class Form:
         found: dict[str, Any] = {name: values[0] for name, values in self._fields.items()}
         if "tags" in found:
             found["tags"] = self._fields["tags"]
-        if found.get("folder_id", "").isdecimal():
+        if _NUMBER.fullmatch(found.get("folder_id", "")):
             found["folder_id"] = int(found["folder_id"])
         if "metadata" in found:
             found["metadata"] = _object(found["metadata"])

@@ -23,6 +23,9 @@ from almanac.core import scopes
 from almanac.core.errors import AlmanacError
 from almanac.core.settings import Settings, environment_names
 from almanac.surfaces import contracts
+from almanac.web import openapi
+from almanac.web.endpoints import ENDPOINTS
+from almanac.web.rest import PREFIX, Endpoint
 
 FOLDER = Path(__file__).parent
 GENERATED = "<!-- Written by docs/reference/generate.py from the code. Change the code, then run it. -->"
@@ -112,12 +115,39 @@ def tools_page() -> str:
     return _page(parts)
 
 
+def rest_page() -> str:
+    """Every REST endpoint, from the table that serves them."""
+    parts = [
+        "# REST\n",
+        f"Everything below is under `{PREFIX}`; `GET {openapi.PATH}` is the same as OpenAPI 3.1. Send a token as\n"
+        "`Authorization: Bearer …` or `X-API-Key: …`, and bodies as JSON. A number in a body is a number and not a\n"
+        'text; a field that is not in the table is refused. A failure is `{"error": …, "code": …}` with the status\n'
+        "of [its code](errors.md). A limit that is reached answers 429 with `Retry-After`; every answer has an\n"
+        "`x-request-id`, yours if you sent one. What is not there and what you may not see give the same 404.\n",
+        _table(
+            ["Request", "Name", "What it does"],
+            [[f"`{it.method} {it.path}`", f"`{it.name}`", it.summary] for it in ENDPOINTS],
+        ),
+        "The name is what the audit trail shows, and what a token's `--tool` allows.\n",
+    ]
+    parts += ["## Requests\n", *(part for endpoint in ENDPOINTS for part in _endpoint(endpoint)), "## Shapes\n"]
+    shapes = cast("dict[str, dict[str, Any]]", openapi.describe(ENDPOINTS)["components"]["schemas"])
+    bodies = {endpoint.body.__name__ for endpoint in ENDPOINTS if endpoint.body is not None}
+    for name, shape in sorted(shapes.items()):
+        if name not in bodies:
+            always = shape.get("required", [])
+            fields = {key: {**each, "required": key in always} for key, each in shape["properties"].items()}
+            parts += [f"### {name}\n", f"{shape['description']}\n", _fields("Field", fields)]
+    return _page(parts)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "cli.md": cli_page,
     "scopes.md": scopes_page,
     "errors.md": errors_page,
     "tools.md": tools_page,
+    "rest.md": rest_page,
 }
 
 
@@ -250,6 +280,60 @@ def _help(parameter: TyperOption | TyperArgument) -> str:
     if default is None and isinstance(parameter.default, int | str) and not isinstance(parameter.default, bool):
         default = str(parameter.default)
     return (parameter.help or "") + (f" Default: `{default}`." if default else "")
+
+
+def _endpoint(endpoint: Endpoint) -> Iterator[str]:
+    yield f"### {endpoint.method} {endpoint.path}\n"
+    yield f"{endpoint.summary}. Needs the scope `{endpoint.scope}`.\n"
+    if found := openapi.parameters(endpoint):
+        rows = [
+            [f"`{it['name']}`", it["in"], _meaning({**it["schema"], **it}, is_always=it["required"])] for it in found
+        ]
+        yield _table(["Parameter", "In", "Meaning"], rows)
+    if endpoint.body is not None:
+        yield _fields("Body", openapi.fields(endpoint.body))
+        yield f"```json\n{json.dumps(endpoint.example)}\n```\n"
+    for kind, schema in endpoint.forms.items():
+        if named := schema.get("properties"):
+            yield f"Or, as `{kind}`:\n"
+            yield _fields("Part", {name: {**it, "required": name in schema["required"]} for name, it in named.items()})
+        else:
+            yield f"Or, as `{kind}` or of any other type, the content as it is.\n"
+    yield f"{_answers(endpoint)}\n"
+
+
+def _answers(endpoint: Endpoint) -> str:
+    what = "nothing" if endpoint.answer is None else "the file" if endpoint.answer is bytes else _link(endpoint.answer)
+    further = "".join(f" {status}: {text}" for status, text in endpoint.statuses.items())
+    return f"Answers {endpoint.status} with {what}.{further}"
+
+
+def _link(shape: Any) -> str:
+    return f"[{shape.__name__}](#{shape.__name__.lower()})"
+
+
+def _fields(heading: str, found: dict[str, dict[str, Any]]) -> str:
+    rows = [[f"`{name}`", _meaning(each, is_always=each["required"])] for name, each in found.items()]
+    return _table([heading, "Meaning"], rows)
+
+
+def _meaning(schema: dict[str, Any], *, is_always: bool) -> str:
+    """The type of a field, whether it can be left out, what it means, and what it is otherwise."""
+    ways = cast("list[dict[str, Any]]", schema.get("anyOf", [schema]))
+    said = next((it["description"] for it in [schema, *ways] if "description" in it), "")
+    default = schema.get("default")
+    usual = f"Usually `{json.dumps(default)}`." if default not in (None, "", [], {}) else ""
+    kind = " or ".join(_named(it) for it in ways)
+    return " ".join(filter(None, [f"{kind}{'' if is_always else ', optional'}.", said, usual]))
+
+
+def _named(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return " or ".join(f"`{choice}`" for choice in schema["enum"])
+    if schema.get("type") == "array":
+        return f"array of {_named(schema.get('items', {}))}"
+    name = _type(schema)
+    return f"[{name}](#{name.lower()})" if "$ref" in schema else name
 
 
 def _behaviour(tool: dict[str, Any]) -> str:

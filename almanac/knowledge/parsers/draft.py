@@ -94,7 +94,8 @@ class Draft:
         )
         first = next((block.name for block in self.blocks if block.kind == "heading"), "")
         kept = {key: value for key, value in (metadata or {}).items() if value}
-        return Parsed("".join(self.parts), tuple(self.blocks), pages, (), title or first, kept, tuple(warnings))
+        text = "".join(self.parts).replace("\r", "\n").replace("\x00", " ")
+        return Parsed(text, tuple(self.blocks), pages, (), title or first, kept, tuple(warnings))
 
     def _spans(self) -> list[tuple[int, str, int]]:
         ends = [start for start, _ in self.starts[1:]] + [self.length]

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -46,6 +46,7 @@ ENVIRONMENT = {
     "RAYON_NUM_THREADS": "2",
     "OMP_NUM_THREADS": "2",
     "OPENBLAS_NUM_THREADS": "2",
+    "ORT_DISABLE_TELEMETRY": "1",  # the runtime of text recognition would write home
 }
 
 _log = structlog.stdlib.get_logger("almanac.parsers")
@@ -144,15 +145,8 @@ class Nursery:
 
     async def _end(self) -> None:
         home, self._home = self._home, None
-        if home is None:
-            return
-        home.control.close()
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
-                await home.process.wait()
-        except TimeoutError:
-            _kill(home)
-            await home.process.wait()
+        if home is not None:
+            await _stop(home)
 
 
 async def _start(work: str, limits: Limits) -> _Home:
@@ -161,17 +155,33 @@ async def _start(work: str, limits: Limits) -> _Home:
     environment = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(os.path.isabs, sys.path))}
     arguments = (sys.executable, "-P", "-s", "-m", "almanac.knowledge.parsers.forkserver", told)
     ours, theirs = socket.socketpair()
+    ours.setblocking(False)
     try:
         with theirs:
             process = await asyncio.create_subprocess_exec(
                 *arguments, stdin=theirs.fileno(), stdout=DEVNULL, env=environment, cwd="/", start_new_session=True
             )
-        ours.setblocking(False)
+    except BaseException:
+        ours.close()
+        raise
+    home = _Home(process, ours)
+    try:
         await _greet(ours)
     except BaseException:
-        ours.close()  # which ends the process, too
+        _kill(home)
+        await _stop(home)
         raise
-    return _Home(process, ours)
+    return home
+
+
+async def _stop(home: _Home) -> None:
+    home.control.close()  # which the process takes as its end
+    try:
+        async with asyncio.timeout(STOP_SECONDS):
+            await home.process.wait()
+    except TimeoutError:
+        _kill(home)
+        await home.process.wait()
 
 
 async def _greet(control: socket.socket) -> None:
@@ -215,7 +225,7 @@ async def _read_all(leash: socket.socket) -> bytes:
 
 
 def _kill(home: _Home) -> None:
-    if home.process.returncode is None:
+    with suppress(ProcessLookupError):
         home.process.kill()
 
 

@@ -4,18 +4,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from charset_normalizer import from_bytes
-
-from almanac.knowledge.parsers import charset
+from almanac.knowledge.parsers import alphabets, charset
 from almanac.knowledge.parsers.parsed import Block, Parsed
 
-SAMPLE = 64 * 1024  # bytes an encoding is guessed from
+SAMPLE = 16 * 1024  # bytes an encoding is guessed from
 DAMAGED = 0.001  # the share of broken bytes up to which a text is still taken for UTF-8
 
-# What texts are really written in. Left to all of them, the guess falls for encodings nobody has used for decades.
-_CANDIDATES = ["gb18030", "big5", "cp932", "euc_jp", "cp949", "cp1252", "cp1251", "koi8_r", "koi8_u", "cp866", "cp1250",
-               "iso8859_2", "cp1253", "cp1254", "cp1255", "cp1256", "cp874", "iso8859_5", "iso8859_6", "iso8859_15",
-               "cp1257", "cp1258", "mac_roman"]  # fmt: skip
 _SEVEN_BITS = re.compile(rb"\x1b\$[@B]|\x1b\([IJ]")
 _GAP = re.compile(r"\n[^\S\n]*(?:\n[^\S\n]*)+")
 _UNDERLINE = re.compile(r"([^\n]{1,200})\n((?P<sign>[=~^#*+\"-])(?P=sign){2,})[ \t]*(?:\n|$)")
@@ -42,7 +36,7 @@ def _guess(content: bytes) -> str:
     try:
         content.decode()
     except UnicodeDecodeError:
-        return "utf-8" if _is_damaged(content[:SAMPLE]) else _by_letters(content)
+        return "utf-8" if _is_damaged(content[:SAMPLE]) else alphabets.guess(_sample(content))
     return "utf-8"
 
 
@@ -53,16 +47,11 @@ def _is_damaged(sample: bytes) -> bool:
     return text.count("\ufffd") <= max(1, len(text) * DAMAGED) and whole > 4 * text.count("\ufffd")
 
 
-def _by_letters(content: bytes) -> str:
-    best = from_bytes(_sample(content), cp_isolation=_CANDIDATES).best()
-    return best.encoding if best else "cp1252"
-
-
 def _sample(content: bytes) -> bytes:
     """Lines that have letters beyond ASCII: a guess from others is none, and one from all of them is slow."""
     lines: list[bytes] = []
     size = 0
-    for line in content[: SAMPLE * 64].split(b"\n"):
+    for line in content[: SAMPLE * 1000].split(b"\n"):
         if not line.isascii():
             lines.append(line[:SAMPLE])
             size += len(line)

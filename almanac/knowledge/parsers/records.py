@@ -49,14 +49,14 @@ def _write(value: Any, path: str, draft: Draft) -> None:
     if table := as_table(value):
         draft.text(f"{path}:" if path else "")
         draft.table(table)
-    elif isinstance(value, dict) and not path:
+    elif isinstance(value, dict) and value and not path:
         members = cast("dict[str, Any]", value)
         scalars = {key: each for key, each in members.items() if not isinstance(each, dict | list)}
-        draft.text("\n".join(_lines(scalars, "")))
+        draft.text("\n".join(_lines(scalars, "")) if scalars else "")
         for key, each in members.items():
             if key not in scalars:
                 _write(each, key, draft)
-    elif isinstance(value, list):
+    elif isinstance(value, list) and value:
         for number, each in enumerate(cast("list[Any]", value)):
             draft.text("\n".join(_lines(each, f"{path}[{number}]")))
     else:

@@ -38,20 +38,28 @@ def parse(path: Path, name: str) -> Parsed:
     title, metadata, warnings = _surroundings(path)
     draft = Draft()
     try:
-        with CalamineWorkbook.from_path(path) as workbook:  # pyright: ignore[reportUnknownMemberType] - its stubs
-            sheets = [each.name for each in workbook.sheets_metadata if each.typ == SheetTypeEnum.WorkSheet]
-            for each in sheets[:MOST_SHEETS]:
-                draft.page(each)
-                if len(sheets) > 1 or not _UNNAMED.fullmatch(each):
-                    draft.heading(each, 1)
-                _write(workbook.get_sheet_by_name(each), draft)
+        _write_all(path, draft)
     except PasswordError:
         raise Unreadable("encrypted", containers.ENCRYPTED) from None
     except CalamineError:
         raise Unreadable("corrupt", containers.BROKEN) from None
+    except BaseException as error:
+        if type(error).__module__ == "pyo3_runtime":  # a panic in the library, which is no Exception
+            raise Unreadable("corrupt", containers.BROKEN) from None
+        raise
     if not any(block.kind != "heading" for block in draft.blocks):
         raise Unreadable("empty", "No cell of the file has anything in it.")
     return replace(draft.parsed(title, metadata, warnings), title=title)  # the name of a sheet is no title
+
+
+def _write_all(path: Path, draft: Draft) -> None:
+    with CalamineWorkbook.from_path(path) as workbook:  # pyright: ignore[reportUnknownMemberType] - its stubs
+        sheets = [each.name for each in workbook.sheets_metadata if each.typ == SheetTypeEnum.WorkSheet]
+        for each in sheets[:MOST_SHEETS]:
+            draft.page(each)
+            if len(sheets) > 1 or not _UNNAMED.fullmatch(each):
+                draft.heading(each, 1)
+            _write(workbook.get_sheet_by_name(each), draft)
 
 
 def _surroundings(path: Path) -> tuple[str, dict[str, str], list[str]]:

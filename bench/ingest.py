@@ -1,0 +1,347 @@
+"""What it costs to turn files into documents, ours beside its yardsticks: `make bench-ingest`.
+
+Ours is the whole way: `almanac ingest` into a server that runs, until every document is stored, read in a confined
+child, cut into passages and committed. The peers only convert the same files to text, warm, in as many processes as
+our worker has parsers. Rounds are interleaved, each with files of its own that everyone reads; numbers are medians over
+the rounds, and ratios are taken within a round first. A page is a page of a PDF; any other file counts as one.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+
+import ingest_corpus
+import ingest_stages
+from contestants import BenchFailed
+from ingest_corpus import KINDS, File
+from ingest_peers import NAMES, Lap, Peer, install_markitdown, peers, run
+from ingest_server import ROLES, Haul, House, Memory, house, postgres
+from ingest_stages import Staged
+from rich.console import Console
+from rich.table import Table
+
+SPEED_AIM = 5.0
+PARSE_AIM = 1.5
+GROWTH_AIM = (0.15, 30 * 1024 * 1024)  # a share, or bytes; either is flat
+GROWTH = 10  # times as many documents at the end as after the first round
+DOCUMENTS = 150  # in a round
+MB = 1_000_000
+CORES = os.cpu_count() or 1
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The files of one round."""
+
+    folder: Path
+    files: list[File]
+
+    @property
+    def pages(self) -> int:
+        return sum(file.pages for file in self.files)
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What everyone did with the files of one round."""
+
+    part: Part
+    hauls: dict[str, Haul]  # by database
+    laps: dict[str, Lap]  # by peer
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: medians over the rounds."""
+
+    name: str
+    documents_per_s: float
+    pages_per_s: float
+    mb_per_s: float
+    cpu_ms_per_page: float
+    speed_to_markitdown: float | None
+    cpu_to_markitdown: float | None
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Everything there is to print."""
+
+    rounds: list[Round]
+    staged: Staged
+    memory: dict[str, dict[str, tuple[Memory, Memory]]]  # by database and process: after one part, and after all
+
+
+def measure(options: argparse.Namespace, scratch: Path, stack: ExitStack, console: Console) -> Measured:
+    console.print("Making the files …")
+    count = round(DOCUMENTS * options.scale)
+    parts = [_make(scratch / f"part-{number}", count, number) for number in range(GROWTH)]
+    houses = _houses(options, scratch, stack)
+    chosen = peers(options.without)
+    rounds: list[Round] = []
+    early: dict[str, dict[str, Memory]] = {}
+    for part in parts[: options.rounds]:
+        console.print(f"Round {len(rounds) + 1}: {len(part.files)} documents, {part.pages} pages …")
+        hauls = {name: server.bring(part.folder, part.files) for name, server in houses.items()}
+        early = early or {name: server.memory() for name, server in houses.items()}
+        rounds.append(Round(part, hauls, _laps(chosen, part)))
+    staged = asyncio.run(ingest_stages.measure(scratch / "stages", parts[0].files))
+    console.print(f"{GROWTH} times as many documents …")
+    for part in parts[options.rounds :]:
+        for server in houses.values():
+            server.bring(part.folder, part.files)
+    late = {name: server.memory() for name, server in houses.items()}
+    memory = {name: {role: (early[name][role], late[name][role]) for role in ROLES} for name in houses}
+    return Measured(rounds, staged, memory)
+
+
+def _make(folder: Path, count: int, seed: int) -> Part:
+    return Part(folder, ingest_corpus.make(folder, count, seed))
+
+
+def _houses(options: argparse.Namespace, scratch: Path, stack: ExitStack) -> dict[str, House]:
+    urls = {"sqlite": ""}
+    if options.postgres:
+        urls["postgresql"] = stack.enter_context(postgres())
+    found: dict[str, House] = {}
+    for name, url in urls.items():
+        (scratch / name).mkdir()
+        found[name] = stack.enter_context(house(scratch / name, url))
+    return found
+
+
+def _laps(chosen: Sequence[Peer], part: Part) -> dict[str, Lap]:
+    return {peer.name: run(peer, part.files, CORES) for peer in chosen}
+
+
+# What it comes to
+
+
+def rows_of(rounds: Sequence[Round]) -> list[Row]:
+    """Everyone who reads all kinds of files: we on each database, then the peers."""
+    ours = [_row(f"almanac, whole way, {name}", rounds, _haul_of(name)) for name in rounds[0].hauls]
+    whole = [name for name in rounds[0].laps if name != "pypdfium2"]
+    names = {"parsers": "almanac, parsers alone"}
+    theirs = [_row(names.get(name, f"{name}, alone"), rounds, _lap_of(name)) for name in whole]
+    failed = {names.get(name, f"{name}, alone"): rounds[0].laps[name].failed for name in whole}
+    return [*ours, *(replace(row, failed=failed[row.name]) for row in theirs)]
+
+
+Spent = Callable[[Round], tuple[float, float]]  # seconds and CPU seconds in a round
+
+
+def _haul_of(name: str) -> Spent:
+    return lambda round: (round.hauls[name].seconds, round.hauls[name].cpu_seconds)
+
+
+def _lap_of(name: str) -> Spent:
+    return lambda round: (round.laps[name].seconds, round.laps[name].cpu_seconds)
+
+
+def _row(name: str, rounds: Sequence[Round], spent: Spent) -> Row:
+    against = _lap_of("markitdown") if "markitdown" in rounds[0].laps else None
+    return Row(
+        name,
+        median(len(each.part.files) / spent(each)[0] for each in rounds),
+        median(each.part.pages / spent(each)[0] for each in rounds),
+        median(each.part.size / MB / spent(each)[0] for each in rounds),
+        median(1000 * spent(each)[1] / each.part.pages for each in rounds),
+        median(against(each)[0] / spent(each)[0] for each in rounds) if against else None,
+        median(against(each)[1] / spent(each)[1] for each in rounds) if against else None,
+    )
+
+
+def parse_ratios(rounds: Sequence[Round]) -> list[float]:
+    """CPU of our PDF parser to that of pypdfium2 alone on the same files, round by round."""
+    if not {"parsers", "pypdfium2"} <= set(rounds[0].laps):
+        return []
+    return [each.laps["parsers"].cpu_of("pdf") / each.laps["pypdfium2"].cpu_of("pdf") for each in rounds]
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """A promise, and what this run says of it."""
+
+    text: str
+    said: str  # empty where it was not measured
+    met: bool
+
+    def __str__(self) -> str:
+        if not self.said:
+            return f"{self.text}: not measured"
+        return f"{self.text}: {'met' if self.met else 'not met'} ({self.said})"
+
+
+def aims_of(measured: Measured, rows: Sequence[Row]) -> list[Aim]:
+    ours = [row.speed_to_markitdown for row in rows if "whole way" in row.name and row.speed_to_markitdown]
+    parse = parse_ratios(measured.rounds)
+    speed, ratio = min(ours, default=0.0), median(parse) if parse else 0.0
+    share, growth = _worst_growth(measured)
+    flat = share < GROWTH_AIM[0] or growth < GROWTH_AIM[1]
+    return [
+        Aim(
+            f"pages/s, whole way, ≥ {SPEED_AIM:g}× markitdown alone",
+            f"{speed:.1f}×" if ours else "",
+            speed >= SPEED_AIM,
+        ),
+        Aim(
+            f"parsing a PDF ≤ {PARSE_AIM:g}× the CPU of pypdfium2 alone",
+            f"{ratio:.2f}×, the worst round {max(parse):.2f}×" if parse else "",
+            0 < ratio <= PARSE_AIM,
+        ),
+        Aim(
+            f"memory flat (< {GROWTH_AIM[0]:.0%} or < {GROWTH_AIM[1] >> 20} MiB) with {GROWTH}× the documents",
+            f"{share:.0%}, {growth / MB:.0f} MB more in the process that grew most",
+            flat,
+        ),
+    ]
+
+
+def _worst_growth(measured: Measured) -> tuple[float, int]:
+    pairs = [pair for roles in measured.memory.values() for pair in roles.values()]
+    early, late = max(pairs, key=lambda pair: pair[1].bytes - pair[0].bytes)
+    return late.bytes / early.bytes - 1, late.bytes - early.bytes
+
+
+# Tables
+
+
+def table_of(rows: Sequence[Row]) -> Table:
+    table = _table("", "docs/s", "pages/s", "MB/s", "CPU ms/page", "×markitdown", "× by CPU", "failed")
+    for row in rows:
+        ratios = [f"{r:.2f}×" if r else "–" for r in (row.speed_to_markitdown, row.cpu_to_markitdown)]
+        numbers = [f"{row.documents_per_s:.1f}", f"{row.pages_per_s:.0f}", f"{row.mb_per_s:.2f}"]
+        table.add_row(row.name, *numbers, f"{row.cpu_ms_per_page:.2f}", *ratios, str(row.failed or "–"))
+    return table
+
+
+def formats_of(rounds: Sequence[Round]) -> Table:
+    """CPU for a document of each kind, by everyone who reads it."""
+    names = [name for name in NAMES if name in rounds[0].laps]
+    table = _table("CPU ms/document", "documents", *("almanac" if name == "parsers" else name for name in names))
+    for kind in KINDS:
+        cells = [_format_cell([each.laps[name] for each in rounds], kind.name) for name in names]
+        table.add_row(kind.name, str(sum(file.kind == kind.name for file in rounds[0].part.files)), *cells)
+    return table
+
+
+def _format_cell(laps: Sequence[Lap], kind: str) -> str:
+    if not all(lap.count(kind) for lap in laps):
+        return "–"
+    return f"{median(1000 * lap.cpu_of(kind) / lap.count(kind) for lap in laps):.1f}"
+
+
+def stages_of(staged: Staged, part: Part) -> Table:
+    table = _table("stage", "ms/document", "MB/s", "CPU ms/document")
+    for stage in staged.stages:
+        cpu = "–" if stage.cpu_seconds is None else f"{1000 * stage.cpu_seconds / len(part.files):.2f}"
+        speed = f"{part.size / MB / stage.seconds:.1f}"
+        table.add_row(stage.name, f"{1000 * stage.seconds / len(part.files):.2f}", speed, cpu)
+    return table
+
+
+def memory_of(measured: Measured) -> Table:
+    count = len(measured.rounds[0].part.files)
+    table = _table("memory, MB", f"after {count}", f"after {count * GROWTH}", "growth", "peak")
+    for database, roles in measured.memory.items():
+        for role, (early, late) in roles.items():
+            growth = f"{late.bytes / early.bytes - 1:+.0%}"
+            cells = (early.bytes, late.bytes, late.peak_bytes)
+            after, much_later, peak = (f"{number / MB:.0f}" for number in cells)
+            table.add_row(f"{role}, {database}", after, much_later, growth, peak)
+    table.add_row("largest parser child", "", "", "", f"{measured.staged.child_peak_bytes / MB:.0f}")
+    for name, lap in measured.rounds[0].laps.items():
+        table.add_row(
+            f"{'almanac, parsers alone' if name == 'parsers' else name}", "", "", "", f"{lap.peak_bytes / MB:.0f}"
+        )
+    return table
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table()
+    table.add_column(first)
+    for column in others:
+        table.add_column(column, justify="right")
+    return table
+
+
+def show(measured: Measured, versions: dict[str, str], console: Console) -> None:
+    rows = rows_of(measured.rounds)
+    first = measured.rounds[0].part
+    console.print(", ".join(f"{name} {number}" for name, number in versions.items()) + f"; {CORES} processes each")
+    console.print(table_of(rows))
+    console.print(formats_of(measured.rounds))
+    console.print(stages_of(measured.staged, first))
+    console.print(memory_of(measured))
+    for name in measured.rounds[0].hauls:
+        waits = [each.hauls[name].first_seconds for each in measured.rounds]
+        spread = f"{min(waits):.2f} to {max(waits):.2f} s"
+        console.print(f"First document readable, {name}: {spread} after `almanac ingest` was started.")
+    for aim in aims_of(measured, rows):
+        console.print(str(aim))
+
+
+def write(path: Path, measured: Measured, versions: dict[str, str]) -> None:
+    rows = rows_of(measured.rounds)
+    numbers = {
+        "versions": versions,
+        "rows": [asdict(row) for row in rows],
+        "hauls": [{name: asdict(haul) for name, haul in each.hauls.items()} for each in measured.rounds],
+        "stages": asdict(measured.staged),
+        "memory": {
+            name: {role: [asdict(each) for each in pair] for role, pair in roles.items()}
+            for name, roles in measured.memory.items()
+        },
+        "parse_to_pypdfium2": parse_ratios(measured.rounds),
+        "aims": [asdict(aim) for aim in aims_of(measured, rows)],
+    }
+    path.write_text(json.dumps(numbers, indent=2, ensure_ascii=False) + "\n")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--scale", type=float, default=1.0, help=f"times {DOCUMENTS} documents in a round (1)")
+    parser.add_argument("--rounds", type=int, default=2, choices=range(1, GROWTH), help="rounds (2)")
+    parser.add_argument("--postgres", action="store_true", help="also on a PostgreSQL of its own")
+    parser.add_argument("--without", action="append", default=[], choices=NAMES, help="leave this peer out")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the numbers here")
+    return parser.parse_args()
+
+
+def bench(options: argparse.Namespace, console: Console) -> None:
+    versions = {name: version(name) for name in ("almanac", "pypdfium2", "kreuzberg")}
+    if "markitdown" not in options.without:
+        versions["markitdown"] = install_markitdown()
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="almanac-bench-")))
+        measured = measure(options, scratch, stack, console)
+    show(measured, versions, console)
+    if options.json:
+        write(options.json, measured, versions)
+
+
+def main() -> None:
+    # Wide enough that the tables keep their shape when the output goes to a file.
+    console = Console(width=None if sys.stdout.isatty() else 130, highlight=False)
+    try:
+        bench(arguments(), console)
+    except BenchFailed as failure:
+        sys.exit(f"bench failed: {failure}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""The stages of ingest one by one, in this process and with the functions that the server itself runs.
+
+Storing is done as `almanac ingest` does it, many files at a time, so that one commit holds several; reading as a worker
+does it, a confined child for each file and as many as there are cores; writing as many at a time as a worker has jobs.
+What goes on within a child is measured once more without one, to tell its parts from the price of being confined.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from ingest_corpus import File
+
+from almanac.core import scopes
+from almanac.core.call import Actor, Call
+from almanac.core.database import Transaction
+from almanac.db import migrate
+from almanac.db.connect import connect
+from almanac.identity import first, orgs, principals
+from almanac.knowledge import bases, documents, passages, readings
+from almanac.knowledge.documents import Draft
+from almanac.knowledge.files import Files
+from almanac.knowledge.parsers import kinds, reading
+from almanac.knowledge.parsers.nursery import Nursery
+from almanac.knowledge.parsers.outcome import Outcome
+from almanac.knowledge.parsers.reading import Reading
+from almanac.knowledge.passages import Splitter
+from almanac.search import passages as search_passages
+from almanac.search.passages import Owner
+
+STORED_AT_ONCE = 32
+WRITTEN_AT_ONCE = 4
+LARGEST = 1 << 30
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What a stage took for all the files together."""
+
+    name: str
+    seconds: float
+    cpu_seconds: float | None = None  # of the process that does it
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """All stages, and the largest child among those that read."""
+
+    stages: tuple[Stage, ...]
+    child_peak_bytes: int
+
+
+async def measure(home: Path, files: Sequence[File]) -> Staged:
+    """Take the files through every stage."""
+    async with _base(home) as (call, base_id):
+        spent = _clocked()
+        stored = await _each(files, STORED_AT_ONCE, _storing(call, Files(home, LARGEST), base_id))
+        store = spent("store: hash, fsync, rows")
+        outcomes, read = await _read(files)
+        alone = _read_unconfined(files)
+        spent = _clocked()
+        found = [reading.unpack(outcome.result) for outcome in outcomes]
+        unpack = spent("unpack: check what a child answered")
+        spent = _clocked()
+        await _each(list(zip(stored, found, strict=True)), WRITTEN_AT_ONCE, _writing(call, base_id))
+        write = spent("write: text and passages, one commit")
+    return Staged((store, read, *alone, unpack, write), max(outcome.peak_bytes for outcome in outcomes))
+
+
+@asynccontextmanager
+async def _base(home: Path) -> AsyncGenerator[tuple[Call, int]]:
+    """A knowledge base on SQLite in a fresh home, and a call by its owner."""
+    home.mkdir(parents=True)
+    db = await connect(f"sqlite:///{home / 'almanac.db'}")
+    try:
+        await migrate.apply(db)
+        await first.begin(db)
+        org = await orgs.pick(db, None)
+        admin = await principals.pick(db, org.id, "admin")
+        all_scopes = frozenset(scopes.SCOPES)
+        actor = Actor(admin.id, admin.name, "user", org.id, org.name, True, 1, "user", all_scopes)
+        call = Call(actor, db, "bench")
+        base = await db.write(lambda tx: bases.add(call, tx, "Bench"))
+        yield call, base.id
+    finally:
+        await db.close()
+
+
+def _storing(call: Call, files: Files, base_id: int) -> Callable[[File], Awaitable[int]]:
+    async def store(file: File) -> int:
+        content = file.path.read_bytes()
+        async with files.receive(call.db) as incoming:
+            await incoming.write(content)
+            stored = await incoming.finish()
+            draft = Draft(file.path.name)
+            added = await call.db.write(lambda tx: documents.add(call, tx, base_id, draft, stored))
+        return added.document.id
+
+    return store
+
+
+async def _read(files: Sequence[File]) -> tuple[list[Outcome], Stage]:
+    """By confined children, as many as there are cores."""
+    options = Splitter().as_options()
+    async with Nursery() as nursery:
+        began = time.perf_counter()
+        outcomes = await _each(
+            files, os.cpu_count() or 1, lambda file: nursery.parse(file.path, file.path.name, options)
+        )
+        seconds = time.perf_counter() - began
+    return outcomes, Stage("read: in confined children", seconds, sum(outcome.cpu_seconds for outcome in outcomes))
+
+
+def _read_unconfined(files: Sequence[File]) -> tuple[Stage, ...]:
+    """What a child does, without one: how much of its time is which part."""
+    splitter = Splitter()
+    reading.warm()
+    spent = _clocked()
+    parsed = [
+        (kind, reading.clean(reading.parse(file.path, file.path.name, kind)))
+        for file in files
+        for kind in (kinds.sniff(file.path, file.path.name),)
+    ]
+    parse = spent("  of it parse")
+    spent = _clocked()
+    found = [passages.split(each, splitter) for _, each in parsed]
+    split = spent("  of it passages")
+    spent = _clocked()
+    for (kind, each), cut in zip(parsed, found, strict=True):
+        reading.pack(kind, each, cut)
+    return parse, split, spent("  of it pack")
+
+
+def _writing(call: Call, base_id: int) -> Callable[[tuple[int, Reading]], Awaitable[None]]:
+    async def write(pair: tuple[int, Reading]) -> None:
+        document_id, found = pair
+        owner = Owner(call.actor.org_id, f"base:{base_id}", "document", str(document_id))
+
+        async def body(tx: Transaction) -> None:
+            await readings.save(tx, document_id, 1, found)
+            await search_passages.replace(tx, owner, found.passages)
+
+        await call.db.write(body)
+
+    return write
+
+
+async def _each(items: Sequence[T], at_once: int, work: Callable[[T], Awaitable[U]]) -> list[U]:
+    """What came of every item, so many being worked on at a time."""
+    slots = asyncio.Semaphore(at_once)
+
+    async def one(item: T) -> U:
+        async with slots:
+            return await work(item)
+
+    return list(await asyncio.gather(*map(one, items)))
+
+
+def _clocked() -> Callable[[str], Stage]:
+    """Begin to measure; what is returned ends it."""
+    began, cpu = time.perf_counter(), time.process_time()
+    return lambda name: Stage(name, time.perf_counter() - began, time.process_time() - cpu)

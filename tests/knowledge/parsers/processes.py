@@ -1,0 +1,50 @@
+"""Processes as the kernel shows them, for tests that kill them."""
+
+import asyncio
+import os
+import select
+from collections.abc import Callable
+from pathlib import Path
+
+
+def children_of(pid: int) -> list[int]:
+    """The living children of a process."""
+    found: list[int] = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            state, parent = (folder / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()[:2]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(parent) == pid and state != "Z":
+            found.append(int(folder.name))
+    return found
+
+
+def nursery_of(worker: int) -> int:
+    """The process that a worker's nursery runs."""
+    (found,) = [pid for pid in children_of(worker) if b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return found
+
+
+def open_descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def ends_within(pid: int, seconds: float) -> bool:
+    """Whether a process ends in time."""
+    try:
+        watched = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([watched], [], [], seconds)[0])
+    finally:
+        os.close(watched)
+
+
+async def eventually(condition: Callable[[], object], seconds: float = 10) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)

@@ -1,0 +1,116 @@
+"""A client of the REST endpoints, as tests use it."""
+
+import asyncio
+import importlib
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx2
+
+from almanac import reactions
+from almanac.core.database import Database
+from almanac.jobs.worker import Worker
+from almanac.web import openapi
+from almanac.web.endpoints import ENDPOINTS
+from almanac.web.rest import PREFIX
+from tests.house import Running
+from tests.surfaces.wire import until
+
+jsonschema: Any = importlib.import_module("jsonschema")  # it comes without types
+DESCRIBED = openapi.describe(ENDPOINTS)
+_PATTERNS = [(re.compile(re.sub(r"\{\w+\}", r"[^/]+", path)), item) for path, item in DESCRIBED["paths"].items()]
+
+
+def validate(schema: Any, value: Any) -> None:
+    """Hold a value to a schema of the description."""
+    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    jsonschema.Draft202012Validator({**whole, "components": DESCRIBED["components"]}).validate(value)
+
+
+def check(method: str, path: str, response: httpx2.Response) -> None:
+    """Hold an answer to what is described: its status, and its form."""
+    found = [item for pattern, item in _PATTERNS if pattern.fullmatch(path.partition("?")[0])]
+    item = next((each for each in found if method.lower() in each), None)
+    if item is None or method == "HEAD":
+        return
+    described = item[method.lower()]["responses"]
+    assert str(response.status_code) in described, (method, path, response.status_code, response.text)
+    form = described[str(response.status_code)].get("content", {})
+    if "application/json" in form:
+        validate(form["application/json"]["schema"], response.json())
+    elif not form:
+        assert response.content == b""
+
+
+@dataclass(frozen=True)
+class Api:
+    """Someone's requests."""
+
+    live: Running
+    token: str
+
+    def send(self, method: str, path: str, **how: Any) -> httpx2.Response:
+        headers = {"authorization": f"Bearer {self.token}", **how.pop("headers", {})}
+        response = self.live.http.request(method, PREFIX + path, headers=headers, **how)
+        check(method, path, response)
+        return response
+
+    def ask(self, method: str, path: str, status: int = 200, **how: Any) -> Any:
+        """The answer, which has this status."""
+        response = self.send(method, path, **how)
+        assert response.status_code == status, (method, path, response.status_code, response.text)
+        return response.json() if response.content else None
+
+    def refused(self, method: str, path: str, **how: Any) -> tuple[int, str]:
+        """The status and the code of a refusal, which has the form that all have."""
+        response = self.send(method, path, **how)
+        body = response.json()
+        assert body.keys() == {"error", "code"}, body
+        assert body["error"].endswith("."), body
+        return response.status_code, body["code"]
+
+    def by(self, token: str) -> "Api":
+        """The same, by somebody else."""
+        return replace(self, token=token)
+
+    def base(self, name: str = "Manuals", **more: Any) -> int:
+        return self.ask("POST", "/bases", 201, json={"name": name, **more})["id"]
+
+    def folder(self, base_id: int, name: str, parent_id: int = 0) -> int:
+        return self.ask("POST", f"/bases/{base_id}/folders", 201, json={"name": name, "parent_id": parent_id})["id"]
+
+    def text(self, base_id: int, name: str = "notes.md", content: str = "# Pumps\n\nOil it.", **more: Any) -> Any:
+        return self.ask("POST", f"/bases/{base_id}/documents", 201, json={"name": name, "content": content, **more})
+
+
+def ingest(live: Running) -> None:
+    """Let a worker read every document that waits."""
+
+    async def work(db: Database) -> None:
+        stop = asyncio.Event()
+        async with reactions.handlers(db, live.settings) as handlers:
+            working = asyncio.create_task(Worker(db, handlers).run(stop))
+            sql = "SELECT 1 FROM documents WHERE index_status NOT IN ('success', 'failed')"
+            async with asyncio.timeout(30):
+                while await db.fetch(sql):
+                    await asyncio.sleep(0.02)
+            stop.set()
+            await working
+
+    live.run(work)
+
+
+def drafts(live: Running) -> list[str]:
+    """What lies in the file store without being a document's file yet."""
+    return sorted(str(path) for path in (live.settings.home / "files" / "incoming").rglob("*") if path.is_file())
+
+
+def blobs(live: Running) -> list[str]:
+    """The files in their places."""
+    folder = live.settings.home / "files"
+    return sorted(path.name for path in folder.rglob("*") if path.is_file() and "incoming" not in path.parts)
+
+
+def until_no_drafts(live: Running) -> None:
+    until(lambda: drafts(live), lambda found: not found)
