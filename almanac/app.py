@@ -3,22 +3,15 @@
 import asyncio
 import contextlib
 import gc
-import hashlib
 import importlib.util
-import logging
 import os
-import secrets
 import signal
-import sys
 import threading
 import time
-import tomllib
-import traceback
-from collections.abc import AsyncGenerator, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Protocol
 
 import structlog
 from opentelemetry.trace import Tracer
@@ -32,16 +25,14 @@ from almanac import __version__
 from almanac.audit.ledger import Ledger
 from almanac.audit.trail import Entry, Trail
 from almanac.core import clock
-from almanac.core.call import REQUEST_ID
 from almanac.core.database import Database, Transaction
 from almanac.core.neighbourhood import Neighbourhood
 from almanac.core.remembered import Remembered
-from almanac.core.settings import BadSetting, Loaded, Settings, load
-from almanac.db import migrate
-from almanac.db.connect import connect
+from almanac.core.settings import BadSetting, Settings
 from almanac.identity import tokens
 from almanac.knowledge.files import Files
 from almanac.net.fetch import Fetcher, Rules
+from almanac.premises import configure_logs, load_settings, open_store, signing_key
 from almanac.quotas import rates, usage
 from almanac.surfaces.almanac import tools as almanac_surface
 from almanac.surfaces.door import Door
@@ -50,7 +41,7 @@ from almanac.surfaces.tool import House
 from almanac.web import openapi
 from almanac.web.endpoints import ENDPOINTS
 from almanac.web.plumbing import Plumbing
-from almanac.web.rest import Rest
+from almanac.web.rest import PREFIX, Rest
 
 SURFACES: tuple[Surface, ...] = (almanac_surface.SURFACE,)
 
@@ -62,21 +53,6 @@ _EXAMPLES = ("changeme", "change-me", "secret", "password", "default", "example"
 SUPERVISOR = "ALMANAC_SUPERVISOR_PID"
 
 _log = structlog.get_logger("almanac.app")
-
-
-def load_settings(options: Mapping[str, Any] | None = None) -> Loaded:
-    """Settings from options, the environment and the file: `ALMANAC_CONFIG`, or almanac.toml in the working folder."""
-    named = os.environ.get("ALMANAC_CONFIG")
-    file = Path(named or "almanac.toml")
-    if named and not file.exists():
-        raise BadSetting(f"ALMANAC_CONFIG names {named}, which is not there.")
-    try:
-        content = tomllib.loads(file.read_text("utf-8")) if file.exists() else {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadSetting(f"{file} is not valid TOML: {error}.") from None
-    except OSError as error:
-        raise BadSetting(f"{file} cannot be read: {error.strerror}.") from None
-    return load(os.environ, content, options)
 
 
 def check_plan(settings: Settings) -> None:
@@ -111,52 +87,6 @@ def is_weak(secret: str) -> bool:
     """Whether a secret could be guessed."""
     lowered = secret.lower()
     return len(secret) < _SHORTEST_SECRET or len(set(secret)) < 10 or any(word in lowered for word in _EXAMPLES)
-
-
-def signing_key(settings: Settings) -> bytes:
-    """The key for signatures and digests: from the settings, or generated once and kept in the home folder."""
-    if settings.secret:
-        return hashlib.sha256(settings.secret.encode()).digest()
-    file = settings.home / "secret"
-    _make_home(settings)
-    try:
-        if not file.exists():
-            _write_secret(file)
-        return hashlib.sha256(file.read_bytes()).digest()
-    except OSError as error:
-        raise BadSetting(f"The secret in {settings.home} cannot be kept: {error.strerror}.") from None
-
-
-def _write_secret(file: Path) -> None:
-    # Written under another name first, so that a process starting beside this one never reads half a secret.
-    draft = file.with_name(f".secret-{secrets.token_hex(8)}")
-    draft.touch(mode=0o600)
-    try:
-        draft.write_text(secrets.token_urlsafe(48))
-        with contextlib.suppress(FileExistsError):
-            os.link(draft, file)
-    finally:
-        draft.unlink()
-
-
-def _make_home(settings: Settings) -> None:
-    try:
-        settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadSetting(f"The home folder {settings.home} cannot be made: {error.strerror}.") from None
-
-
-@asynccontextmanager
-async def open_store(settings: Settings) -> AsyncGenerator[Database]:
-    """The database, migrated."""
-    if settings.on_sqlite:
-        _make_home(settings)
-    db = await connect(settings.store_url, pool_size=settings.database_pool_size)
-    try:
-        await migrate.apply(db)
-        yield db
-    finally:
-        await db.close()
 
 
 def open_fetcher(settings: Settings) -> Fetcher:
@@ -271,7 +201,8 @@ def routes(opened: Opened) -> list[Route]:
         fetcher=house.fetcher,
         key=house.key,
     )
-    plumbing = Plumbing(opened.settings, db, house.rates, dict(house.surfaces))
+    described = {**house.surfaces, "rest": f"{PREFIX}/openapi.json"}
+    plumbing = Plumbing(opened.settings, db, house.rates, described)
     return [*plumbing.routes(), openapi.route(ENDPOINTS), *rest.routes()]
 
 
@@ -289,53 +220,6 @@ def _leave_with(supervisor: int) -> None:
     while os.getppid() == supervisor:
         time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def configure_logs(settings: Settings) -> None:
-    """Logs of our own and of the libraries, alike, to standard error: nothing but answers goes to standard output."""
-    shared: list[Callable[..., Any]] = [
-        _with_request,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    as_text = settings.log_format == "text" or (settings.log_format == "auto" and sys.stderr.isatty())
-    render = structlog.dev.ConsoleRenderer() if as_text else structlog.processors.JSONRenderer()
-    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
-    structlog.configure(
-        processors=[*shared, _without_words, render],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                _without_words,
-                render,
-            ],
-        )
-    )
-    logging.basicConfig(handlers=[handler], level=max(level, logging.WARNING), force=True)
-
-
-def _with_request(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    if (request_id := REQUEST_ID.get(None)) is not None:
-        event.setdefault("request_id", request_id)
-    return event
-
-
-def _without_words(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """An exception as its type and where it was raised. Its message may hold what a caller sent, so it is left out."""
-    given = event.pop("exc_info", None)
-    # structlog passes True, the standard library's logging the three parts of it.
-    error = cast("tuple[Any, ...]", given)[1] if isinstance(given, tuple) else sys.exc_info()[1] if given else None
-    if error:
-        where = "".join(traceback.format_tb(error.__traceback__))
-        event["exception"] = f"{where}{type(error).__name__}"
-    return event
 
 
 class Spans(Protocol):

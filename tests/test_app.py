@@ -19,11 +19,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from pydantic import BaseModel
 from starlette.applications import Starlette
 
-from almanac.app import SURFACES, check_exposure, create_app, is_weak, open_house, signing_key
+from almanac.app import SURFACES, check_exposure, create_app, is_weak, open_house
 from almanac.core.database import Database
 from almanac.core.errors import NotFound
 from almanac.core.settings import BadSetting, Settings
 from almanac.db.errors import DatabaseError
+from almanac.premises import signing_key
 from almanac.surfaces.surface import Surface
 from almanac.surfaces.tool import Arguments, Tool, ToolCall
 from tests.house import running, settings_for
@@ -246,7 +247,7 @@ def test_a_collector_that_is_away_harms_no_call(embedded: str, tmp_path: Path):
 
 SERVE = """
 import sys
-from almanac.app import configure_logs
+from almanac.premises import configure_logs
 from almanac.core.settings import load
 from tests.house import request, running
 from tests.test_app import MARKER, SURFACES, TESTING

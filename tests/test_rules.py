@@ -117,6 +117,7 @@ def test_the_order_of_imports_is_the_one_of_the_design_and_leaves_nothing_out():
         ["__main__"],
         ["cli"],
         ["app"],
+        ["premises"],
         ["surfaces", "web", "reactions"],
         ["assist"],
         ["delivery"],
@@ -262,7 +263,7 @@ def test_code_that_is_switched_off_or_unfinished_is_not_kept():
 # Documentation
 
 
-@pytest.mark.parametrize("page", ["settings.md", "cli.md", "scopes.md", "errors.md", "tools.md"])
+@pytest.mark.parametrize("page", ["settings.md", "cli.md", "scopes.md", "errors.md", "tools.md", "rest.md"])
 def test_the_reference_says_what_the_code_says(generator: Any, page: str):
     assert (REFERENCE / page).read_text("utf-8") == generator.PAGES[page](), "run: python docs/reference/generate.py"
 

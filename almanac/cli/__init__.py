@@ -1,37 +1,67 @@
 """The command line: one small program for whoever runs the server."""
 
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
 from almanac import __version__
-from almanac.cli import ingesting, knowledge, people, reading, running, watching
 from almanac.cli.terminal import complain, say
 from almanac.core.errors import AlmanacError
 
-app = typer.Typer(
-    name="almanac",
-    rich_markup_mode="rich",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+# Where each command is. Only the one that is asked for is loaded: the server takes a second, a command should not.
+COMMANDS = {
+    "serve": "running:serve",
+    "worker": "working:worker",
+    "stdio": "running:stdio",
+    "migrate": "working:migrate",
+    "ingest": "ingesting:ingest",
+    "docs": "reading:docs",
+    "read": "reading:read",
+    "retry": "ingesting:retry",
+    "doctor": "watching:doctor",
+    "audit": "records:audit",
+    "contracts": "watching:contracts",
+    "org": "people:orgs_app",
+    "user": "people:users_app",
+    "agent": "people:agents_app",
+    "group": "people:groups_app",
+    "token": "people:tokens_app",
+    "kb": "knowledge:kb_app",
+    "doc": "knowledge:doc_app",
+    "jobs": "records:jobs_app",
+}
 
-for command in (running.serve, running.worker, running.stdio, running.migrate):
-    app.command()(command)
-for command in (ingesting.ingest, reading.docs, reading.read, ingesting.retry):
-    app.command()(command)
-for command in (watching.doctor, watching.audit, watching.contracts):
-    app.command()(command)
-app.add_typer(people.orgs_app, name="org")
-app.add_typer(people.users_app, name="user")
-app.add_typer(people.agents_app, name="agent")
-app.add_typer(people.groups_app, name="group")
-app.add_typer(people.tokens_app, name="token")
-app.add_typer(knowledge.kb_app, name="kb")
-app.add_typer(knowledge.doc_app, name="doc")
-app.add_typer(watching.jobs_app, name="jobs")
+
+def build(only: str | None = None) -> typer.Typer:
+    """The program, or as much of it as one command needs."""
+    app = typer.Typer(
+        name="almanac",
+        rich_markup_mode="rich",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_common)
+    for name in COMMANDS if only is None else [only]:
+        module, _, part = COMMANDS[name].partition(":")
+        found: Any = getattr(import_module(f"almanac.cli.{module}"), part)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command(name)(found)
+    return app
+
+
+def main() -> None:
+    """Run the command; a failure we know of is one line that names the fix, never a stack trace."""
+    asked = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    try:
+        build(asked if asked in COMMANDS else None)()
+    except AlmanacError as error:
+        complain(error)
+        sys.exit(1)
 
 
 def _version(asked: bool) -> None:
@@ -40,8 +70,7 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def common(
+def _common(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_version)
     ] = False,
@@ -50,12 +79,3 @@ def common(
 
     Start it with [bold]almanac serve[/bold]; the first start prints a token.
     """
-
-
-def main() -> None:
-    """Run the command; a failure we know of is one line that names the fix, never a stack trace."""
-    try:
-        app()
-    except AlmanacError as error:
-        complain(error)
-        sys.exit(1)

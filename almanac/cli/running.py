@@ -18,15 +18,12 @@ import uvicorn
 import uvloop
 from uvicorn.supervisors import Multiprocess
 
-from almanac import reactions
-from almanac.app import SUPERVISOR, check_plan, configure_logs, load_settings, open_house, open_store, signing_key
-from almanac.cli.terminal import Home, Json, say, settings_at, with_database
-from almanac.core import clock
+from almanac.app import SUPERVISOR, check_plan, open_house
+from almanac.cli.terminal import Home, say, settings_at
 from almanac.core.errors import BadRequest, Unauthorized
 from almanac.core.settings import Settings
-from almanac.db import migrate as migrations
 from almanac.identity import first, tokens
-from almanac.jobs.worker import Worker
+from almanac.premises import configure_logs, load_settings, open_store, signing_key
 from almanac.surfaces.server import serve_stdio
 
 _log = structlog.get_logger("almanac.serve")
@@ -60,20 +57,6 @@ def serve(
         _run_server(settings, listener, token)
 
 
-def worker(
-    home: Home = None,
-    with_parent: Annotated[
-        bool, typer.Option("--with-parent", help="Stop when standard input closes.", hidden=True)
-    ] = False,
-) -> None:
-    """Run background jobs until stopped. On SQLite, `serve` already runs one beside itself.
-
-    Example: [bold]ALMANAC_DATABASE_URL=postgresql://… almanac worker[/bold]
-    """
-    settings = settings_at(home)
-    uvloop.run(_work(settings, with_parent))
-
-
 def stdio(
     token: Annotated[
         str, typer.Option("--token", envvar="ALMANAC_TOKEN", help="Whose calls these are.", show_default=False)
@@ -86,15 +69,6 @@ def stdio(
     """
     settings = settings_at(home)
     uvloop.run(_stdio(settings, token))
-
-
-def migrate(home: Home = None, as_json: Json = False) -> None:
-    """Bring the database to this version's schema. `serve` does so too; run it alone to do it beforehand.
-
-    Example: [bold]almanac migrate[/bold]
-    """
-    version = with_database(home, migrations.version, create=True)
-    say(f'{{"version": {version}}}' if as_json else f"schema version {version}")
 
 
 def _pass_on(**options: object) -> None:
@@ -221,31 +195,6 @@ def _keep_worker(settings: Settings, stopping: threading.Event) -> None:
             if child.returncode:  # 0: told to stop along with us, by a signal to all
                 _log.error("job_worker_died", code=child.returncode)
             stopping.wait(_RESTART_AFTER)
-
-
-async def _work(settings: Settings, with_parent: bool) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    if with_parent:
-        threading.Thread(target=_follow_parent, args=(loop, stop), daemon=True).start()
-    async with open_store(settings) as db, reactions.handlers(db, settings) as handlers:
-        await Worker(
-            db,
-            handlers,
-            schedules=reactions.SCHEDULES,
-            concurrency=settings.job_concurrency,
-            lease=round(settings.job_lease_seconds * clock.SECOND),
-            grace=round(settings.shutdown_grace_seconds * clock.SECOND),
-        ).run(stop)
-
-
-def _follow_parent(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    # Not sys.stdin: a thread that waits inside it makes the interpreter abort when the process ends.
-    while os.read(0, 1024):
-        pass
-    loop.call_soon_threadsafe(stop.set)
 
 
 async def _stdio(settings: Settings, token: str) -> None:

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from almanac.app import configure_logs, load_settings, open_store
 from almanac.core.database import Database
 from almanac.core.errors import AlmanacError, NotFound
 from almanac.core.settings import Settings
+from almanac.premises import configure_logs, load_settings, open_store
 
 T = TypeVar("T")
 

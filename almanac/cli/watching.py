@@ -1,10 +1,10 @@
-"""Commands that look: settings and health, the audit trail, contracts, jobs."""
+"""Commands that look at the server itself: its settings and health, its contracts."""
 
 import asyncio
 import json
 import shutil
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, fields
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,20 +12,17 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from almanac.app import SURFACES, check_plan, load_settings
-from almanac.audit import trail
-from almanac.cli.terminal import Home, Json, say, show, with_database
-from almanac.core import clock
+from almanac.app import SURFACES, check_plan
+from almanac.cli.terminal import Home, Json, say, show
 from almanac.core.database import Database
-from almanac.core.errors import AlmanacError, BadRequest, NotFound
+from almanac.core.errors import AlmanacError, BadRequest
 from almanac.core.settings import Loaded, Settings, shown
 from almanac.db import migrate
 from almanac.db.connect import connect
-from almanac.jobs import queue
+from almanac.knowledge.parsers import confinement, ocr
+from almanac.premises import load_settings
 from almanac.quotas import rates
 from almanac.surfaces import contracts as contract_files
-
-jobs_app = typer.Typer(help="Background jobs.", no_args_is_help=True, rich_markup_mode="rich")
 
 _LEAST_DISK = 1 << 30
 _MOST_SKEW = 5.0  # seconds: more than that, and expiry of tokens and leases goes wrong
@@ -53,99 +50,27 @@ def doctor(home: Home = None, as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-def audit(
-    user: Annotated[str | None, typer.Option("--user", help="Only calls of this user or agent.")] = None,
-    tool: Annotated[str | None, typer.Option("--tool", help="Only calls of this tool.")] = None,
-    since: Annotated[str | None, typer.Option("--since", help="Only calls this recent, such as 1h or 7d.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="How many, newest first.")] = 100,
-    home: Home = None,
-    as_json: Json = False,
-) -> None:
-    """Read the audit trail, newest call first.
-
-    Example: [bold]almanac audit --user maria --since 1h[/bold]
-    """
-    try:
-        recent = None if since is None else clock.span(since)
-    except ValueError as error:
-        raise BadRequest(f"{error}.") from None
-    lines = with_database(home, lambda db: trail.find(db, user=user, tool=tool, since=recent, limit=limit))
-    if as_json:
-        say(json.dumps([asdict(line) | {"at": clock.iso(line.at)} for line in lines]))
-        return
-    show(
-        [
-            {"at": clock.iso(line.at), "who": line.actor, "surface": line.surface, "tool": line.tool}
-            | {"outcome": line.outcome, "ms": f"{line.duration_us / 1000:.1f}", "touched": " ".join(line.touched)}
-            for line in lines
-        ],
-        False,
-        empty="No calls found.",
-    )
-
-
 def contracts(
     check: Annotated[bool, typer.Option("--check", help="Compare only; exit with 1 where they differ.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Write each generated surface's contract.json from what is served, or check that they agree.
 
     Example: [bold]almanac contracts --check[/bold]
     """
     if not check:
-        for surface in SURFACES:
-            say(str(contract_files.write(surface)))
+        written = [str(contract_files.write(surface)) for surface in SURFACES]
+        say(json.dumps({"written": written}) if as_json else "\n".join(written))
         return
     differing = contract_files.differences(SURFACES)
-    for name, tools in differing.items():
+    if as_json:
+        say(json.dumps({"differing": differing}))
+    for name, tools in () if as_json else differing.items():
         say(f"{name}: {', '.join(tools)}")
     if differing:
         raise typer.Exit(1)
-    say(f"{len(SURFACES)} contract(s) equal what is served")
-
-
-@jobs_app.command("list")
-def list_jobs(
-    state: Annotated[str, typer.Option("--state", help="queued, running, done or dead.")] = "dead",
-    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000)] = 100,
-    home: Home = None,
-    as_json: Json = False,
-) -> None:
-    """List jobs in a state; by default the dead ones, which wait for you.
-
-    Example: [bold]almanac jobs list --state queued[/bold]
-    """
-    if state not in ("queued", "running", "done", "dead"):
-        raise BadRequest(f"There is no state {state!r}.", remedy="The states are: queued, running, done, dead.")
-    jobs = with_database(home, lambda db: queue.find(db, state, limit))
-    rows = [{"id": job.id, "kind": job.kind, "attempts": job.attempts, "error": job.error} for job in jobs]
-    show(rows, as_json, empty=f"No {state} jobs.")
-
-
-@jobs_app.command("retry")
-def retry_job(
-    job_id: Annotated[int, typer.Argument(metavar="ID", help="Its id, from 'almanac jobs list'.")], home: Home = None
-) -> None:
-    """Queue a dead job again, with all its attempts before it.
-
-    Example: [bold]almanac jobs retry 12[/bold]
-    """
-    if not with_database(home, lambda db: queue.retry(db, job_id)):
-        raise NotFound(
-            f"There is no dead job with id {job_id} that could run again.",
-            remedy="See 'almanac jobs list'; another job with its key may be waiting.",
-        )
-
-
-@jobs_app.command("discard")
-def discard_job(
-    job_id: Annotated[int, typer.Argument(metavar="ID", help="Its id, from 'almanac jobs list'.")], home: Home = None
-) -> None:
-    """Remove a dead job for good.
-
-    Example: [bold]almanac jobs discard 12[/bold]
-    """
-    if not with_database(home, lambda db: queue.discard(db, job_id)):
-        raise NotFound(f"There is no dead job with id {job_id}.", remedy="See 'almanac jobs list'.")
+    if not as_json:
+        say(f"{len(SURFACES)} contract(s) equal what is served")
 
 
 async def _checks(loaded: Loaded) -> list[dict[str, Any]]:
@@ -155,6 +80,7 @@ async def _checks(loaded: Loaded) -> list[dict[str, Any]]:
         "database": _database,
         "redis": _redis,
         "models": _models,
+        "parsers": _parsers,
         "disk": _disk,
         "clock": _clock,
     }
@@ -205,6 +131,15 @@ async def _redis(settings: Settings) -> str:
 
 async def _models(_: Settings) -> str:
     return "none needed by the tools of this version"
+
+
+async def _parsers(_: Settings) -> str:
+    means = confinement.survey()
+    shut = [name for name, there in (("seccomp", means.seccomp), ("Landlock", means.landlock)) if there]
+    missing = [name for name in ("seccomp", "Landlock") if name not in shut]
+    warning = f"; this machine has no {' or '.join(missing)}, see docs/explanation/knowledge.md" if missing else ""
+    recognition = "text recognition is installed" if ocr.is_installed() else "no text recognition (the ocr extra)"
+    return f"confined by limits{''.join(f', {name}' for name in shut)}; {recognition}{warning}"
 
 
 async def _disk(settings: Settings) -> str:

@@ -81,7 +81,7 @@ class Settings:
         "SECRET_KEY",
         secret=True,
     )
-    max_body_bytes: int = _of(4 * 1024 * 1024, "Largest request body a surface accepts.")
+    max_body_bytes: int = _of(16 * 1024 * 1024, "Largest request body a surface accepts.")
     request_deadline_seconds: float = _of(60.0, "A tool call that takes longer is stopped.")
     shutdown_grace_seconds: float = _of(10.0, "How long a stop waits for calls and jobs in flight.")
     metrics_access: str = _of("open", "Who may read /metrics: 'open', or 'token' for tokens with audit:read.")

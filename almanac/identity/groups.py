@@ -74,6 +74,13 @@ async def set_member(tx: Transaction, group: Group, principal: Principal, role: 
     )
 
 
+async def remove_member(tx: Transaction, group: Group, principal: Principal) -> None:
+    """Take someone out of a group."""
+    done = await tx.execute("DELETE FROM members WHERE group_id = $1 AND principal_id = $2", group.id, principal.id)
+    if not done:
+        raise NotFound(f"{principal.name!r} is not in the group {group.name!r}.")
+
+
 async def roles_of(db: Reader, principal_id: int) -> dict[str, str]:
     """The groups someone belongs to, with their role in each."""
     rows = await db.fetch(

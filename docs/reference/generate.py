@@ -18,7 +18,7 @@ from rich.text import Text
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from almanac.app import SURFACES
-from almanac.cli import app
+from almanac.cli import build
 from almanac.core import scopes
 from almanac.core.errors import AlmanacError
 from almanac.core.settings import Settings, environment_names
@@ -161,7 +161,7 @@ def commands() -> Iterator[tuple[str, TyperCommand]]:
         else:
             yield path, cast(TyperCommand, node)
 
-    return below("", typer.main.get_command(app))
+    return below("", typer.main.get_command(build()))
 
 
 def text(command: TyperCommand) -> str:

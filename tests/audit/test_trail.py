@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-import almanac.app
+import almanac.premises
 from almanac.audit import trail
 from almanac.audit.trail import Entry, Trail
 from almanac.core import clock
@@ -286,7 +286,7 @@ def test_calls_are_refused_while_they_cannot_be_accounted_for_and_taken_again_af
         opened.append(Flaky(await connect(url, pool_size=pool_size)))
         return opened[-1]
 
-    monkeypatch.setattr(almanac.app, "connect", open_flaky)
+    monkeypatch.setattr(almanac.premises, "connect", open_flaky)
     monkeypatch.setattr(trail, "MOST_WAITING", 5)
     with running(settings_for(database_url, tmp_path / "home")) as live:
         opened[-1].problem = DatabaseUnavailable("gone")

@@ -11,9 +11,11 @@ from typing import Any, TypeVar
 
 import pytest
 
+from almanac.app import SURFACES
 from almanac.audit.trail import Entry, Trail
 from almanac.core import clock, scopes
 from almanac.core.database import Database
+from almanac.db import migrate
 from almanac.db.connect import connect
 from almanac.identity import tokens
 from almanac.jobs import queue
@@ -27,11 +29,11 @@ T = TypeVar("T")
 COMMANDS = [
     *("serve", "worker", "stdio", "migrate", "doctor", "contracts", "audit"),
     *("org.add", "org.list", "user.add", "user.list", "user.remove", "agent.add", "agent.list", "agent.remove"),
-    *("group.add", "group.list", "group.member", "token.add", "token.list", "token.revoke"),
+    *("group.add", "group.list", "group.member", "group.leave", "token.add", "token.list", "token.revoke"),
     *("jobs.list", "jobs.retry", "jobs.discard"),
 ]
 LISTS = ["org.list", "user.list", "agent.list", "group.list", "token.list", "jobs.list"]
-FOR_PROGRAMS = ["migrate", "doctor", "audit", *LISTS]
+FOR_PROGRAMS = ["migrate", "doctor", "contracts", "audit", *LISTS]
 OPTIONS = {
     "serve": "--host --port --home --workers",
     "stdio": "--token",
@@ -43,6 +45,8 @@ OPTIONS = {
     "contracts": "--check",
     "audit": "--user --tool --since",
 }
+TOOLS = {tool.name for surface in SURFACES for tool in surface.tools}
+NEWEST = migrate.packaged()[-1].version
 TOKEN = re.compile(r"(wg|ag|ak|mcp)-[A-Za-z0-9_-]{43}\n")
 
 
@@ -142,6 +146,9 @@ def test_groups_have_members_with_roles(peopled: Almanac):
     (group,) = rows(peopled("group", "list", "--json"))
     assert (group["name"], group["display name"], group["members"]) == ("research", "Research [lab]", 2)
     assert "Research [lab]" in peopled("group", "list").out
+    assert peopled("group", "leave", "research", "maria").out == "maria is no longer in research\n"
+    assert peopled("group", "leave", "research", "maria").complaint() == "'maria' is not in the group 'research'."
+    assert rows(peopled("group", "list", "--json"))[0]["members"] == 1
 
 
 # Tokens
@@ -183,7 +190,7 @@ def test_tokens_are_listed_with_all_that_is_known_of_them_and_revoked_by_id(peop
     assert abs(actor.expires_at - clock.now() - 12 * clock.HOUR) < clock.MINUTE
     assert "search:read" in peopled("token", "list", "maria").out
     revoked = peopled("token", "revoke", str(token["id"]))
-    assert (revoked.code, revoked.out, revoked.err) == (0, "", "")
+    assert (revoked.code, revoked.out, revoked.err) == (0, f"token {token['id']} is revoked\n", "")
     assert with_database(lambda db: tokens.resolve(db, secret)) is None
     assert rows(peopled("token", "list", "maria", "--json"))[0]["state"] == "revoked"
     assert "no active token" in peopled("token", "revoke", str(token["id"])).complaint()
@@ -233,7 +240,7 @@ def test_a_token_that_lasts_for_ages_can_still_be_listed(peopled: Almanac):
          " such as 90s, 15m, 1h, 30d or 2w."),
         ("jobs list --state lost", "There is no state 'lost'. The states are: queued, running, done, dead."),
         ("jobs discard 4711", "There is no dead job with id 4711. See 'almanac jobs list'."),
-        ("token add maria --tool fly", "There is no tool fly. The tools are: server_status, whoami."),
+        ("token add maria --tool fly", f"There is no tool fly. The tools are: {', '.join(sorted(TOOLS))}."),
         (
             "jobs retry 4711",
             "There is no dead job with id 4711 that could run again. "
@@ -296,9 +303,9 @@ def test_a_home_that_cannot_be_used_is_one_line(almanac: Almanac, tmp_path: Path
 
 
 def test_the_home_option_beats_the_environment_and_a_new_home_is_made(almanac: Almanac, tmp_path: Path):
-    assert almanac("migrate").out == "schema version 2\n"
+    assert almanac("migrate").out == f"schema version {NEWEST}\n"
     assert (tmp_path / "home" / "almanac.db").exists()
-    assert json.loads(almanac("migrate", "--json", "--home", str(tmp_path / "a" / "b")).out) == {"version": 2}
+    assert json.loads(almanac("migrate", "--json", "--home", str(tmp_path / "a" / "b")).out) == {"version": NEWEST}
     assert (tmp_path / "a" / "b" / "almanac.db").exists()
     assert (tmp_path / "a" / "b" / "almanac.db").stat().st_mode & 0o077 == 0
 
@@ -309,7 +316,7 @@ def test_migrate_brings_an_empty_database_to_this_version(
     monkeypatch.setenv("ALMANAC_DATABASE_URL", empty_database_url)
     for _ in range(2):
         answer = almanac("migrate")
-        assert (answer.code, answer.out, answer.err) == (0, "schema version 2\n", "")
+        assert (answer.code, answer.out, answer.err) == (0, f"schema version {NEWEST}\n", "")
     assert rows(almanac("org", "list", "--json")) == []
 
 
@@ -334,9 +341,9 @@ def test_the_doctor_shows_each_setting_with_its_source_and_every_check(
     assert "hunter2" not in answer.out
     report = json.loads(answer.out)
     checks = {check["check"]: check for check in report["checks"]}
-    assert list(checks) == ["plan", "database", "redis", "models", "disk", "clock"]
+    assert list(checks) == ["plan", "database", "redis", "models", "parsers", "disk", "clock"]
     assert all(check["ok"] for check in checks.values())
-    assert "schema version 2" in checks["database"]["detail"]
+    assert f"schema version {NEWEST}" in checks["database"]["detail"]
     settings = {setting["setting"]: setting for setting in report["settings"]}
     assert settings["port"] == {"setting": "port", "value": "8000", "from": "default"}
     assert settings["redis_url"] == {"setting": "redis_url", "value": "(set)", "from": "environment REDIS_URL"}
@@ -378,11 +385,19 @@ def test_the_doctor_fails_when_the_database_cannot_be_reached_and_checks_the_res
     assert answer.code == 1
     assert "hunter2" not in answer.out + answer.err
     checks = {check["check"]: check["ok"] for check in json.loads(answer.out)["checks"]}
-    assert checks == {"plan": True, "database": False, "redis": True, "models": True, "disk": True, "clock": False}
+    assert checks == {
+        "plan": True,
+        "database": False,
+        "redis": True,
+        "models": True,
+        "parsers": True,
+        "disk": True,
+        "clock": False,
+    }
 
 
 def test_the_doctor_fails_when_a_migration_waits(peopled: Almanac):
-    with_database(lambda db: db.write(lambda tx: tx.execute("DELETE FROM migrations WHERE version = 2")))
+    with_database(lambda db: db.write(lambda tx: tx.execute(f"DELETE FROM migrations WHERE version = {NEWEST}")))
     answer = peopled("doctor", "--json")
     assert answer.code == 1
     database = json.loads(answer.out)["checks"][1]
@@ -468,7 +483,7 @@ def test_a_contract_that_differs_is_named_and_can_be_written_anew(
     (tmp_path / "almanac").mkdir()
     monkeypatch.setattr(contracts, "_FOLDER", tmp_path)
     missing = almanac("contracts", "--check")
-    assert (missing.code, missing.out) == (1, "almanac: whoami, server_status\n")
+    assert (missing.code, missing.out) == (1, f"almanac: {', '.join(tool.name for tool in SURFACES[0].tools)}\n")
     written = almanac("contracts")
     assert (written.code, written.out) == (0, f"{tmp_path / 'almanac' / 'contract.json'}\n")
     assert almanac("contracts", "--check").code == 0
@@ -480,6 +495,8 @@ def test_a_contract_that_differs_is_named_and_can_be_written_anew(
     tools[0]["description"] = tools[0]["description"][:-1]
     (tmp_path / "almanac" / "contract.json").write_text(json.dumps(tools[::-1]))
     assert almanac("contracts", "--check").out == "almanac: (order)\n"
+    as_json = almanac("contracts", "--check", "--json")
+    assert (as_json.code, json.loads(as_json.out)) == (1, {"differing": {"almanac": ["(order)"]}})
 
 
 # Starts that are refused

@@ -13,9 +13,10 @@ import uvicorn
 from mcp.shared.exceptions import MCPError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from almanac.app import SURFACES, create_app, load_settings, open_store
+from almanac.app import SURFACES, create_app
 from almanac.core.settings import Settings
 from almanac.identity import first
+from almanac.premises import load_settings, open_store
 from almanac.surfaces.surface import ProtocolError, Surface
 from almanac.surfaces.tool import Raw, Run, Tool, ToolCall
 from tests.conformance.fixtures import EVENT_STORE, HANDLERS, TOOLS, FixtureTool

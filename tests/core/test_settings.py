@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from almanac.app import load_settings
 from almanac.core.settings import BadSetting, Settings, environment_names, load, shown
+from almanac.premises import load_settings
 
 FIELDS: dict[str, "Field[Any]"] = {item.name: item for item in fields(Settings)}
 SECRETS = {"database_url", "redis_url", "secret"}
@@ -27,6 +27,8 @@ CHOICES = {
     "log_level": "debug",
     "log_format": "json",
     "max_body_bytes": "2048",
+    "max_file_bytes": "2048",
+    "parser_memory_mb": "4096",
     "database_url": "postgresql://db/almanac",
     "redis_url": "redis://cache:6379/0",
     "public_url": "https://kb.example",

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 import uvicorn
 from pydantic import Field
 
-from almanac.app import SURFACES, configure_logs, create_app, load_settings, open_store
+from almanac.app import SURFACES, create_app
 from almanac.core import clock
 from almanac.core.database import Database, Transaction
 from almanac.jobs import queue
 from almanac.jobs.queue import Job
 from almanac.jobs.worker import Effect, Worker
+from almanac.premises import configure_logs, load_settings, open_store
 from almanac.surfaces.surface import Surface
 from almanac.surfaces.tool import Arguments, Tool, ToolCall
 

@@ -7,7 +7,9 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,12 @@ from almanac.knowledge.files import DiskFull, Files, Stored
 from tests.knowledge.library import Library
 
 STEPS = ("draft", "write", "sync", "link", "folder", "adopt", "commit", "closed")
+
+
+async def pause() -> None:
+    """Let others on this loop go on for as long as they have anything to do."""
+    for _ in range(50):
+        await asyncio.sleep(0)
 
 
 async def check_store(library: Library) -> None:
@@ -106,12 +114,47 @@ async def test_a_write_that_goes_on_after_its_caller_was_cancelled_keeps_its_fil
     upload = asyncio.create_task(library.store("A text.", slow))
     await begun.wait()
     upload.cancel()
-    await asyncio.sleep(0)
+    await pause()
     held.set()
     with pytest.raises(asyncio.CancelledError):
         await upload
     await check_store(library)
     assert library.drafts() == []
+
+
+async def test_a_caller_who_goes_away_while_the_file_is_put_in_its_place_leaves_nothing(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+):
+    loop, begun, held, real = asyncio.get_running_loop(), asyncio.Event(), threading.Event(), os.link
+
+    def link(draft: Path, placed: Path) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        held.wait(10)
+        real(draft, placed)
+
+    monkeypatch.setattr(os, "link", link)
+    upload = asyncio.create_task(library.add("a.txt", "A text."))
+    await begun.wait()
+    upload.cancel()
+    await pause()
+    held.set()
+    with pytest.raises(asyncio.CancelledError):
+        await upload
+    assert (library.drafts(), library.stored()) == ([], set())
+
+
+async def test_two_who_come_first_at_once_share_one_folder(library: Library, monkeypatch: pytest.MonkeyPatch):
+    both, real = threading.Barrier(2), fcntl.flock
+
+    def flock(lock: int, how: int) -> None:
+        with suppress(threading.BrokenBarrierError):  # where one waits for the other, they never meet here
+            both.wait(0.2)
+        real(lock, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    await asyncio.gather(library.add("a.txt", "A."), library.add("b.txt", "B."))
+    assert len(incoming(library)) == 1
+    await check_store(library)
 
 
 async def test_a_file_larger_than_allowed_is_refused_as_soon_as_it_is_known_and_leaves_nothing(library: Library):
@@ -284,7 +327,31 @@ async def test_whenever_a_process_dies_clearing_up_leaves_exactly_the_files_that
     assert len(library.stored()) == 1
 
 
-async def test_a_row_that_is_adopted_just_then_is_not_forgotten(library: Library):
+async def test_a_row_is_forgotten_only_after_whoever_is_adopting_it_has_done_so(library: Library):
+    document = (await library.add("old.txt", "A text.")).document
+    await library.do(lambda tx: tx.execute("DELETE FROM documents WHERE id = $1", document.id))
+    (blob,) = await files.unused(library.db)
+    adopted = asyncio.Event()
+    # A pause that only one of the databases needs: the other has a single writer.
+    hold = {"postgres": "SELECT pg_sleep(0.3)", "sqlite": "SELECT 1"}[library.db.dialect]
+
+    async def adopt(tx: Transaction, stored: Stored) -> None:
+        await documents.add(library.call, tx, library.base.id, Draft("new.txt"), stored)
+        if library.db.dialect == "postgres":
+            adopted.set()
+        await tx.fetch(hold)
+
+    upload = asyncio.create_task(library.store("A text.", adopt))
+    if library.db.dialect == "postgres":
+        await adopted.wait()
+    else:
+        await upload
+    assert await library.do(lambda tx: files.forget(tx, [blob])) == []
+    await upload
+    await check_store(library)
+
+
+async def test_a_row_that_is_adopted_is_not_forgotten(library: Library):
     await library.add("a.txt", "A text.")
     (blob,) = [files.Blob(row["id"], row["name"]) for row in await library.rows("SELECT id, name FROM blobs")]
     assert await library.do(lambda tx: files.forget(tx, [blob])) == []

@@ -491,6 +491,13 @@ def test_a_long_paragraph_is_cut_after_sentences_and_repeats_the_last_one():
     assert [passage.start for passage in passages] == [0, len(" ".join(sentences[:2])) + 1]
 
 
+def test_no_more_than_half_of_a_short_passage_is_repeated():
+    short, long = "Ring the bell. Wait there for the pilot.", "word " * 25
+    first, second, *_ = split(document(("text", short), ("text", long)), Splitter(size=128, overlap=60))
+    assert first.text == short
+    assert second.text.startswith("for the pilot.\n\nword")
+
+
 def test_text_without_sentences_is_cut_between_words_and_without_words_anywhere():
     words = split(document(("text", "harbour " * 40)), SMALL)
     assert {word for passage in words for word in passage.text.split(" ")} == {"harbour"}
@@ -532,6 +539,13 @@ def test_a_row_longer_than_a_passage_is_one_unless_it_is_far_longer():
     assert texts[:3] == ["a | b\nshort | row", "a | b\n" + rows[1].rstrip(), "a | b\nshort | again"]
     assert len(texts) > 8
     assert all(text.startswith("a | b\n") and len(text) <= 128 for text in texts[3:])
+
+
+def test_a_heading_goes_with_the_first_row_of_a_table_without_header_however_long():
+    row = "cell " * 40
+    assert outline(split(document(heading(1, "Wide"), ("table", row)), SMALL)) == [
+        (("Wide",), f"# Wide\n\n{row}".strip())
+    ]
 
 
 def test_a_header_too_long_to_repeat_is_repeated_in_part():
@@ -578,6 +592,13 @@ def test_an_example_of_code_stays_with_the_prose_around_it():
     parsed = document(("text", "Ring the bell:"), ("code", "bell.ring()"), ("text", "Then wait."))
     (passage,) = split(parsed, SMALL)
     assert (passage.kind, passage.text) == ("text", "Ring the bell:\n\nbell.ring()\n\nThen wait.")
+
+
+def test_a_section_of_nothing_but_an_example_is_code():
+    parsed = document(
+        heading(1, "Bell"), ("code", "bell.ring()"), heading(2, "Gate"), ("code", "gate()"), ("text", "Wait.")
+    )
+    assert [passage.kind for passage in split(parsed, SMALL)] == ["code", "text"]
 
 
 def test_parents_hold_their_children_and_each_stands_right_before_them():

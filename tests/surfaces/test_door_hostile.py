@@ -21,7 +21,7 @@ from almanac.identity import orgs, principals, tokens
 from tests.house import LEGACY, MODERN, Running, running, settings_for
 from tests.surfaces.wire import SERVER_INFO, Answer, audit_of, exchange, failed, http, modern, refused, rpc, settled
 
-MOST = 4 * 1024 * 1024
+MOST = 16 * 1024 * 1024
 DEADLINE = 0.5  # seconds that a body may take to arrive
 
 

@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-import almanac.app
+import almanac.premises
 from almanac import __version__
 from almanac.core.database import Database, Row, Value
+from almanac.db import migrate
 from almanac.db.connect import connect
 from almanac.db.errors import DatabaseUnavailable
 from almanac.jobs import queue
 from tests.house import Running, running, settings_for
 from tests.quotas.test_rates import free_port, private_redis
+
+ENDPOINTS = {"almanac": "/mcp", "rest": "/api/v1/openapi.json"}
 
 
 class Breakable:
@@ -44,7 +47,7 @@ def breakable(
         opened.append(Breakable(await connect(url, pool_size=pool_size)))
         return opened[-1]
 
-    monkeypatch.setattr(almanac.app, "connect", open_breakable)
+    monkeypatch.setattr(almanac.premises, "connect", open_breakable)
     with running(settings_for(database_url, tmp_path / "home")) as live:
         yield live, opened[-1]
         opened[-1].is_away = False  # so that the stop can write the audit trail
@@ -94,7 +97,7 @@ def test_ready_says_what_was_checked(server: Running):
 def test_the_front_page_says_what_this_is_and_where_the_endpoints_are(server: Running):
     answer = server.http.get("/")
     assert answer.status_code == 200
-    assert answer.json() == {"service": "almanac", "version": __version__, "endpoints": {"almanac": "/mcp"}}
+    assert answer.json() == {"service": "almanac", "version": __version__, "endpoints": ENDPOINTS}
 
 
 def test_without_its_database_the_server_is_alive_but_not_ready(breakable: tuple[Running, Breakable]):
@@ -121,7 +124,8 @@ def test_without_its_database_the_counters_of_calls_are_still_there(breakable: t
 
 
 def test_with_a_migration_to_apply_the_server_is_not_ready(server: Running):
-    server.run(lambda db: db.write(lambda tx: tx.execute("DELETE FROM migrations WHERE version = 2")))
+    newest = migrate.packaged()[-1].version
+    server.run(lambda db: db.write(lambda tx: tx.execute("DELETE FROM migrations WHERE version = $1", newest)))
     answer = server.http.get("/ready")
     assert answer.status_code == 503
     assert answer.json()["checks"] == {"database": "ok", "migrations": "1 to apply: run 'almanac migrate'"}

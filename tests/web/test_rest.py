@@ -369,7 +369,7 @@ def test_every_example_is_what_its_schema_says():
             for form in (form for body in bodies for form in body.get("content", {}).values() if "example" in form):
                 validate(form["schema"], form["example"])
                 shown += 1
-    assert shown >= 35
+    assert shown >= 30
     for endpoint in ENDPOINTS:
         if endpoint.body is not None:
             assert endpoint.example is not None, endpoint.name

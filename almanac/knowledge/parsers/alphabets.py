@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 _COMMON, _EVERYDAY, _USED, _RARE, _MISPLACED = 1.0, 0.5, 0.3, -0.5, -2.0
 
-_WEST = "éèàêçäöüßñáíóúãõåæøôîâûïëùòìœÉÈÀÇÄÖÜÑÁÍÓÚÅÆØ’‘“”«»–—…€°²³§©®¿¡ºª·•£"
+_WEST = "éèàêçäöüßñáíóúãõåæøôîâûïëùòìœÉÈÀÇÄÖÜÑÁÍÓÚÅÆØ’‘“”«»–—…€¿¡"
+_SIGNS = "°²³§©®ºª·•£"
 _HANZI = (
     "的一是不了在人有我他个大中来上国到说们为子和你地出道也时年得就那要下以生会自着去之过家学对可她里后小么心多天而能好都然没日于起"
     "还发成事只作当想看文无开手十用主行方又如前所本见经头面公同三已老从动两长知样现分将外但身些与高意进把法此实回二理美点月明其种"
@@ -47,10 +48,10 @@ _GREEK = ("αοιετσνηυρπκμλς", "ωάέήίόύώδγχθφβξζψ�
 _ARABIC = ("اليمنروتبةعدسفهك", "قحجشصطخضذثىأإآءئؤغظ؟،؛«»ًٌَُِّْـپچگژ\u200c")
 _HEBREW = ("יוהלארתבשמנ", "דקחעפכטסגצזםןךףץ״׳–—’“”")
 _THAI = ("านรกอเงมยลวดทตสคบปหพ่้ัีิ", "ะขจชซณถธนผฝภศษโใไฉฎฏฐฑฒญฬฮฤๆ์ุูืึ็ำแฯ๐๑๒๓๔๕๖๗๘๙")
-_CENTRAL = "ąćęłńóśźżáčďéěíňřšťúůýžőűöüäâăîđŁŚŻĆÁČÉŘŠŽÖÜ’„”“–—…»«°§"
+_CENTRAL = "ąćęłńóśźżáčďéěíňřšťúůýžőűöüäâăîđşŞŁŚŻĆÁČÉŘŠŽÖÜ’„”“–—…»«°§"
 
 ALPHABETS = (
-    Alphabet("cp1252", _WEST, "ðþýÐÞÝ™½¼¾±×„š", odd="õ(?!e)", is_latin=True),  # Portuguese õ, not Hungarian ő
+    Alphabet("cp1252", _WEST, _SIGNS + "ðþýÐÞÝ™½¼¾±×„š", odd="õ(?!e)", is_latin=True),  # Portuguese õ, not Hungarian ő
     Alphabet("gb18030", _HANZI + _WIDE, ranges="[\u4e00-\u9fff]"),
     Alphabet("big5", _HANJI + _WIDE, ranges="[\u4e00-\u9fff]"),
     Alphabet("cp932", _KANA + _WIDE, ranges="[\u4e00-\u9fff\u30a0-\u30ff\uff01-\uff5e]"),
@@ -61,8 +62,8 @@ ALPHABETS = (
     Alphabet("koi8_u", *_CYRILLIC),
     Alphabet("cp866", *_CYRILLIC),
     Alphabet("iso8859_5", *_CYRILLIC),
-    Alphabet("cp1250", _CENTRAL, "ţşŢŞĄĘŃŹÓĎŤŇĚŮÝŐŰĂÂÎĐ", is_latin=True),
-    Alphabet("iso8859_2", _CENTRAL, "ţşŢŞĄĘŃŹÓĎŤŇĚŮÝŐŰĂÂÎĐ", is_latin=True),
+    Alphabet("cp1250", _CENTRAL, "ţŢĄĘŃŹÓĎŤŇĚŮÝŐŰĂÂÎĐ", is_latin=True),
+    Alphabet("iso8859_2", _CENTRAL, "ţŢĄĘŃŹÓĎŤŇĚŮÝŐŰĂÂÎĐ", is_latin=True),
     Alphabet("cp1253", *_GREEK),
     Alphabet("iso8859_7", *_GREEK),
     Alphabet("cp1254", "ğışöüçİŞÖÜÇĞ’“”–—…", "âîû", is_latin=True),
@@ -72,7 +73,7 @@ ALPHABETS = (
     Alphabet("iso8859_6", *_ARABIC),
     Alphabet("cp874", *_THAI),
     Alphabet("cp1257", "āčēģīķļņšūžėįųąęöäüõŠŽ’„”“–", "ćńóśźżÄÖÜÕ", is_latin=True),
-    Alphabet("mac_roman", _WEST, "ðþý", is_latin=True),
+    Alphabet("mac_roman", _WEST, _SIGNS + "ðþý", is_latin=True),
 )
 
 _BEYOND = re.compile(r"[^\x00-\x7f]")

@@ -2,7 +2,6 @@
 
 import csv
 from collections import Counter
-from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
@@ -20,14 +19,18 @@ _LINES = 100
 def parse(path: Path, name: str) -> Parsed:
     text, _ = plain.decode(path.read_bytes())
     draft = Draft()
-    draft.table(list(rows(text, delimiter_of(text))))
+    draft.table(rows(text, delimiter_of(text)))
     return draft.parsed()
 
 
-def rows(text: str, delimiter: str) -> Iterable[list[str]]:
-    """The rows of a table; a quote that is never closed ends where the file does."""
+def rows(text: str, delimiter: str) -> list[list[str]]:
+    """The rows of a table. In one with a quotation mark that is never closed, they mean nothing."""
     csv.field_size_limit(LONGEST_FIELD)
-    return csv.reader(text.split("\n") if '"' not in text else text.splitlines(keepends=True), delimiter=delimiter)
+    lines = text.splitlines(keepends=True) if '"' in text else text.split("\n")
+    try:
+        return list(csv.reader(lines, delimiter=delimiter))
+    except csv.Error:
+        return list(csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE))
 
 
 def delimiter_of(text: str) -> str:

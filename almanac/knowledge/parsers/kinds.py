@@ -233,14 +233,16 @@ _SHEBANGS = {
     "zsh": "sh",
 }
 
-_COMMENTS = r"\s*(?:<\?[^>]{0,500}\?>\s*|<!--.{0,4000}?-->\s*|<!DOCTYPE[^>\[]{0,500}>\s*){0,20}"
-_HTML = re.compile(r"\s*(?:<!--.{0,4000}?-->\s*){0,20}<(?:!doctype\s+html|html|head|body)\b", re.I | re.S)
+# Atomic, because the server itself looks: a comment ends at its first end, or a hundred of them take for ever.
+_COMMENT = r"(?><!--.{0,4000}?-->)\s*+"
+_COMMENTS = rf"\s*+(?:(?><\?[^>]{{0,500}}\?>)\s*+|{_COMMENT}|(?><!DOCTYPE[^>\[]{{0,500}}>)\s*+){{0,20}}+"
+_HTML = re.compile(rf"\s*+(?:{_COMMENT}){{0,20}}+<(?:!doctype\s+html|html|head|body)\b", re.I | re.S)
 _XHTML = re.compile(_COMMENTS + r"<html\b", re.I | re.S)
 _SVG = re.compile(_COMMENTS + r"<svg\b", re.I | re.S)
 _XML = re.compile(r"\s*<\?xml\s")
 _JSON = re.compile(r'\s*(?:\{\s*(?:"|\}|$)|\[\s*(?:["\[{\d\]-]|true|false|null|$))')
 _NOTEBOOK = re.compile(r'\s*\{.{0,60000}"(?:nbformat|cells|cell_type)"\s*:', re.S)
-_HEADERS = re.compile(r"(?:[A-Za-z][A-Za-z0-9-]{0,60}:[^\n]*\n(?:[ \t][^\n]*\n){0,200}){1,200}\n?")
+_HEADERS = re.compile(r"(?:[A-Za-z][A-Za-z0-9-]{0,60}+:[^\n]*+\n(?:[ \t][^\n]*+\n){0,200}+){1,200}+\n?")
 _MAIL = re.compile(r"^(from|to|subject|date|message-id|received|mime-version|return-path|delivered-to):", re.I | re.M)
 _ANY_TAG = re.compile(r"<[a-z!?/]", re.I)
 _HEADING = re.compile(r"^#{1,4} \S", re.M)

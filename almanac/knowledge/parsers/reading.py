@@ -9,7 +9,7 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import pairwise
 from math import isfinite
@@ -105,8 +105,8 @@ def clean(parsed: Parsed) -> Parsed:
     count, longest = MOST_WARNINGS
     return Parsed(
         _UNSAFE.sub(_replacement, parsed.text),
-        parsed.blocks,
-        parsed.pages,
+        tuple(replace(b, name=_short(b.name, len(b.name))) if _UNSAFE.search(b.name) else b for b in parsed.blocks),
+        tuple(replace(page, name=_short(page.name, LONGEST_TITLE)) if page.name else page for page in parsed.pages),
         parsed.lines,
         _short(parsed.title, LONGEST_TITLE),
         metadata,

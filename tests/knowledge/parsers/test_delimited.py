@@ -36,13 +36,20 @@ def test_a_table_has_a_header_and_keeps_its_cells(tmp_path: Path):
     assert found.text[: found.blocks[0].header_end] == "| name | note |\n| --- | --- |\n"
 
 
+def test_a_quotation_mark_that_is_never_closed_costs_no_row(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(delimited, "LONGEST_FIELD", 1_000)
+    found = delimited.rows("a,b\n" + '"c,d\n' + "e,f\n" * 500, ",")
+    assert len(found) == 502
+    assert found[1] == ['"c', "d\n"]
+
+
 @given(st.lists(st.lists(CELL, min_size=2, max_size=5), min_size=1, max_size=10), st.sampled_from(",;\t"))
 def test_what_was_written_is_read_back(rows: list[list[str]], delimiter: str):
     written = io.StringIO()
     csv.writer(written, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows(rows)
-    assert list(delimited.rows(written.getvalue(), delimiter)) == rows
+    assert delimited.rows(written.getvalue(), delimiter) == rows
 
 
 @given(st.text(alphabet='a,";\t\n|', max_size=100))
 def test_any_text_is_some_table(text: str):
-    list(delimited.rows(text, delimited.delimiter_of(text)))
+    delimited.rows(text, delimited.delimiter_of(text))

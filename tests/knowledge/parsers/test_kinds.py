@@ -4,6 +4,7 @@ import io
 import struct
 import zipfile
 from pathlib import Path
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -143,6 +144,18 @@ def test_an_archive_that_cannot_be_opened_is_corrupt(tmp_path: Path):
     with pytest.raises(Unreadable) as refused:
         kinds.sniff(file, "x.docx")
     assert refused.value.code == "corrupt"
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["<!-- -->", "<?x ?>", "<!DOCTYPE x>", "<!--", "<", " ", "\n", "a:b\n", "a: b\n c\n", "{", '{"', "[", "# a\n",
+     "a,b,c\n", "a|", "%PDF-", "PK\x03\x04", '"', "\x00a", "\x1b$B"],
+)  # fmt: skip
+def test_looking_is_quick_whatever_there_is_to_see(piece: str):
+    content = (piece * (kinds.HEAD // len(piece) + 1)).encode()[: kinds.HEAD]
+    before = process_time()
+    kinds.sniff(content, "")
+    assert process_time() - before < 0.5
 
 
 @given(st.binary(max_size=300), st.text(max_size=12))

@@ -138,8 +138,12 @@ def test_cleaning_replaces_what_cannot_be_stored_and_moves_nothing():
     dirty = Parsed(
         "a\x00b\ud800c\rd", (Block("text", 0, 7),), title="t\x00\n t", metadata={"k\x00": "v\udfff", "e": " "}
     )
+    dirty = replace(
+        dirty, blocks=(Block("heading", 0, 7, 1, "n\x00m"),), pages=(Page(1, 0, 7, name="p\r" + "x" * 600),)
+    )
     found = reading.clean(dirty)
     assert found.text == "a b\ufffdc\nd"
+    assert (found.blocks[0].name, found.pages[0].name) == ("n m", "p " + "x" * 498)
     assert (found.title, found.metadata) == ("t t", {"k": "v\ufffd"})
 
 

@@ -1,0 +1,38 @@
+"""Our PDF parser and pypdfium2 alone, turn by turn on each file in one process: a machine's noise falls on both.
+
+Standard input holds the files and how often to read each; standard output gets the CPU seconds, ours and then bare.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+
+import almanac_reader
+import pypdfium2_reader
+
+
+def spend(read: Callable[[str], int], path: str) -> float:
+    began = time.process_time()
+    read(path)
+    return time.process_time() - began
+
+
+def compare(path: str, repeats: int) -> tuple[float, float]:
+    pair = (almanac_reader.read, pypdfium2_reader.read)
+    spent: tuple[list[float], list[float]] = ([], [])
+    for repeat in range(repeats):
+        for which in (0, 1) if repeat % 2 else (1, 0):  # neither always comes second, to caches the other has filled
+            spent[which].append(spend(pair[which], path))
+    return median(spent[0]), median(spent[1])
+
+
+def main() -> None:
+    told = json.load(sys.stdin)
+    compare(told["files"][0], 1)
+    json.dump([compare(path, told["repeats"]) for path in told["files"]], sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
