@@ -1,6 +1,7 @@
 """Limits on how long something may run, at a tenth of the cost of `asyncio.timeout`, for every call pays it."""
 
 import asyncio
+import time
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -29,7 +30,7 @@ class Alarm:
 
     def set(self, sleeper: Sleeper, loop: asyncio.AbstractEventLoop) -> None:
         """Wake it in that time, unless it is dropped."""
-        self._sleepers[sleeper] = loop.time() + self._seconds
+        self._sleepers[sleeper] = time.monotonic() + self._seconds  # a loop's own time may lag, and ring too early
         if not self._is_armed:
             self._is_armed = True
             self._loop = loop
@@ -40,11 +41,11 @@ class Alarm:
         self._sleepers.pop(sleeper, None)
 
     def _ring(self) -> None:
-        now = self._loop.time()
+        now = time.monotonic()
         while self._sleepers:
             sleeper, at = next(iter(self._sleepers.items()))
             if at > now:
-                self._loop.call_at(at, self._ring)
+                self._loop.call_later(at - now, self._ring)
                 return
             del self._sleepers[sleeper]
             sleeper.wake()

@@ -118,6 +118,7 @@ async def test_a_write_that_goes_on_after_its_caller_was_cancelled_keeps_its_fil
     held.set()
     with pytest.raises(asyncio.CancelledError):
         await upload
+    await library.do(lambda tx: tx.fetch("SELECT 1"))  # by now that write has ended, one way or the other
     await check_store(library)
     assert library.drafts() == []
 
@@ -136,7 +137,8 @@ async def test_a_caller_who_goes_away_while_the_file_is_put_in_its_place_leaves_
     upload = asyncio.create_task(library.add("a.txt", "A text."))
     await begun.wait()
     upload.cancel()
-    await pause()
+    done, _ = await asyncio.wait([upload], timeout=0.3)
+    assert not done  # there is a thread that still writes
     held.set()
     with pytest.raises(asyncio.CancelledError):
         await upload

@@ -15,12 +15,15 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp_types import CallToolResult, TextContent
 
+from almanac.app import SURFACES
+from almanac.core import scopes
 from almanac.identity import tokens
 from scripts import conformance
 from tests.house import LEGACY, MODERN, Running, request, running, settings_for
 
 MODES = {"legacy": LEGACY, "auto": MODERN, MODERN: MODERN}  # how a client connects: the version it ends up with
-TOOLS = ["whoami", "server_status"]
+TOOLS = [tool.name for tool in SURFACES[0].tools]
+AGENTS_TOOLS = [tool.name for tool in SURFACES[0].tools if tool.scopes <= scopes.AGENT_DEFAULT]
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +102,7 @@ async def test_the_sdks_client_launches_us_and_calls_our_tools(live: Running, mo
     token = await asyncio.to_thread(live.new_token, "launcher", kind="agent")
     async with Client(launched(live, token), mode=mode, read_timeout_seconds=20) as client:
         assert client.protocol_version == MODES[mode]
-        assert [tool.name for tool in (await client.list_tools()).tools] == TOOLS
+        assert [tool.name for tool in (await client.list_tools()).tools] == AGENTS_TOOLS
         me = structured(await client.call_tool("whoami"))
         assert (me["name"], me["kind"]) == ("launcher", "agent")
         await asyncio.to_thread(live.run, lambda db: db.write(lambda tx: tokens.revoke(tx, me["token"]["id"])))

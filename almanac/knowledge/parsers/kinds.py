@@ -247,22 +247,30 @@ _MAIL = re.compile(r"^(from|to|subject|date|message-id|received|mime-version|ret
 _ANY_TAG = re.compile(r"<[a-z!?/]", re.I)
 _HEADING = re.compile(r"^#{1,4} \S", re.M)
 _MARKS = re.compile(r"^(?:[-*] |\d+\. |```|> |\|)|\*\*\S|\]\(", re.M)
+_CONTROL = re.compile(rb"[\x00-\x06\x0e-\x1a]")
 _LATE_PDF = re.compile(rb".{1,1024}?%PDF-\d", re.DOTALL)
 
 
 def sniff(content: bytes | Path, name: str) -> Kind:
     """What a file is. Of bytes, the first 64 KB are enough, though some archives then stay plain archives."""
     head = content[:HEAD] if isinstance(content, bytes) else _head(content)
-    found = next((kind for pattern, kind in _BINARY if pattern.match(head)), None)
+    found, is_certain = _by_signature(head)
     if found is ZIP:
         return _in_archive(content)
     if found is OLE:
         return _in_compound(content)
-    if found in (PDF, RTF, POSTSCRIPT) or (found and not charset.is_text(head)):
+    if found and (is_certain or found in (PDF, RTF, POSTSCRIPT) or not charset.is_text(head)):
         return found  # a text may begin with `ID3` or `MZ`, but only these three are texts themselves
     if charset.is_text(head):
         return _of_text(_as_text(head), name)
     return PDF if _LATE_PDF.match(head) else UNKNOWN
+
+
+def _by_signature(head: bytes) -> tuple[Kind | None, bool]:
+    """The kind that a signature shows, and whether no text could begin with it."""
+    matches = ((pattern.match(head), kind) for pattern, kind in _BINARY)
+    found, kind = next(((match, kind) for match, kind in matches if match), (None, None))
+    return kind, found is not None and _CONTROL.search(found[0]) is not None
 
 
 def _head(path: Path) -> bytes:

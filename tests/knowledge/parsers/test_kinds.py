@@ -82,6 +82,7 @@ def test_what_is_not_read_is_told_from_what_is_and_says_what_to_do(
         (b"GIF89a" + bytes(20), "gif"),
         (b"RIFF\x24\x00\x00\x00WEBPVP8 ", "webp"),
         (b"II*\x00" + bytes(20), "tiff"),
+        (b"II*\x00" + b"a\x00" * 200, "tiff"),
         (b"BM\x36\x00\x0c\x00\x00\x00\x00\x00\x36\x00", "bmp"),
     ],
 )
