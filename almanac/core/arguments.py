@@ -1,6 +1,20 @@
 """What callers send, checked strictly; and what they are told when it is not what was asked for."""
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+
+HIGHEST_ID = 2**63 - 1  # of what the databases can hold
+
+
+def _in_range(number: int) -> int:
+    if not 0 <= number <= HIGHEST_ID:
+        raise ValueError("is not an id")
+    return number
+
+
+# Checked without a word in the schema, where two more numbers for each id would tell an agent nothing.
+Id = Annotated[int, AfterValidator(_in_range)]
 
 
 class Arguments(BaseModel):

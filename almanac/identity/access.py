@@ -137,6 +137,20 @@ async def grant(
     )
 
 
+async def granted(
+    db: Reader, thing: Thing, *, principal_id: int | None = None, group_id: int | None = None
+) -> Role | None:
+    """The role that was given on a thing to one principal or one group, if any was."""
+    column, holder = ("principal_id", principal_id) if group_id is None else ("group_id", group_id)
+    row = await db.fetch_one(
+        f"SELECT role FROM grants WHERE thing_kind = $1 AND thing_id = $2 AND {column} = $3",  # noqa: S608 - a literal
+        thing.kind,
+        str(thing.id),
+        holder,
+    )
+    return None if row is None else Role[row["role"]]
+
+
 async def withdraw(
     tx: Transaction, thing: Thing, *, principal_id: int | None = None, group_id: int | None = None
 ) -> bool:

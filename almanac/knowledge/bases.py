@@ -217,6 +217,9 @@ async def share(
         if user is not None
         else {"group_id": (await groups.pick(tx, base.org_id, group or "")).id}
     )
+    held = await access.granted(tx, base.thing, **holder)
+    if held is not None and base.role is not None and held > base.role:
+        raise Forbidden(f"{user or group!r} is {held.name} here, and you are {base.role.name}.", remedy="Ask an owner.")
     if role is not None:
         await access.grant(tx, base.thing, role, **holder)
     elif not await access.withdraw(tx, base.thing, **holder):

@@ -113,7 +113,7 @@ async def add(call: Call, tx: Transaction, base_id: int, draft: Draft, stored: S
         # Nobody there: it was removed since. And whoever keeps both tries the next number.
         there = await _named(tx, base_id, draft.folder_id, folders.check_name(draft.name))
         if there and draft.if_exists == "replace":
-            return await replace(call, tx, there, stored)
+            return await replace(call, tx, there, stored, draft)
         if there and draft.if_exists == "error":
             raise Conflict(
                 f"There is already a document named {draft.name!r} here, with the id {there}.",
@@ -123,21 +123,24 @@ async def add(call: Call, tx: Transaction, base_id: int, draft: Draft, stored: S
     return Added(await get(tx, call, document_id), "added")
 
 
-async def replace(call: Call, tx: Transaction, document_id: int, stored: Stored) -> Added:
-    """Give a document new content. What was read before stays until the new content has been read."""
+async def replace(call: Call, tx: Transaction, document_id: int, stored: Stored, source: Draft | None = None) -> Added:
+    """Give a document new content, from wherever `source` says. What was read before stays until this has been read."""
     document = await get(tx, call, document_id, "write")
     is_same = document.blob_hash == stored.hash and document.index_status != "failed"
     if is_same:
         return Added(document, "unchanged")
     kind = kinds.sniff(stored.head, document.name)
     row = await tx.fetch_one(
-        "UPDATE documents SET blob_id = $2, size = $3, mime_type = $4, extension = $5, generation = generation + 1,"
-        " index_status = 'queued', failure = NULL, updated_at = $6 WHERE id = $1 RETURNING generation",
+        "UPDATE documents SET blob_id = $2, size = $3, mime_type = $4, extension = $5, source_type = $6,"
+        " source_url = $7, generation = generation + 1, index_status = 'queued', failure = NULL, updated_at = $8"
+        " WHERE id = $1 RETURNING generation",
         document_id,
         await files.adopt(tx, stored),
         stored.size,
         kind.mime_type,
         kind.extension,
+        (source.source_type if source else None) or kind.source_type,
+        source.source_url if source else None,
         clock.now(),
     )
     assert row is not None

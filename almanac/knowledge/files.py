@@ -208,8 +208,16 @@ class Incoming:
             await asyncio.wait([self._busy])
         self._file.close()
         if self._placed is not None and not await _is_kept(db, self._placed.name, is_settled):
+            await self._mend(db, self._placed)
             self._placed.unlink(missing_ok=True)
         self._draft.unlink(missing_ok=True)
+
+    async def _mend(self, db: Reader, placed: Path) -> None:
+        """Where the content was here already and its file has been lost, bring it back."""
+        row = await db.fetch_one("SELECT name FROM blobs WHERE hash = $1", self._digest.hexdigest())
+        if row is not None:
+            with suppress(FileExistsError, FileNotFoundError):  # it is there, as nearly always; ours was never placed
+                os.link(placed, self._files.path(row["name"]))
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
         # A thread goes on when its caller is cancelled; `close` waits for it.

@@ -40,7 +40,7 @@ async def take(call: Call, files: Files, target: Target, draft: Draft, pour: Pou
 
         async def add(tx: Transaction) -> Added:
             if target.document_id is not None:
-                return await documents.replace(call, tx, target.document_id, stored)
+                return await documents.replace(call, tx, target.document_id, stored, found)
             assert target.base_id is not None
             return await documents.add(call, tx, target.base_id, found, stored)
 

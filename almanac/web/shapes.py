@@ -7,11 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from almanac.core.arguments import Arguments
+from almanac.core.arguments import HIGHEST_ID, Arguments
 from almanac.knowledge import documents, readings
 from almanac.web.rest import Parameters
 
-_HIGHEST = 2**63 - 1  # of what the databases can hold
 _FURTHEST = 1_000_000_000
 _DIGITS = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
@@ -23,13 +22,13 @@ def _whole(value: Any) -> Any:
 
 
 # In a path or a query; the limits come first, to be a part of what is described
-Id = Annotated[int, Field(ge=1, le=_HIGHEST), BeforeValidator(_whole)]
-Place = Annotated[int, Field(ge=0, le=_HIGHEST, description="A folder; 0 is the top."), BeforeValidator(_whole)]
+Id = Annotated[int, Field(ge=1, le=HIGHEST_ID), BeforeValidator(_whole)]
+Place = Annotated[int, Field(ge=0, le=HIGHEST_ID, description="A folder; 0 is the top."), BeforeValidator(_whole)]
 Offset = Annotated[int, Field(ge=0, le=_FURTHEST, description="How many to skip."), BeforeValidator(_whole)]
 Limit = Annotated[int, Field(ge=1, le=500, description="How many at most."), BeforeValidator(_whole)]
 # In a body
-IdGiven = Annotated[int, Field(ge=1, le=_HIGHEST)]
-PlaceGiven = Annotated[int, Field(ge=0, le=_HIGHEST, description="A folder; 0 is the top.")]
+IdGiven = Annotated[int, Field(ge=1, le=HIGHEST_ID)]
+PlaceGiven = Annotated[int, Field(ge=0, le=HIGHEST_ID, description="A folder; 0 is the top.")]
 
 Moment = Annotated[str, Field(description="ISO 8601, UTC.", examples=["2026-11-02T09:30:00.000Z"])]
 RoleName = Literal["RestrictedAnalyst", "Reporter", "Developer", "Maintainer", "Owner"]

@@ -3,6 +3,7 @@
 Standard input holds the files and how often to read each; standard output gets the CPU seconds, ours and then bare.
 """
 
+import gc
 import json
 import sys
 import time
@@ -11,6 +12,8 @@ from statistics import median
 
 import almanac_reader
 import pypdfium2_reader
+
+from almanac.knowledge.parsers.forkserver import COLLECT_AFTER
 
 
 def spend(read: Callable[[str], int], path: str) -> float:
@@ -30,6 +33,8 @@ def compare(path: str, repeats: int) -> tuple[float, float]:
 
 def main() -> None:
     told = json.load(sys.stdin)
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)  # as our children have it; the same for both
     compare(told["files"][0], 1)
     json.dump([compare(path, told["repeats"]) for path in told["files"]], sys.stdout)
 

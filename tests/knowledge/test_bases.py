@@ -8,6 +8,7 @@ import pytest
 from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.errors import BadRequest, Forbidden, NotFound
+from almanac.identity import principals
 from almanac.identity.roles import Role
 from almanac.knowledge import bases, documents, nodes
 from almanac.knowledge.bases import Base, Share
@@ -209,6 +210,21 @@ async def test_nobody_gives_a_role_above_their_own_nor_shares_with_strangers(lib
         with pytest.raises(BadRequest):
             await library.do(lambda tx, w=whom: bases.share(library.call, tx, base.id, Role.Reporter, **w))
     assert len(await bases.shares(library.db, library.call, base.id)) == 1
+
+
+async def test_nobody_takes_from_another_a_role_above_their_own(library: Library):
+    town, base_id = library.town, library.base.id
+    for name, role in (("boss", Role.Owner), ("keeper", Role.Maintainer)):
+        await town.add(name)
+        await library.do(lambda tx, name=name, role=role: bases.share(library.call, tx, base_id, role, user=name))
+    keeper = town.call(await town.actor(await principals.pick(library.db, town.acme.id, "keeper")))
+    for role in (None, Role.Reporter):
+        with pytest.raises(Forbidden, match="'boss' is Owner here, and you are Maintainer"):
+            await library.do(lambda tx, role=role: bases.share(keeper, tx, base_id, role, user="boss"))
+    assert {(s.name, s.role) for s in await bases.shares(library.db, library.call, base_id)} == {
+        ("boss", Role.Owner),
+        ("keeper", Role.Maintainer),
+    }
 
 
 async def test_a_removed_base_and_all_in_it_are_gone_until_it_is_restored(library: Library):

@@ -449,3 +449,10 @@ async def test_a_document_s_own_name_for_its_kind_is_kept_and_a_file_s_is_told_f
     )
     told = await library.add("b.csv", "a,b\n1,2\n")
     assert (said.document.source_type, told.document.source_type) == ("web", "table")
+
+
+async def test_new_content_says_where_it_came_from(library: Library):
+    page = (await library.add("page.html", "<p>one", source_type="web", source_url="https://example.org/page")).document
+    assert (page.source_type, page.source_url) == ("web", "https://example.org/page")
+    again = (await library.replace(page.id, "two")).document
+    assert (again.source_type, again.source_url) == ("text", None)

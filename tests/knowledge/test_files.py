@@ -70,6 +70,14 @@ async def test_the_same_content_is_stored_once(library: Library):
     await check_store(library)
 
 
+async def test_content_whose_file_was_lost_is_brought_back_by_whoever_adds_it_again(library: Library):
+    first = (await library.add("a.txt", "the same")).document
+    library.files.path(first.blob_name).unlink()
+    await library.add("b.txt", "the same")
+    assert library.files.path(first.blob_name).read_text() == "the same"
+    assert library.stored() == {first.blob_name}
+
+
 async def test_twenty_uploads_of_the_same_content_at_once_leave_one_file(library: Library):
     await asyncio.gather(*[library.add(f"{n}.txt", "The same.") for n in range(20)])
     assert (await library.count("documents"), len(library.stored())) == (20, 1)

@@ -82,6 +82,8 @@ def survey() -> Means:
     if sys.platform != "linux":
         return Means(seccomp=False, landlock=0)
     known = platform.machine() in syscalls.MACHINES
+    if known:
+        syscalls.prepare(syscalls.MACHINES[platform.machine()])
     size, asked = ctypes.c_size_t(0), ctypes.c_uint(_LANDLOCK_VERSION)
     version = _libc.syscall(ctypes.c_long(_LANDLOCK_CREATE), None, size, asked)
     readable = tuple((str(path), _rights_to(path)) for path in readable_paths() if path.exists())

@@ -15,7 +15,7 @@ import pypdfium2.raw  # pyright: ignore[reportMissingTypeStubs]
 from almanac.knowledge.parsers.bidi import RIGHT_TO_LEFT, Glyph, restore
 from almanac.knowledge.parsers.layout import SetLine, may_head
 
-MOST_RECTS = 16  # asked for in one line: some programs set every letter by itself
+MOST_RECTS = 8  # asked for in one line: some programs set every word, or every letter, by itself
 
 BROKEN_WORD = "\ufffe"  # PDFium's mark for a hyphen at the end of a line; the next line follows it at once
 LINE = re.compile(f"[^\r\n{BROKEN_WORD}]+")

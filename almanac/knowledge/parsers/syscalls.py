@@ -9,6 +9,7 @@ import errno
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 
 # Name: its number on x86_64, and on aarch64 where it exists.
@@ -86,6 +87,8 @@ _SOCK_STREAM = 1  # a datagram socket could send to an address it was never conn
 _SOCK_TYPES = 0xF
 _NAMING = (15, 16, 0x53564D41)  # PR_SET_NAME, PR_GET_NAME and PR_SET_VMA: threads and memory get names
 
+_SOMEBODY = 0xFEEDFACE  # no process has this id, and nothing else in the filter is this number
+
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, value
 
 
@@ -104,7 +107,21 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
 
 def assemble(machine: Machine, pid: int) -> bytes:
     """The filter for the process with this id, as the kernel takes it: 8 bytes for each instruction."""
-    return b"".join(struct.pack("=HBBI", *each) for each in _instructions(machine, pid))
+    return prepare(machine).replace(_pack(_is_process(_SOMEBODY)), _pack(_is_process(pid)))
+
+
+@cache
+def prepare(machine: Machine) -> bytes:
+    """The filter for somebody, made once: a process that forks children has it ready for them."""
+    return b"".join(map(_pack, _instructions(machine, _SOMEBODY)))
+
+
+def _pack(instruction: Instruction) -> bytes:
+    return struct.pack("=HBBI", *instruction)
+
+
+def _is_process(pid: int) -> Instruction:
+    return _IF_EQUAL, 0, 1, pid
 
 
 def _instructions(machine: Machine, pid: int) -> Iterator[Instruction]:
@@ -130,7 +147,7 @@ def _checks(pid: int) -> Iterator[tuple[str, list[Instruction]]]:
     allow, refuse = (_RETURN, 0, 0, _ALLOW), _error(errno.EPERM)
     yield "clone", [_argument(0), (_IF_ANY_BIT, 0, 1, _CLONE_THREAD), allow, refuse]
     for name in ("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"):  # abort() sends itself a signal
-        yield name, [_argument(0), (_IF_EQUAL, 0, 1, pid), allow, refuse]
+        yield name, [_argument(0), _is_process(pid), allow, refuse]
     for name, place in (("open", 1), ("openat", 2)):
         yield name, [_argument(place), (_IF_ANY_BIT, 0, 1, _WRITING), _error(errno.EACCES), allow]
     yield (

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from almanac.core import clock
+from almanac.core.arguments import Id
 from almanac.knowledge import bases, downloads, nodes, readings
 from almanac.knowledge.bases import Base
 from almanac.knowledge.documents import Document
@@ -27,34 +28,34 @@ class ListBases(Arguments):
     scope: Literal["all", "personal", "group", "organization"] = "all"
     query: Annotated[str | None, Field(max_length=200, description="Words of the name or description.")] = None
     limit: Annotated[int, Field(ge=1, le=100)] = 50
-    offset: Annotated[int, Field(ge=0)] = 0
+    offset: Annotated[Id, Field(ge=0)] = 0
 
 
 class Browse(Arguments):
     """Arguments of `browse`."""
 
-    base_id: int
-    folder_id: Annotated[int, Field(ge=0, description="0 is the top.")] = ROOT
+    base_id: Id
+    folder_id: Annotated[Id, Field(ge=0, description="0 is the top.")] = ROOT
     recursive: Annotated[
         bool, Field(description="Everything below, up to 5,000 items; limit and offset do not apply.")
     ] = False
     limit: Annotated[int, Field(ge=1, le=500)] = 100
-    offset: Annotated[int, Field(ge=0)] = 0
+    offset: Annotated[Id, Field(ge=0)] = 0
 
 
 class ReadDocument(Arguments):
     """Arguments of `read_document`."""
 
-    document_id: int
+    document_id: Id
     page: Annotated[int | None, Field(ge=1, description="One page, slide or sheet instead of offset and limit.")] = None
-    offset: Annotated[int, Field(ge=0, description="First character.")] = 0
+    offset: Annotated[Id, Field(ge=0, description="First character.")] = 0
     limit: Annotated[int, Field(ge=1, le=readings.MOST, description="Characters.")] = 20_000
 
 
 class DownloadDocument(Arguments):
     """Arguments of `download_document`."""
 
-    document_id: int
+    document_id: Id
     disposition: Literal["attachment", "inline"] = "attachment"
 
 

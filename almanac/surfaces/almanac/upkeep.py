@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
+from almanac.core.arguments import Id
 from almanac.core.database import Transaction
 from almanac.core.errors import BadRequest
 from almanac.identity import roles
@@ -21,15 +22,15 @@ _WRITE = frozenset({"knowledge:read", "knowledge:write"})
 _ADDS = {"readOnlyHint": False, "destructiveHint": False, "idempotentHint": False, "openWorldHint": True}
 _CHANGES = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True, "openWorldHint": False}
 
-Ids = Annotated[list[int], Field(min_length=1, max_length=documents.MOST_AT_ONCE)]
+Ids = Annotated[list[Id], Field(min_length=1, max_length=documents.MOST_AT_ONCE)]
 T = TypeVar("T")
 
 
 class AddDocument(Arguments):
     """Arguments of `add_document`."""
 
-    base_id: Annotated[int | None, Field(description="Where a new document goes.")] = None
-    document_id: Annotated[int | None, Field(description="Instead of base_id: give this document new content.")] = None
+    base_id: Annotated[Id | None, Field(description="Where a new document goes.")] = None
+    document_id: Annotated[Id | None, Field(description="Instead of base_id: give this document new content.")] = None
     name: Annotated[str, Field(max_length=255, description="File name; may be left out with a url.")] = ""
     content: Annotated[str | None, Field(description="Text or Markdown.")] = None
     file_base64: Annotated[str | None, Field(description="A file of up to 10 MB.")] = None
@@ -48,8 +49,8 @@ class ManageDocument(Arguments):
     action: Literal["rename", "move", "tag", "describe", "enable", "disable", "delete", "restore", "reindex"]
     document_ids: Ids
     name: Annotated[str | None, Field(max_length=255, description="rename: of one document.")] = None
-    folder_id: Annotated[int | None, Field(ge=0, description="move: to here; 0 is the top.")] = None
-    base_id: Annotated[int | None, Field(description="move: into another base.")] = None
+    folder_id: Annotated[Id | None, Field(ge=0, description="move: to here; 0 is the top.")] = None
+    base_id: Annotated[Id | None, Field(description="move: into another base.")] = None
     tags: Annotated[list[str] | None, Field(description="tag: these instead of those it had.")] = None
     metadata: Annotated[dict[str, Any] | None, Field(description="describe: this instead.")] = None
 
@@ -58,10 +59,10 @@ class ManageFolder(Arguments):
     """Arguments of `manage_folder`."""
 
     action: Literal["create", "rename", "move", "delete", "restore"]
-    base_id: Annotated[int | None, Field(description="create")] = None
-    folder_id: Annotated[int | None, Field(ge=1, description="All but create.")] = None
+    base_id: Annotated[Id | None, Field(description="create")] = None
+    folder_id: Annotated[Id | None, Field(ge=1, description="All but create.")] = None
     name: Annotated[str | None, Field(max_length=2000, description="create: a path such as a/b; rename.")] = None
-    parent_id: Annotated[int, Field(ge=0, description="create, move: 0 is the top.")] = ROOT
+    parent_id: Annotated[Id, Field(ge=0, description="create, move: 0 is the top.")] = ROOT
     contents: Annotated[
         Literal["move", "delete"] | None, Field(description="delete: what is inside moves up, or goes too.")
     ] = None
@@ -71,7 +72,7 @@ class ManageBase(Arguments):
     """Arguments of `manage_base`."""
 
     action: Literal["create", "change", "share", "unshare", "delete", "restore", "retry"]
-    base_id: Annotated[int | None, Field(description="All but create.")] = None
+    base_id: Annotated[Id | None, Field(description="All but create.")] = None
     name: str | None = None
     description: str | None = None
     level: Literal["personal", "group", "organization"] = "personal"
