@@ -234,7 +234,7 @@ def check_telemetry(settings: Settings) -> None:
     if settings.otlp_endpoint and importlib.util.find_spec("opentelemetry.sdk") is None:
         raise BadSetting(
             "otlp_endpoint is set, but OpenTelemetry's exporter is not installed.",
-            remedy="Install it with: scripts/uv sync --locked --inexact --extra telemetry",
+            remedy="Install it with: scripts/uv sync --locked --inexact --no-dev --extra telemetry",
         )
 
 

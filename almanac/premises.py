@@ -1,6 +1,7 @@
 """The premises: what every process and command begins with. Settings as they are found, logs, the secret, the store."""
 
 import contextlib
+import fcntl
 import hashlib
 import logging
 import os
@@ -8,8 +9,8 @@ import secrets
 import sys
 import tomllib
 import traceback
-from collections.abc import AsyncGenerator, Callable, Mapping, MutableMapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, MutableMapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -68,6 +69,28 @@ def _make_home(settings: Settings) -> None:
         settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise BadSetting(f"The home folder {settings.home} cannot be made: {error.strerror}.") from None
+
+
+@contextmanager
+def only_server(settings: Settings) -> Generator[None]:
+    """Be the one server of an embedded home; a second would count its own limits and know nothing of this one."""
+    if not settings.on_sqlite:
+        yield
+        return
+    _make_home(settings)
+    lock = os.open(settings.home / "server.lock", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise BadSetting(
+            f"Another server is running in {settings.home.absolute()}.",
+            remedy="Stop it, choose another --home, or use PostgreSQL.",
+        ) from None
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 @asynccontextmanager

@@ -1,10 +1,14 @@
 """The command line: one small program for whoever runs the server."""
 
+import inspect
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.models import CommandInfo
 
 from almanac import __version__
 from almanac.cli.terminal import complain, say
@@ -27,7 +31,7 @@ COMMANDS = {
     "user": "people:users_app",
     "agent": "people:agents_app",
     "group": "people:groups_app",
-    "token": "people:tokens_app",
+    "token": "tokens:tokens_app",
     "kb": "knowledge:kb_app",
     "doc": "knowledge:doc_app",
     "jobs": "records:jobs_app",
@@ -38,6 +42,7 @@ def build(only: str | None = None) -> typer.Typer:
     """The program, or as much of it as one command needs."""
     app = typer.Typer(
         name="almanac",
+        cls=_Group,
         rich_markup_mode="rich",
         no_args_is_help=True,
         add_completion=False,
@@ -48,9 +53,11 @@ def build(only: str | None = None) -> typer.Typer:
         module, _, part = COMMANDS[name].partition(":")
         found: Any = getattr(import_module(f"almanac.cli.{module}"), part)
         if isinstance(found, typer.Typer):
-            app.add_typer(found, name=name)
+            app.add_typer(found, name=name, cls=_Group)
         else:
             app.command(name)(found)
+        for command in found.registered_commands if isinstance(found, typer.Typer) else app.registered_commands[-1:]:
+            _dress(command)
     return app
 
 
@@ -62,6 +69,34 @@ def main() -> None:
     except AlmanacError as error:
         complain(error)
         sys.exit(1)
+
+
+class _Command(TyperCommand):
+    """A command whose help does not say that a flag is a truth value."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _plain(super().get_params(ctx))
+
+
+class _Group(TyperGroup):
+    """The same for a family of commands."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _plain(super().get_params(ctx))
+
+
+def _plain(parameters: Sequence[Any]) -> Sequence[Any]:
+    for each in parameters:
+        if isinstance(each, TyperOption) and each.is_flag:
+            each.metavar = ""
+    return parameters
+
+
+def _dress(command: CommandInfo) -> None:
+    """Let the paragraphs of a command's help run as wide as the terminal is, not as the source is."""
+    command.cls = _Command
+    paragraphs = inspect.cleandoc(command.help or inspect.getdoc(command.callback) or "").split("\n\n")
+    command.help = "\n\n".join(" ".join(each.split()) for each in paragraphs)
 
 
 def _version(asked: bool) -> None:

@@ -24,6 +24,7 @@ class Found:
     label: str  # as it is shown
     stamp: Stamp = (0, 0, 0)  # another one whenever the content is another
     problem: str = ""
+    code: str = "unreadable"  # of the problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,9 @@ def walk(paths: Sequence[Path], folder: str, avoid: Path) -> Tour:
         for each in _below(path, folder.strip("/"), avoid.resolve()):
             if isinstance(each, Skipped):
                 tour.skipped.append(each)
+                continue
+            if each.problem:
+                tour.found.append(each)
                 continue
             place = (each.folder, each.name.strip())
             first = taken.setdefault(place, each)
@@ -80,7 +84,11 @@ def opened(path: Path) -> Generator[tuple[int, int]]:
 
 
 def _below(path: Path, folder: str, avoid: Path) -> Iterator[Found | Skipped]:
-    root = path.resolve()
+    try:
+        root = path.resolve(strict=True)
+    except (OSError, RuntimeError) as error:  # the latter for links in a circle
+        yield Found(path, folder, path.name, shown(str(path)), problem=_problem(path, error))
+        return
     if not root.is_dir():
         yield _found(path, root, folder, path.name)
         return
@@ -100,11 +108,13 @@ def _below(path: Path, folder: str, avoid: Path) -> Iterator[Found | Skipped]:
         for entry in entries:
             if reason := _reason(entry, root, avoid):
                 yield Skipped(shown(entry.path), reason)
-            elif entry.is_dir(follow_symlinks=False):
-                folders.append((Path(entry.path), f"{place}/{entry.name}".strip("/")))
-            else:
+            elif not entry.is_dir(follow_symlinks=False):
                 path = Path(entry.path)
                 yield _found(path, path.resolve() if entry.is_symlink() else path, place, entry.name)
+            elif not _is_text(entry.name):
+                yield _misnamed(Path(entry.path), place, "folder")
+            else:
+                folders.append((Path(entry.path), f"{place}/{entry.name}".strip("/")))
         waiting += reversed(folders)
 
 
@@ -134,9 +144,32 @@ def _reason_of_link(path: Path, root: Path, avoid: Path) -> str:
 
 
 def _found(path: Path, real: Path, folder: str, name: str) -> Found:
+    if not _is_text(name):
+        return _misnamed(path, folder, "file")
     label = shown(str(path))
     try:
         status = real.stat()
     except OSError as error:
-        return Found(real, folder, name, label, problem=f"The file cannot be read: {error.strerror}.")
+        return Found(real, folder, name, label, problem=_problem(real, error))
     return Found(real, folder, name, label, (status.st_mtime_ns, status.st_size, status.st_ino))
+
+
+def _misnamed(path: Path, folder: str, kind: str) -> Found:
+    problem = f"The name is not valid UTF-8; rename the {kind}."
+    return Found(path, folder, path.name, shown(str(path)), problem=problem, code="bad_request")
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name can be written down anywhere else; to a disk it is only bytes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _problem(path: Path, error: OSError | RuntimeError) -> str:
+    is_dead = path.is_symlink() and not isinstance(error, PermissionError)
+    if is_dead or not isinstance(error, OSError):
+        return "The link leads nowhere."
+    return f"The file cannot be read: {error.strerror}."

@@ -17,7 +17,7 @@ from almanac.core.call import Call
 from almanac.core.errors import AlmanacError
 from almanac.knowledge import documents, folders, inventory
 from almanac.knowledge.documents import Added, Document, Draft
-from almanac.knowledge.files import HEAD, Files, Incoming
+from almanac.knowledge.files import HEAD, Files, Incoming, amount
 from almanac.knowledge.parsers.parsed import Unreadable
 
 OUTCOMES = ("added", "replaced", "unchanged", "retried")
@@ -36,9 +36,10 @@ class Piece:
     outcome: str = ""  # one of OUTCOMES; empty until it has come in
     status: str = "waiting"  # then that of its document, or failed without ever becoming one
     document_id: int | None = None
-    pages: int = 0
+    pages: int = 0  # none where its format has none
     code: str = ""
     message: str = ""
+    was_read: bool = False  # in this haul, and not some time before
 
     @property
     def has_ended(self) -> bool:
@@ -60,7 +61,8 @@ class Haul:
     began: float = field(default_factory=time.monotonic)
     done: int = 0
     failures: list[Piece] = field(default_factory=list[Piece])
-    pages: int = 0
+    pages: int = 0  # of what was read
+    unpaged: int = 0  # files read whose format has no pages
     _pending: dict[int, Piece] = field(default_factory=dict[int, Piece])
     _folders: dict[str, int] = field(default_factory=dict[str, int])
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -101,7 +103,8 @@ class Haul:
         ended = await inventory.ended(self.call.db, ids) if ids else {}
         for document in await inventory.details(self.call.db, list(ended)) if ended else ():
             piece = self._pending[document.id]
-            piece.status, piece.pages = ended[document.id], _pages(document)
+            piece.status, piece.pages = ended[document.id], document.page_count or 0
+            piece.was_read = piece.status == "success"
             if piece.status == "lost":
                 piece.fail(_LOST.code, _LOST.message)
             elif document.failure and piece.status == "failed":
@@ -114,7 +117,7 @@ class Haul:
     async def _carry(self, piece: Piece, each: Found, files: Files, most: int) -> None:
         try:
             if each.problem:
-                raise Unreadable("unreadable", each.problem)
+                raise Unreadable(each.code, each.problem)
             added = await self._take(each, files, most)
         except Unreadable as error:
             piece.fail(error.code, error.message)
@@ -124,7 +127,7 @@ class Haul:
             piece.fail("unreadable", f"The file cannot be read: {error.strerror}.")
         else:
             piece.outcome, piece.document_id = added.outcome, added.document.id
-            piece.status, piece.pages = added.document.index_status, _pages(added.document)
+            piece.status, piece.pages = added.document.index_status, added.document.page_count or 0
             if not piece.has_ended:
                 self._pending[added.document.id] = piece
         if piece.has_ended:
@@ -134,15 +137,16 @@ class Haul:
         self.done += 1
         if piece.status == "failed":
             self.failures.append(piece)
-        elif piece.status == "success" and piece.outcome != "unchanged":
+        elif piece.was_read:
             self.pages += piece.pages
+            self.unpaged += not piece.pages
 
     async def _take(self, each: Found, files: Files, most: int) -> Added:
         with disk.opened(each.path) as (descriptor, size):
             if not size:
                 raise Unreadable("empty", "The file is empty.")
             if size > most:
-                raise Unreadable("too_large", f"The file is larger than {most} bytes, the most that is taken.")
+                raise Unreadable("too_large", f"The file is larger than {amount(most)}, the most that is taken.")
             folder_id = await self._folder(each.folder)
             there = await inventory.named(self.call.db, self.base_id, folder_id, each.name)
             is_same = there is not None and await _is_same(descriptor, size, there)
@@ -162,11 +166,6 @@ class Haul:
                     lambda tx: folders.ensure(self.call, tx, self.base_id, path)
                 )
         return self._folders[path]
-
-
-def _pages(document: Document) -> int:
-    """A document that knows no pages counts as one."""
-    return 0 if document.page_count is None else max(document.page_count, 1)
 
 
 async def _is_same(descriptor: int, size: int, there: Document) -> bool:

@@ -4,27 +4,28 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from almanac import reactions
-from almanac.cli import disk, operator
+from almanac.cli import disk, operator, report
 from almanac.cli.disk import Found, Skipped, Stamp
-from almanac.cli.haul import OUTCOMES, Haul, Piece
-from almanac.cli.progress import display, rate
-from almanac.cli.terminal import Home, Json, say, settings_at, show, with_database
+from almanac.cli.haul import Haul
+from almanac.cli.progress import display
+from almanac.cli.terminal import Home, Json, say, settings_at, with_database
 from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Database
+from almanac.core.errors import BadRequest
 from almanac.core.settings import Settings
 from almanac.jobs.worker import Worker
-from almanac.knowledge import bases, documents, inventory
+from almanac.knowledge import bases, documents, folders, inventory
 from almanac.knowledge.documents import Document
 from almanac.knowledge.files import Files
 
@@ -32,7 +33,6 @@ INTERRUPTED = 130  # the exit status of whatever Ctrl-C ended
 _LOOK_EVERY = 0.1  # seconds between two looks at how far documents are
 _WALK_EVERY = 1.0  # seconds between two looks at the disk, and ten times as long as a look takes at least
 _POLL = clock.SECOND // 10
-_MOST_SKIPPED = 20  # lines about what was left out
 
 BaseId = Annotated[int, typer.Argument(metavar="KB_ID", help="Its id, from 'almanac kb list'.")]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Only queue the documents; the worker of a server reads them.")]
@@ -41,9 +41,13 @@ NoWait = Annotated[bool, typer.Option("--no-wait", help="Only queue the document
 def ingest(
     base_id: BaseId,
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH", exists=True, help="Files, and folders with all that is in them.")
+        # What cannot be read is one failure among others, so that it does not stop them.
+        list[Path],
+        typer.Argument(metavar="PATH", readable=False, help="Files, and folders with all that is in them."),
     ],
-    folder: Annotated[str, typer.Option("--folder", help="The folder of the base to put them into.")] = "",
+    folder: Annotated[
+        str, typer.Option("--folder", help="The folder of the base to put them into.", show_default=False)
+    ] = "",
     watch: Annotated[
         bool,
         typer.Option("--watch", help="Go on, and bring in what is added or changed, until Ctrl-C."),
@@ -58,8 +62,13 @@ def ingest(
     from the disk stays in the base. Hidden files are left out, and links that lead out of a folder. Ctrl-C stops; run
     it again to go on. Exits with 1 if a file failed.
 
+    With --json, "added", "replaced", "unchanged" and "retried" count the files that the base has taken, "failed" those
+    that it could not take and those of the taken that could not be read. "queued" are still to be read, "left" were not
+    reached before Ctrl-C, and "skipped" are listed in "left_out". "pages" counts only where a format has pages.
+
     Example: [bold]almanac ingest 1 manuals --folder engineering/pumps[/bold]
     """
+    _check_folder(folder)
     settings = settings_at(home)
 
     async def work(db: Database) -> int:
@@ -88,7 +97,7 @@ def retry(base_id: BaseId, no_wait: NoWait = False, home: Home = None, as_json: 
         call = await operator.over_base(db, base_id)
         failed = await _failed(call, base_id)
         session = _Session(call, base_id, settings, not no_wait, as_json)
-        await db.write(lambda tx: documents.retry(call, tx, base_id))
+        await documents.retry_all(call, base_id)
         haul = Haul(call, base_id)
         haul.expect(failed)
         async with _stoppable() as stop, _worker(db, settings, stop, wanted=not no_wait):
@@ -149,7 +158,7 @@ async def _follow(
     bringing: "asyncio.Task[None] | None",
     stop: asyncio.Event,
 ) -> None:
-    """Show how a haul goes on until it is over, then say what came of it."""
+    """Show how a haul goes on until it is over, then tell what came of it."""
     with display(quiet=session.as_json) as shown:
         while True:
             has_come = bringing is None or bringing.done()
@@ -162,7 +171,25 @@ async def _follow(
         await bringing
     session.failing -= {piece.label for piece in haul.pieces}
     session.failing |= {piece.label for piece in haul.failures}
-    _report(session, haul, skipped)
+    if session.as_json:
+        say(json.dumps(report.as_object(haul, skipped), ensure_ascii=False))
+    else:
+        report.tell(haul, skipped, is_stopped=stop.is_set())
+
+
+def _check_folder(path: str) -> None:
+    """Blame the option once, and not every file that would go there."""
+    names = [name for name in path.split("/") if name.strip()]
+    if len(names) > folders.DEEPEST:
+        raise BadRequest(f"--folder: Folders can be {folders.DEEPEST} deep and no deeper.")
+    for name in names:
+        try:
+            folders.check_name(name)
+        except BadRequest:
+            raise BadRequest(
+                f"--folder: {name!r} cannot be the name of a folder.",
+                remedy=f"Use names of 1 to {folders.LONGEST_NAME} characters with slashes between them, and no '..'.",
+            ) from None
 
 
 async def _failed(call: Call, base_id: int) -> list[tuple[Document, str]]:
@@ -225,62 +252,3 @@ async def _rest(seconds: float, stop: asyncio.Event) -> None:
     except TimeoutError:
         return
     await asyncio.sleep(_LOOK_EVERY)  # what has been begun is being finished
-
-
-def _report(session: _Session, haul: Haul, skipped: Sequence[Skipped]) -> None:
-    if session.as_json:
-        say(json.dumps(_as_object(session, haul, skipped), ensure_ascii=False))
-        return
-    console = Console(stderr=True)
-    for each in skipped[:_MOST_SKIPPED]:
-        console.print(f"skipped {each.label}: {each.reason}", markup=False, highlight=False, soft_wrap=True)
-    if len(skipped) > _MOST_SKIPPED:
-        console.print(f"skipped {len(skipped) - _MOST_SKIPPED} more")
-    if haul.failures:
-        rows = [{"file": piece.label, "code": piece.code, "message": piece.message} for piece in haul.failures]
-        show(rows, False, empty="")
-    say(_summary(haul, len(skipped)))
-
-
-def _summary(haul: Haul, skipped: int) -> str:
-    """As in: 9 files: 7 added, 1 replaced; 2 failed, 4 skipped; 31 pages in 0.9 s, 34.4 pages/s."""
-    numbers = _numbers(haul, skipped)
-    came = ", ".join(f"{numbers[word]} {word}" for word in OUTCOMES if numbers[word]) or "none taken"
-    rest = ", ".join(f"{number} {word}" for word, number in numbers.items() if number and word not in OUTCOMES)
-    speed = f"{haul.pages} pages in {haul.seconds:.1f} s, {rate(haul)}" if haul.pages else ""
-    files = f"{len(haul.pieces)} file{'' if len(haul.pieces) == 1 else 's'}: {came}"
-    return "; ".join(filter(None, (files, rest, speed)))
-
-
-def _numbers(haul: Haul, skipped: int) -> dict[str, int]:
-    left = sum(piece.status == "waiting" for piece in haul.pieces)
-    return {
-        **{outcome: sum(piece.outcome == outcome for piece in haul.pieces) for outcome in OUTCOMES},
-        "failed": len(haul.failures),
-        "queued": len(haul.pieces) - haul.done - left,
-        "left": left,
-        "skipped": skipped,
-    }
-
-
-def _as_object(session: _Session, haul: Haul, skipped: Sequence[Skipped]) -> Mapping[str, Any]:
-    return {
-        "base": session.base_id,
-        **_numbers(haul, len(skipped)),
-        "pages": haul.pages,
-        "seconds": round(haul.seconds, 3),
-        "files": [_as_file(piece) for piece in haul.pieces],
-        "left_out": [{"path": each.label, "reason": each.reason} for each in skipped],
-    }
-
-
-def _as_file(piece: Piece) -> Mapping[str, Any]:
-    reason = {"code": piece.code, "message": piece.message} if piece.status == "failed" else None
-    return {
-        "path": piece.label,
-        "document_id": piece.document_id,
-        "outcome": piece.outcome or None,
-        "status": piece.status,
-        "pages": piece.pages,
-        "failure": reason,
-    }

@@ -4,6 +4,7 @@ import sys
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from almanac.cli import operator
 from almanac.cli.ingesting import BaseId
@@ -11,9 +12,9 @@ from almanac.cli.terminal import Home, Json, OrgName, say, settings_at, show, wi
 from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Database, Transaction
-from almanac.core.errors import BadRequest, Conflict
+from almanac.core.errors import BadRequest, Conflict, NotFound
 from almanac.identity import principals, roles
-from almanac.knowledge import bases, documents, inventory, trash
+from almanac.knowledge import bases, documents, folders, inventory, trash
 from almanac.knowledge.bases import Base
 
 kb_app = typer.Typer(
@@ -33,7 +34,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 @kb_app.command("add")
 def add_base(
-    name: Annotated[str, typer.Argument(help="Its name.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False)],
     owner: Annotated[str, typer.Option("--owner", help="The user it belongs to.", show_default=False)],
     org: OrgName = None,
     group: Annotated[str | None, typer.Option("--group", help="Make it this group's, for all its members.")] = None,
@@ -53,7 +54,9 @@ def add_base(
 
     async def work(db: Database) -> Base:
         call = await operator.over_org(db, org, owner)
-        return await db.write(lambda tx: bases.add(call, tx, name, description=description, level=level, group=group))
+        made = await db.write(lambda tx: bases.add(call, tx, name, description=description, level=level, group=group))
+        await _warn_of_namesake(call, made)
+        return made
 
     say(str(with_database(home, work).id))
 
@@ -138,14 +141,24 @@ def remove_base(base_id: BaseId, yes: Yes = False, home: Home = None) -> None:
 
 
 @kb_app.command("restore")
-def restore_base(base_id: BaseId, home: Home = None) -> None:
-    """Take a knowledge base out of the trash.
+def restore_base(
+    base_id: BaseId,
+    folder: Annotated[
+        int | None,
+        typer.Option("--folder", help="Only this folder, from 'almanac kb trash KB_ID'."),
+    ] = None,
+    home: Home = None,
+) -> None:
+    """Take a knowledge base out of the trash; or a folder that was removed from it, with what went with the folder.
 
     Example: [bold]almanac kb restore 1[/bold]
     """
 
     async def work(db: Database) -> None:
         call = await operator.over_base(db, base_id)
+        if folder is not None:
+            await _restore_folder(call, base_id, folder)
+            return
         base = await bases.known(db, base_id)
         if base is not None and base.removed_at is None:
             raise Conflict(f"Knowledge base {base_id} is not in the trash.", remedy="See 'almanac kb trash'.")
@@ -173,11 +186,8 @@ def list_trash(
         if base_id is None:
             found = await _all_bases(await operator.over_org(db, org), removed=True)
             return [_trash_row("base", base.id, base.name, base.removed_at) for base in found]
-        call = await operator.over_base(db, base_id)
-        rows: list[trash.Removed] = []
-        while more := await trash.find(call, base_id, limit=_AT_ONCE, offset=len(rows)):
-            rows += more
-        return [_trash_row(row.kind, row.id, row.name, row.removed_at) for row in rows]
+        found = await _removed(await operator.over_base(db, base_id), base_id)
+        return [_trash_row(row.kind, row.id, row.name, row.removed_at) for row in found]
 
     show(with_database(home, work), as_json, empty="The trash is empty.")
 
@@ -224,13 +234,40 @@ def restore_documents(document_ids: DocumentIds, home: Home = None) -> None:
     with_database(home, work)
 
 
-async def _all_bases(call: Call, *, owners: list[int] | None = None, removed: bool = False) -> list[Base]:
+async def _all_bases(call: Call, *, owners: list[int] | None = None, **which: Any) -> list[Base]:
     found: list[Base] = []
     while True:
-        page = await bases.find(call, owners=owners or (), removed=removed, limit=_AT_ONCE, offset=len(found))
+        page = await bases.find(call, owners=owners or (), limit=_AT_ONCE, offset=len(found), **which)
         found += page.items
         if not page.has_more:
             return found
+
+
+async def _warn_of_namesake(call: Call, made: Base) -> None:
+    """Names may repeat, but seldom on purpose."""
+    owners = [made.owner_id] if made.level == "personal" else None
+    found = await _all_bases(call, owners=owners, scope=made.level, group=made.group_name, query=made.name)
+    others = [base.id for base in found if base.name == made.name and base.id != made.id]
+    if others:
+        told = f"There is already a knowledge base named {made.name!r} (id {min(others)}); made another."
+        Console(stderr=True).print(told, markup=False, highlight=False, soft_wrap=True)
+
+
+async def _restore_folder(call: Call, base_id: int, folder_id: int) -> None:
+    there = {row.id for row in await _removed(call, base_id) if row.kind == "folder"}
+    if folder_id not in there:
+        raise NotFound(
+            f"There is no folder {folder_id} in the trash of knowledge base {base_id}.",
+            remedy=f"See 'almanac kb trash {base_id}'.",
+        )
+    await call.db.write(lambda tx: folders.restore(call, tx, folder_id))
+
+
+async def _removed(call: Call, base_id: int) -> list[trash.Removed]:
+    rows: list[trash.Removed] = []
+    while more := await trash.find(call, base_id, limit=_AT_ONCE, offset=len(rows)):
+        rows += more
+    return rows
 
 
 def _base_row(base: Base, tally: inventory.Tally, as_json: bool) -> dict[str, Any]:

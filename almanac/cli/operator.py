@@ -1,11 +1,14 @@
 """The operator: whoever runs commands beside the data itself, and owns everything of an organisation there."""
 
+from collections.abc import Iterable
+
 from almanac.core import scopes
 from almanac.core.call import Actor, Call
 from almanac.core.database import Database
 from almanac.core.errors import NotFound
 from almanac.identity import orgs, principals
 from almanac.knowledge import bases, inventory
+from almanac.knowledge.bases import Base
 
 _LARGEST = 2**63 - 1  # number that a database can look for
 _NOBODY = 0  # where nothing is made, it need not be said whose it is
@@ -22,9 +25,9 @@ async def over_org(db: Database, name: str | None, user: str | None = None) -> C
 
 async def over_base(db: Database, base_id: int) -> Call:
     """A call in the name of a knowledge base's owner."""
-    base = await bases.known(db, base_id) if base_id <= _LARGEST else None
+    base = await _known(db, base_id)
     if base is None:
-        raise NotFound(f"There is no knowledge base {base_id}.", remedy="See 'almanac kb list'.")
+        raise _missing(base_id)
     names = {org.id: org.name for org in await orgs.find(db)}
     return _call(db, base.org_id, names[base.org_id], base.owner_id, base.owner_name)
 
@@ -35,6 +38,22 @@ async def over_document(db: Database, document_id: int) -> Call:
     if base_id is None:
         raise NotFound(f"There is no document {document_id}.", remedy="See 'almanac docs KB_ID'.")
     return await over_base(db, base_id)
+
+
+async def check_bases(db: Database, org_id: str, base_ids: Iterable[int]) -> None:
+    """Refuse knowledge bases that an organisation does not have."""
+    for base_id in base_ids:
+        base = await _known(db, base_id)
+        if base is None or base.org_id != org_id or base.removed_at is not None:
+            raise _missing(base_id)
+
+
+async def _known(db: Database, base_id: int) -> Base | None:
+    return await bases.known(db, base_id) if base_id <= _LARGEST else None
+
+
+def _missing(base_id: int) -> NotFound:
+    return NotFound(f"There is no knowledge base {base_id}.", remedy="See 'almanac kb list'.")
 
 
 def _call(db: Database, org_id: str, org_name: str, id: int, name: str) -> Call:

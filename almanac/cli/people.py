@@ -1,19 +1,18 @@
-"""Commands about organisations, users, agents, groups and tokens."""
+"""Commands about organisations, users, agents and groups."""
 
-import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-import almanac
 from almanac.cli.terminal import Home, Json, OrgName, say, show, with_database
 from almanac.core import clock
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest
-from almanac.identity import groups, orgs, principals, roles, tokens
+from almanac.identity import groups, orgs, principals, roles
 
-Name = Annotated[str, typer.Argument(help="Its name.", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False)]
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.", show_default=False)]
+UserName = Annotated[str, typer.Argument(metavar="USER", help="A user's or agent's name.", show_default=False)]
 
 
 def _family(help: str) -> typer.Typer:
@@ -24,7 +23,6 @@ orgs_app = _family("Organisations: nothing is shared between two of them.")
 users_app = _family("Users: people who hold tokens.")
 agents_app = _family("Agents: programs that hold tokens of their own.")
 groups_app = _family("Groups: people and agents who share things.")
-tokens_app = _family("Tokens: what a client sends to say who it is.")
 
 
 @orgs_app.command("add")
@@ -147,8 +145,8 @@ def list_groups(org: OrgName = None, home: Home = None, as_json: Json = False) -
 
 @groups_app.command("member")
 def set_member(
-    group: Annotated[str, typer.Argument(help="The group's name.", show_default=False)],
-    user: Annotated[str, typer.Argument(help="A user's or agent's name.", show_default=False)],
+    group: GroupName,
+    user: UserName,
     role: Annotated[str, typer.Option("--role", help="Owner, Maintainer, Developer, Reporter or RestrictedAnalyst.")],
     org: OrgName = None,
     home: Home = None,
@@ -171,8 +169,8 @@ def set_member(
 
 @groups_app.command("leave")
 def leave_group(
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.", show_default=False)],
-    user: Annotated[str, typer.Argument(metavar="USER", help="A user's or agent's name.", show_default=False)],
+    group: GroupName,
+    user: UserName,
     org: OrgName = None,
     home: Home = None,
 ) -> None:
@@ -189,95 +187,6 @@ def leave_group(
         say(f"{member.name} is no longer in {found.name}")
 
     with_database(home, work)
-
-
-@tokens_app.command("add")
-def add_token(
-    holder: Annotated[str, typer.Argument(help="A user's or agent's name.", show_default=False)],
-    org: OrgName = None,
-    kind: Annotated[
-        str | None, typer.Option("--kind", help="user, agent, access or mcp; by default the holder's own kind.")
-    ] = None,
-    scope: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--scope",
-            help="What it may do; repeat for more. Default: all its holder may; for agents, to read and remember.",
-        ),
-    ] = None,
-    base: Annotated[
-        list[int] | None, typer.Option("--base", help="Limit it to this knowledge base; repeat for more.")
-    ] = None,
-    tool: Annotated[list[str] | None, typer.Option("--tool", help="Limit it to this tool; repeat for more.")] = None,
-    expires: Annotated[
-        str | None, typer.Option("--expires", help="For how long it works, such as 12h or 30d; default: for ever.")
-    ] = None,
-    home: Home = None,
-) -> None:
-    """Make a token. It is printed once, alone on standard output, and cannot be shown again.
-
-    Example: [bold]almanac token add maria --scope knowledge:read --scope search:read --expires 30d[/bold]
-    """
-
-    _check_tools(tool or [])
-
-    async def work(db: Database) -> str:
-        owner = await principals.pick(db, (await orgs.pick(db, org)).id, holder)
-        ends = None if expires is None else clock.now() + _span(expires)
-        made = await db.write(
-            lambda tx: tokens.issue(
-                tx, owner, kind=kind, scope=scope or (), bases=base or (), tools=tool or (), expires_at=ends
-            )
-        )
-        return made[0]
-
-    say(with_database(home, work))
-
-
-@tokens_app.command("list")
-def list_tokens(
-    holder: Annotated[str, typer.Argument(metavar="USER", help="A user's or agent's name.", show_default=False)],
-    org: OrgName = None,
-    home: Home = None,
-    as_json: Json = False,
-) -> None:
-    """List someone's tokens: never the tokens themselves, only what is known of them.
-
-    Example: [bold]almanac token list maria[/bold]
-    """
-
-    async def work(db: Database) -> list[tokens.Token]:
-        return await tokens.find(db, await principals.pick(db, (await orgs.pick(db, org)).id, holder))
-
-    rows = [
-        {
-            "id": token.id,
-            "kind": token.kind,
-            "begins": token.hint,
-            "state": token.state,
-            "scopes": token.scopes,
-            "bases": token.bases,
-            "tools": token.tools,
-            "created": clock.iso(token.created_at),
-            "expires": clock.iso(token.expires_at),
-            "last used": clock.iso(token.last_used_at),
-        }
-        for token in with_database(home, work)
-    ]
-    show(rows, as_json, empty=f"No token yet: almanac token add {holder}")
-
-
-@tokens_app.command("revoke")
-def revoke_token(
-    token_id: Annotated[int, typer.Argument(metavar="ID", help="Its id, from 'almanac token list'.")],
-    home: Home = None,
-) -> None:
-    """Revoke a token: the very next call with it is refused, in every process.
-
-    Example: [bold]almanac token revoke 7[/bold]
-    """
-    with_database(home, lambda db: db.write(lambda tx: tokens.revoke(tx, token_id)))
-    say(f"token {token_id} is revoked")
 
 
 async def _add(db: Database, org: str | None, kind: str, name: str, admin: bool) -> principals.Principal:
@@ -306,20 +215,3 @@ def _remove(home: Home, org: str | None, kind: str, name: str) -> None:
         await db.write(lambda tx: principals.remove(tx, found))
 
     with_database(home, work)
-
-
-def _check_tools(names: list[str]) -> None:
-    # From the committed contracts, which a test holds equal to what is served: loading the surfaces takes a second.
-    files = Path(almanac.__file__).parent.glob("surfaces/*/contract.json")
-    known = {tool["name"] for file in files for tool in json.loads(file.read_bytes())}
-    if unknown := sorted(set(names) - known):
-        raise BadRequest(
-            f"There is no tool {', '.join(unknown)}.", remedy=f"The tools are: {', '.join(sorted(known))}."
-        )
-
-
-def _span(text: str) -> int:
-    try:
-        return clock.span(text)
-    except ValueError as error:
-        raise BadRequest(f"{error}.") from None

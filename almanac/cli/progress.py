@@ -8,7 +8,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from almanac.cli.haul import Haul, Piece
+from almanac.cli.haul import Haul
 
 _LINE_EVERY = 2.0  # seconds
 
@@ -45,19 +45,12 @@ class _Bar:
 class _Lines:
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._told = 0
         self._next = time.monotonic() + _LINE_EVERY
 
     def show(self, haul: Haul) -> None:
-        for piece in haul.failures[self._told :]:
-            self._say(f"failed {_failure(piece)}")
-        self._told = len(haul.failures)
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _LINE_EVERY
-            self._say(f"{haul.done} of {len(haul.pieces)} files, {rate(haul)}, {self._told} failed")
-
-    def _say(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False)
+            self._console.print(line(haul), markup=False, highlight=False)
 
 
 class _Nothing:
@@ -65,13 +58,23 @@ class _Nothing:
         """Nobody is looking."""
 
 
+def line(haul: Haul) -> str:
+    """As in: 9 of 40 files, 34.4 pages/s, 2 failed. Which ones is said once, at the end."""
+    done = f"{haul.done} of {counted(len(haul.pieces), 'file')}"
+    failed = f"{len(haul.failures)} failed" if haul.failures else ""
+    return ", ".join(filter(None, (done, rate(haul), failed)))
+
+
 def rate(haul: Haul) -> str:
-    """How fast documents are read."""
-    return f"{haul.pages / haul.seconds:.1f} pages/s"
+    """How fast documents are read; nothing while that cannot be told."""
+    number, what = (haul.pages, "pages") if haul.pages else (haul.unpaged, "files")
+    speed = f"{number / haul.seconds:.1f}"
+    return "" if speed == "0.0" else f"{speed} {what}/s"
 
 
-def _failure(piece: Piece) -> str:
-    return f"{piece.label}: {piece.code}: {piece.message}"
+def counted(number: int, thing: str) -> str:
+    """As in: 1 file, 2 files."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _bar(console: Console) -> Progress:

@@ -66,7 +66,8 @@ def list_jobs(
 
 @jobs_app.command("retry")
 def retry_job(
-    job_id: Annotated[int, typer.Argument(metavar="ID", help="Its id, from 'almanac jobs list'.")], home: Home = None
+    job_id: Annotated[int, typer.Argument(metavar="JOB_ID", help="Its id, from 'almanac jobs list'.")],
+    home: Home = None,
 ) -> None:
     """Queue a dead job again, with all its attempts before it.
 
@@ -81,7 +82,8 @@ def retry_job(
 
 @jobs_app.command("discard")
 def discard_job(
-    job_id: Annotated[int, typer.Argument(metavar="ID", help="Its id, from 'almanac jobs list'.")], home: Home = None
+    job_id: Annotated[int, typer.Argument(metavar="JOB_ID", help="Its id, from 'almanac jobs list'.")],
+    home: Home = None,
 ) -> None:
     """Remove a dead job for good.
 

@@ -23,7 +23,7 @@ from almanac.cli.terminal import Home, say, settings_at
 from almanac.core.errors import BadRequest, Unauthorized
 from almanac.core.settings import Settings
 from almanac.identity import first, tokens
-from almanac.premises import configure_logs, load_settings, open_store, signing_key
+from almanac.premises import configure_logs, load_settings, only_server, open_store, signing_key
 from almanac.surfaces.server import serve_stdio
 
 _log = structlog.get_logger("almanac.serve")
@@ -52,9 +52,10 @@ def serve(
     _pass_on(port=listener.getsockname()[1])
     settings = load_settings().settings
     signing_key(settings)
-    token = asyncio.run(_prepare(settings))
-    with _job_workers(settings):
-        _run_server(settings, listener, token)
+    with only_server(settings):
+        token = asyncio.run(_prepare(settings))
+        with _job_workers(settings):
+            _run_server(settings, listener, token)
 
 
 def stdio(

@@ -38,7 +38,7 @@ def with_database(home: Path | None, work: Callable[[Database], Awaitable[T]], *
     settings = settings_at(home)
     if not create and settings.on_sqlite and not Path(settings.store_url.removeprefix("sqlite:///")).exists():
         raise NotFound(
-            f"There is no Almanac in {settings.home}.",
+            f"There is no Almanac in {settings.home.absolute()}.",
             remedy="Name its folder with --home or ALMANAC_HOME, or start one there with 'almanac serve'.",
         )
 

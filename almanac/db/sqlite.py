@@ -39,7 +39,6 @@ _PRAGMAS = (
     "PRAGMA foreign_keys = ON",
     "PRAGMA cache_size = -16384",
     "PRAGMA mmap_size = 268435456",
-    "PRAGMA temp_store = MEMORY",
     "PRAGMA journal_size_limit = 67108864",  # a burst must not leave a huge WAL behind for ever
 )
 ROWS_AT_ONCE = 200  # of 11 columns that is 2,200 parameters; SQLite takes 32,766

@@ -6,6 +6,7 @@
 Every new content gives a document the next generation, and whatever comes back for an older one is dropped.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -93,6 +94,7 @@ class Draft:
     source_type: str | None = None  # None: told from the content
     source_url: str | None = None
     if_exists: str = "error"
+    folder: str = ""  # a path below that folder, made where it is missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,9 @@ async def add(call: Call, tx: Transaction, base_id: int, draft: Draft, stored: S
     await bases.get(tx, call, base_id, "write")
     if draft.if_exists not in IF_EXISTS:
         raise BadRequest(f"'if_exists' is one of: {', '.join(IF_EXISTS)}.")
+    if draft.folder:
+        folder_id = await folders.ensure(call, tx, base_id, draft.folder, draft.folder_id)
+        draft = dataclasses.replace(draft, folder_id=folder_id)
     await folders.enter(tx, base_id, draft.folder_id)
     while (document_id := await _insert(call, tx, base_id, draft, stored)) is None:
         # Nobody there: it was removed since. And whoever keeps both tries the next number.
@@ -124,8 +129,10 @@ async def add(call: Call, tx: Transaction, base_id: int, draft: Draft, stored: S
 
 
 async def replace(call: Call, tx: Transaction, document_id: int, stored: Stored, source: Draft | None = None) -> Added:
-    """Give a document new content, from wherever `source` says. What was read before stays until this has been read."""
+    """Give a document new content, and what else `source` says. What was read before stays until this has been read."""
     document = await get(tx, call, document_id, "write")
+    if source is not None and (source.tags or source.metadata is not None):
+        document = await change(call, tx, document_id, tags=source.tags or None, metadata=source.metadata)
     is_same = document.blob_hash == stored.hash and document.index_status != "failed"
     if is_same:
         return Added(document, "unchanged")
@@ -158,12 +165,13 @@ async def get_with_base(
 ) -> tuple[Document, Base]:
     """A document, and the base it is in."""
     row = await db.fetch_one(f"{SELECT} WHERE d.id = $1", document_id)
-    if row is None or (row["removed_at"] is not None) != removed:
-        raise _missing(document_id)
+    is_there = row is not None and (row["removed_at"] is not None) == removed
     try:
-        base = await bases.get(db, call, row["base_id"], action)
+        # Also for one that is not there, so that it takes as long as one that the caller may not see.
+        base = await bases.get(db, call, row["base_id"] if row is not None and is_there else 0, action)
     except NotFound:
         raise _missing(document_id) from None
+    assert row is not None
     call.touch("document", document_id)
     return document_of(row), base
 
@@ -267,11 +275,23 @@ async def reindex(call: Call, tx: Transaction, document_ids: Sequence[int]) -> N
         await generations.renew(tx, document_id)
 
 
-async def retry(call: Call, tx: Transaction, base_id: int) -> int:
-    """Read again every document of a base that failed; how many."""
+async def retry_all(call: Call, base_id: int) -> int:
+    """Read again every document of a base that has failed until now; how many. Others may write in between."""
+    now, total = clock.now(), 0
+    while number := await call.db.write(lambda tx: retry(call, tx, base_id, now)):
+        total += number
+    return total
+
+
+async def retry(call: Call, tx: Transaction, base_id: int, before: int | None = None) -> int:
+    """Read again some documents of a base that failed before a moment; how many."""
     await bases.get(tx, call, base_id, "write")
     rows = await tx.fetch(
-        "SELECT id FROM documents WHERE base_id = $1 AND index_status = 'failed' AND removed_at IS NULL", base_id
+        "SELECT id FROM documents WHERE base_id = $1 AND index_status = 'failed' AND removed_at IS NULL"
+        " AND updated_at <= $2 LIMIT $3",
+        base_id,
+        clock.now() if before is None else before,
+        MOST_AT_ONCE,
     )
     for row in rows:
         await generations.renew(tx, row["id"])
@@ -284,6 +304,7 @@ def document_of(row: Row) -> Document:
     fields["tags"] = tuple(orjson.loads(fields["tags"]))
     fields["metadata"] = orjson.loads(fields["metadata"])
     fields["is_enabled"] = bool(fields["is_enabled"])
+    fields["title"] = fields["title"] or None
     fields["failure"] = Failure(**orjson.loads(fields["failure"])) if fields["failure"] else None
     return Document(**fields)
 

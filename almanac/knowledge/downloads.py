@@ -20,6 +20,7 @@ from almanac.knowledge.documents import Document
 from almanac.knowledge.files import Files
 
 SECONDS = 300
+HEADER = "X-Almanac-Download-Token"
 TYPE = "external_knowledge_document_download"
 DISPOSITIONS = ("inline", "attachment")
 
@@ -58,6 +59,11 @@ class Credential:
     document: Document
     disposition: str
     seconds: int
+
+    @property
+    def path(self) -> str:
+        """Where it is redeemed."""
+        return f"/api/v1/documents/{self.document.id}/file"
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,8 @@ class Incoming:
         self._files = files
         self._draft = draft
         self._most = most
-        self._file = draft.open("xb", buffering=0)
+        draft.touch(mode=0o600, exist_ok=False)
+        self._file = draft.open("wb", buffering=0)
         self._digest = hashlib.sha256()
         self._head = b""
         self._placed: Path | None = None
@@ -182,7 +183,7 @@ class Incoming:
         """Append to it."""
         self.size += len(piece)
         if self.size > self._most:
-            raise TooLarge(f"The file is larger than {self._most} bytes.", remedy="Split it, or ask an operator.")
+            raise TooLarge(f"The file is larger than {amount(self._most)}.", remedy="Split it, or ask an operator.")
         if len(self._head) < HEAD:
             self._head += piece[: HEAD - len(self._head)]
         if len(piece) <= HEAD:
@@ -232,11 +233,17 @@ class Incoming:
     def _place(self, placed: Path) -> None:
         os.fsync(self._file.fileno())
         is_new = not placed.parent.exists()
-        placed.parent.mkdir(parents=True, exist_ok=True)
+        placed.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.link(self._draft, placed)
         _sync(placed.parent)
         if is_new:
             _sync(placed.parent.parent)
+
+
+def amount(size: int) -> str:
+    """A number of bytes as people write it: 1000 bytes, 512 MiB."""
+    units = {1 << 30: "GiB", 1 << 20: "MiB", 1 << 10: "KiB"}
+    return next((f"{size / unit:.4g} {name}" for unit, name in units.items() if size >= unit), f"{size} bytes")
 
 
 async def adopt(tx: Transaction, stored: Stored) -> int:

@@ -59,7 +59,7 @@ async def read_page(call: Call, document_id: int, number: int) -> Excerpt:
     document = await documents.get(call.db, call, document_id)
     while True:
         outline = await get(call.db, document_id)
-        page, start, end, name = _page(document_id, outline, number)
+        page, start, end, name = _page(document, outline, number)
         part = await _part(call.db, document_id, start, min(end, start + MOST))
         if outline is not None and part.generation == outline.generation:  # else it was replaced between the two
             return Excerpt(document, part.text, start, part.total, page, name)
@@ -137,8 +137,13 @@ async def _part(db: Reader, document_id: int, start: int, end: int) -> _Part:
     return _Part(rows[0]["generation"], rows[0]["characters"], joined[start - first * PART : end - first * PART])
 
 
-def _page(document_id: int, outline: Outline | None, number: int) -> tuple[int, int, int, str]:
-    pages = outline.pages if outline else ()
+def _page(document: Document, outline: Outline | None, number: int) -> tuple[int, int, int, str]:
+    document_id, failure = document.id, document.failure
+    if outline is None and failure is not None:
+        raise BadRequest(f"Document {document_id} could not be read: {failure.code}. {failure.message}")
+    if outline is None:
+        raise BadRequest(f"Document {document_id} has not been read yet.", remedy="Try again in a few seconds.")
+    pages = outline.pages
     if not pages:
         raise BadRequest(f"Document {document_id} has no pages.", remedy="Read it by offset and limit.")
     for page in pages:

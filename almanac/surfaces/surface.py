@@ -45,7 +45,7 @@ class UnknownTool(ProtocolError):
     """There is no such tool on this surface, or this token may not call it: the caller cannot tell which."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(-32602, f"Unknown tool: {name[:100]}")
+        super().__init__(-32602, f"Unknown tool: {name[:100]}. The tools you can call are those of tools/list.")
 
 
 def text_error(error: AlmanacError) -> Result:

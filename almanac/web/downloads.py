@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+from dataclasses import replace
 from urllib.parse import quote
 
 from starlette.responses import FileResponse
@@ -10,10 +11,8 @@ from starlette.responses import FileResponse
 from almanac.knowledge import downloads
 from almanac.knowledge.downloads import BadCredential, Download, FileUnavailable
 from almanac.net.exchange import Exchange
-from almanac.web.rest import PREFIX, Admission, Ask, Rest, read_query
+from almanac.web.rest import Admission, Ask, Rest, read_query
 from almanac.web.shapes import AskDownload, AtDocument, AtFile, DownloadFacts
-
-HEADER = "X-Almanac-Download-Token"
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
 
@@ -23,8 +22,8 @@ async def issue(ask: Ask, at: AtDocument, given: AskDownload) -> DownloadFacts:
     credential = await downloads.issue(ask, ask.rest.key, at.document_id, given.disposition)
     document = credential.document
     return DownloadFacts(
-        url=f"{ask.rest.settings.url}{PREFIX}/documents/{document.id}/file",
-        header=HEADER,
+        url=f"{ask.rest.settings.url}{credential.path}",
+        header=downloads.HEADER,
         token=credential.token,
         expires_in=credential.seconds,
         disposition=credential.disposition,
@@ -36,13 +35,14 @@ async def issue(ask: Ask, at: AtDocument, given: AskDownload) -> DownloadFacts:
 
 async def by_credential(rest: Rest, exchange: Exchange) -> Admission:
     """Whoever the credential in the header, or in the query, was given to."""
-    given = exchange.headers.get(HEADER.lower().encode(), b"").decode("latin-1")
+    given = exchange.headers.get(downloads.HEADER.lower().encode(), b"").decode("latin-1")
     token = given or read_query(exchange).get("token", "")
     document_id = exchange.scope["path_params"]["document_id"]
     if not token or not _NUMBER.fullmatch(document_id):
         raise BadCredential()
     actor, disposition = await downloads.holder(rest.db, rest.key, token, int(document_id))
-    return Admission(actor, disposition)
+    # The credential itself says what may be done with it, whatever tools its holder's token is limited to.
+    return Admission(replace(actor, tools=None), disposition)
 
 
 async def send(ask: Ask, at: AtFile, _: None) -> FileResponse:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from almanac.knowledge.downloads import HEADER
 from almanac.web import downloads, knowledge
 from almanac.web import shapes as s
 from almanac.web.rest import Endpoint
@@ -64,7 +65,7 @@ _NODES = s.NodeList(7, 0, [s.NodeFacts("folder", _FOLDER, None, True, False, Non
 _PASSAGE = s.PassageFacts(0, "text", "Oil it monthly.", 120, 135, ["Care"], 2, [[2, 72.0, 90.5, 523.0, 118.0]], None)
 _DOWNLOAD = s.DownloadFacts(
     url="https://almanac.example.org/api/v1/documents/12/file",
-    header=downloads.HEADER,
+    header=HEADER,
     token="eyJhbGciOi…",  # noqa: S106 - an example
     expires_in=300,
     disposition="attachment",

@@ -108,7 +108,7 @@ async def list_trash(ask: Ask, at: shapes.AtTrash, _: None) -> shapes.RemovedLis
 
 async def retry_base(ask: Ask, at: shapes.AtBase, _: None) -> shapes.Counted:
     """Every document that failed, to be read again."""
-    return shapes.Counted(await ask.db.write(lambda tx: documents.retry(ask, tx, at.base_id)))
+    return shapes.Counted(await documents.retry_all(ask, at.base_id))
 
 
 # Folders

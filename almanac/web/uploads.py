@@ -186,7 +186,7 @@ class Form:
                 raise BadRequest("The form has two files.", remedy="Send each in a request of its own.")
             self._has_file = True
             # Some clients send a whole path, and whoever is hostile does.
-            self.file_name = _text(options.get(b"filename", b"")).replace("\\", "/").rpartition("/")[2]
+            self.file_name = _file_name(_text(options.get(b"filename", b"")))
         elif self._name not in self._allowed:
             taken = ", ".join([FILE, *sorted(self._allowed)])
             raise BadRequest(f"{self._name[:60]}: is not taken here.", remedy=f"The parts are: {taken}.")
@@ -223,3 +223,9 @@ def _object(text: str) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         raise BadRequest("metadata: is not valid JSON.", remedy="Send a JSON object as text.") from None
+
+
+def _file_name(sent: str) -> str:
+    """The last part of a path, with the three characters that forms escape as they were."""
+    last = sent.replace("\\", "/").rpartition("/")[2]
+    return last.replace("%22", '"').replace("%0D", "\r").replace("%0A", "\n")

@@ -83,6 +83,28 @@ def test_every_command_has_help_that_teaches(almanac: Almanac, path: str):
     assert ("--json" in shown) is (path in FOR_PROGRAMS)
 
 
+def test_the_names_of_arguments_are_alike_and_a_flag_takes_nothing(almanac: Almanac):
+    wanted = {
+        "user.add": "{NAME}", "org.add": "{NAME}", "kb.add": "{NAME}", "token.add": "{USER}", "token.list": "{USER}",
+        "token.revoke": "{TOKEN_ID}", "group.member": "{GROUP} {USER}", "group.leave": "{GROUP} {USER}",
+        "docs": "{KB_ID}", "read": "{DOC_ID}", "jobs.retry": "{JOB_ID}", "kb.trash": "[KB_ID]",
+    }  # fmt: skip
+    for path, arguments in wanted.items():
+        shown = almanac(*path.split("."), "--help").out
+        assert f"almanac {path.replace('.', ' ')} [OPTIONS] {arguments} " in shown
+        assert "<bool>" not in shown
+    assert "<bool>" not in almanac("token", "--help").out
+
+
+def test_help_fills_the_width_of_a_narrow_terminal(almanac: Almanac, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = almanac("ingest", "--help").out
+    paragraph = shown[shown.index("A file that is there") : shown.index("Example:")].split("\n \n")[0]
+    *lines, _ = (line.strip() for line in paragraph.strip().splitlines() if line.strip())
+    assert len(lines) > 2
+    assert min(map(len, lines)) > 60
+
+
 def test_help_alone_lists_every_command(almanac: Almanac):
     shown = almanac("--help").out
     for path in COMMANDS:
@@ -161,11 +183,12 @@ def test_groups_have_members_with_roles(peopled: Almanac):
         (["bot"], "ag-"),
         (["maria", "--kind", "access"], "ak-"),
         (["bot", "--kind", "mcp"], "mcp-"),
-        (["maria", "--scope", "search:read", "--scope", "data:read", "--base", "4", "--tool", "whoami",
+        (["maria", "--scope", "search:read", "--scope", "data:read", "--base", "1", "--tool", "whoami",
           "--expires", "30d"], "wg-"),
     ],
 )  # fmt: skip
 def test_a_new_token_is_alone_on_standard_output(peopled: Almanac, arguments: list[str], prefix: str):
+    assert peopled("kb", "add", "Manuals", "--owner", "maria").out == "1\n"
     answer = peopled("token", "add", *arguments)
     assert (answer.code, answer.err) == (0, "")
     assert TOKEN.fullmatch(answer.out)
@@ -176,13 +199,15 @@ def test_a_new_token_is_alone_on_standard_output(peopled: Almanac, arguments: li
 
 
 def test_tokens_are_listed_with_all_that_is_known_of_them_and_revoked_by_id(peopled: Almanac):
-    secret = peopled("token", "add", "maria", "--scope", "search:read", "--base", "4", "--base", "5",
+    bases = [peopled("kb", "add", name, "--owner", "maria").out.strip() for name in ("Pumps", "Valves")]
+    assert bases == ["1", "2"]
+    secret = peopled("token", "add", "maria", "--scope", "search:read", "--base", "1", "--base", "2",
                      "--tool", "whoami", "--expires", "12h").out.strip()  # fmt: skip
     listed = peopled("token", "list", "maria", "--json")
     assert secret[8:] not in listed.out
     (token,) = rows(listed)
     assert (token["kind"], token["state"], token["begins"]) == ("user", "active", f"{secret[:7]}…")
-    assert (token["scopes"], token["bases"], token["tools"]) == (["search:read"], [4, 5], ["whoami"])
+    assert (token["scopes"], token["bases"], token["tools"]) == (["search:read"], [1, 2], ["whoami"])
     assert token["last used"] is None
     actor = with_database(lambda db: tokens.resolve(db, secret))
     assert actor is not None
@@ -201,6 +226,19 @@ def test_a_token_that_lasts_for_ages_can_still_be_listed(peopled: Almanac):
     if answer.code:
         assert "999999999h" in answer.complaint()
     assert "Traceback" not in peopled("token", "list", "maria").err
+
+
+def test_a_token_is_not_limited_to_a_base_that_its_holder_cannot_have(peopled: Almanac):
+    peopled("org", "add", "Other")
+    peopled("user", "add", "pia", "--org", "Other")
+    assert peopled("kb", "add", "Pia's", "--owner", "pia", "--org", "Other").out == "1\n"
+    assert peopled("kb", "add", "Gone", "--owner", "maria", "--org", "Acme").out == "2\n"
+    assert peopled("kb", "remove", "2", "--yes").code == 0
+    for base in ("1", "2", "999", "0", str(2**63)):
+        answer = peopled("token", "add", "maria", "--org", "Acme", "--base", base)
+        assert answer.complaint() == f"There is no knowledge base {base}. See 'almanac kb list'."
+    assert rows(peopled("token", "list", "maria", "--org", "Acme", "--json")) == []
+    assert TOKEN.fullmatch(peopled("token", "add", "pia", "--org", "Other", "--base", "1").out)
 
 
 # What can go wrong

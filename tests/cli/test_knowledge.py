@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -15,13 +16,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from almanac.cli import disk
+from almanac.cli import disk, operator, progress, report
+from almanac.cli.haul import Haul, Piece
 from almanac.core.call import Actor, Call
 from almanac.core.database import Database, Transaction
 from almanac.db import migrate
 from almanac.db.connect import connect
 from almanac.identity import orgs, principals
-from almanac.knowledge import bases
+from almanac.knowledge import bases, folders
 from tests.cli.conftest import Almanac
 from tests.cli.program import PATIENCE, Answer, command, environment, run, serving
 from tests.cli.test_commands import rows, with_database
@@ -39,6 +41,7 @@ OPTIONS = {
     "kb.list": "--user --org",
     "kb.share": "--user --group --role --withdraw",
     "kb.remove": "--yes",
+    "kb.restore": "--folder",
     "ingest": "--folder --watch --no-wait",
     "docs": "--tree --status",
     "read": "--page --offset --limit",
@@ -146,6 +149,28 @@ def test_a_new_base_prints_its_id_alone_and_belongs_to_whom_it_should(peopled: A
     assert len(lines) == 3
 
 
+def test_a_second_base_of_the_same_name_is_made_and_said_to_be_one(peopled: Almanac):
+    peopled("group", "add", "research")
+    assert peopled("kb", "add", "100% Pumps", "--owner", "maria").err == ""
+    for options in (
+        ["--owner", "bot"],
+        ["--owner", "maria", "--group", "research"],
+        ["--owner", "bot", "--organization"],
+    ):
+        answer = peopled("kb", "add", "100% Pumps", *options)
+        assert (answer.code, answer.err) == (0, "")
+    assert peopled("kb", "add", "100% Pumps and more", "--owner", "maria").err == ""
+    again = peopled("kb", "add", " 100%  Pumps", "--owner", "maria")
+    assert (again.code, again.out) == (0, "6\n")
+    assert again.err == "There is already a knowledge base named '100% Pumps' (id 1); made another.\n"
+    again = peopled("kb", "add", "100% Pumps", "--owner", "bot", "--group", "research")
+    assert (again.out, again.err[-27:]) == ("7\n", "'100% Pumps' (id 3); made another.\n"[-27:])
+    again = peopled("kb", "add", "100% Pumps", "--owner", "maria", "--organization")
+    assert "(id 4)" in again.err
+    peopled("kb", "remove", "2", "--yes")
+    assert peopled("kb", "add", "100% Pumps", "--owner", "bot").err == "", "one in the trash is no clash"
+
+
 def test_bases_of_two_organisations_are_kept_apart(library: Almanac, manuals: Path):
     library("org", "add", "Other")
     library("user", "add", "pia", "--org", "Other")
@@ -205,6 +230,27 @@ def test_documents_are_removed_and_restored_one_by_one(library: Almanac, manuals
     assert library("kb", "trash", "1").err == "The trash is empty.\n"
 
 
+def test_a_folder_comes_back_from_the_trash_of_its_base(library: Almanac, manuals: Path):
+    library("kb", "add", "Other", "--owner", "maria")
+    library("ingest", "1", str(manuals), "--no-wait")
+
+    async def remove(db: Database) -> None:
+        call = await operator.over_base(db, 1)
+        (row,) = await db.fetch("SELECT id FROM folders WHERE name = 'pumps'")
+        await db.write(lambda tx: folders.remove(call, tx, row["id"], contents="delete"))
+
+    with_database(remove)
+    assert sorted(listed(library)) == ["index.md", "prices.csv"]
+    (gone,) = rows(library("kb", "trash", "1", "--json"))
+    assert (gone["kind"], gone["name"]) == ("folder", "pumps")
+    wrong = library("kb", "restore", "2", "--folder", str(gone["id"])).complaint()
+    assert wrong == f"There is no folder {gone['id']} in the trash of knowledge base 2. See 'almanac kb trash 2'."
+    restored = library("kb", "restore", "1", "--folder", str(gone["id"]))
+    assert (restored.code, restored.out, restored.err) == (0, "", "")
+    assert sorted(listed(library)) == ["index.md", "prices.csv", "pumps/p1.md", "pumps/p2.txt"]
+    assert "in the trash of" in library("kb", "restore", "1", "--folder", str(gone["id"])).complaint()
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -220,6 +266,17 @@ def test_documents_are_removed_and_restored_one_by_one(library: Almanac, manuals
         ("kb remove 77 --yes", "There is no knowledge base 77."),
         ("kb trash 77", "There is no knowledge base 77."),
         ("ingest 77 .", "There is no knowledge base 77."),
+        (
+            "ingest 1 . --folder a/b/../c",
+            "--folder: '..' cannot be the name of a folder. Use names of 1 to 255 characters with slashes between them,"
+            " and no '..'.",
+        ),
+        (f"ingest 1 . --folder {'/'.join('d' * 101)}", "--folder: Folders can be 100 deep and no deeper."),
+        (
+            "kb restore 1 --folder 77",
+            "There is no folder 77 in the trash of knowledge base 1. See 'almanac kb trash 1'.",
+        ),
+        (f"kb restore 1 --folder {2**63}", f"There is no folder {2**63} in the trash of knowledge base 1."),
         ("docs 77", "There is no knowledge base 77."),
         ("docs 0", "There is no knowledge base 0."),
         (f"docs {2**63}", f"There is no knowledge base {2**63}."),
@@ -238,9 +295,7 @@ def test_what_cannot_be_done_with_knowledge_is_one_line_that_names_the_fix(
     assert library(*arguments.split()).complaint().startswith(complaint)
 
 
-@pytest.mark.parametrize(
-    "arguments", ["kb add", "kb add X", "kb share x", "ingest 1", "ingest 1 /no/such/path", "docs one", "read one"]
-)
+@pytest.mark.parametrize("arguments", ["kb add", "kb add X", "kb share x", "ingest 1", "docs one", "read one"])
 def test_a_mistyped_command_about_knowledge_is_told_so_with_exit_code_2(almanac: Almanac, arguments: str):
     answer = almanac(*arguments.split())
     assert answer.code == 2
@@ -308,6 +363,34 @@ def test_names_are_shown_without_what_a_terminal_obeys(tmp_path: Path):
     assert [Path(label).name for label in labels] == ["a�[2Jb�.md", "caf�.md"]
 
 
+def test_a_name_that_is_no_text_is_a_failure_of_that_file_or_folder_alone(tmp_path: Path):
+    bad = os.fsdecode(b"bad\xff\xfename.txt")
+    root = fill(tmp_path / "root", {"good.md": "x", bad: "x", os.fsdecode(b"fold\xe9r/inside.md"): "x"})
+    found = {each.name: (each.code, each.problem) for each in disk.walk([root, root / bad], "", Path("/none")).found}
+    assert found == {
+        "good.md": ("unreadable", ""),
+        bad: ("bad_request", "The name is not valid UTF-8; rename the file."),
+        os.fsdecode(b"fold\xe9r"): ("bad_request", "The name is not valid UTF-8; rename the folder."),
+    }
+
+
+def test_a_path_that_is_not_there_is_a_failure_among_others(tmp_path: Path):
+    fill(tmp_path, {"there.md": "x", "more/a.md": "x"})
+    (tmp_path / "dead.md").symlink_to(tmp_path / "nothing")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    names = ("gone.md", "there.md/below.md", "dead.md", "circle", "there.md", "more", "else/gone.md")
+    tour = disk.walk([tmp_path / name for name in names], "", Path("/none"))
+    assert [(each.label.removeprefix(f"{tmp_path}/"), each.problem) for each in tour.found] == [
+        ("gone.md", "The file cannot be read: No such file or directory."),
+        ("there.md/below.md", "The file cannot be read: Not a directory."),
+        ("dead.md", "The link leads nowhere."),
+        ("circle", "The link leads nowhere."),
+        ("there.md", ""),
+        ("more/a.md", ""),
+        ("else/gone.md", "The file cannot be read: No such file or directory."),
+    ]
+
+
 def test_a_pipe_in_the_place_of_a_file_does_not_make_us_wait(tmp_path: Path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="not a file"), disk.opened(tmp_path / "pipe"):
@@ -320,7 +403,7 @@ def test_a_pipe_in_the_place_of_a_file_does_not_make_us_wait(tmp_path: Path):
 def test_a_folder_becomes_documents_that_can_be_listed_and_read(library: Almanac, manuals: Path):
     answer = library("ingest", "1", str(manuals), "--folder", "engineering")
     assert answer.code == 0, answer
-    assert re.fullmatch(r"4 files: 4 added; 4 pages in \d+\.\d s, \d+\.\d pages/s\n", answer.out)
+    assert re.fullmatch(r"4 files: 4 read; 4 files in \d+\.\d s, \d+\.\d files/s\n", answer.out)
     found = listed(library)
     assert sorted(found) == [
         f"engineering/{name}" for name in ("index.md", "prices.csv", "pumps/p1.md", "pumps/p2.txt")
@@ -335,7 +418,7 @@ def test_a_folder_becomes_documents_that_can_be_listed_and_read(library: Almanac
 
 def test_the_same_file_again_is_left_alone_and_a_changed_one_replaced(library: Almanac, manuals: Path):
     first = ingested(library("ingest", "1", str(manuals), "--json"))
-    assert (first["added"], first["unchanged"], first["pages"]) == (4, 0, 4)
+    assert (first["added"], first["unchanged"], first["pages"]) == (4, 0, 0)
     before = listed(library)
     again = ingested(library("ingest", "1", str(manuals), "--json"))
     assert (again["added"], again["replaced"], again["unchanged"], again["failed"]) == (0, 0, 4, 0)
@@ -355,13 +438,14 @@ def test_the_same_file_again_is_left_alone_and_a_changed_one_replaced(library: A
 def test_files_that_cannot_be_taken_or_read_fail_with_a_reason_and_stop_nothing(
     library: Almanac, manuals: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv("ALMANAC_MAX_FILE_BYTES", "2000")
+    monkeypatch.setenv("ALMANAC_MAX_FILE_BYTES", "2048")
     fill(manuals, {"empty.txt": "", "huge.txt": "x" * 3000, "bad.pdf": "%PDF-1.7 rubbish", "a\x1b.md": "escape",
                    ".hidden": "x"})  # fmt: skip
     answer = library("ingest", "1", str(manuals))
     assert answer.code == 1
     *table, last = answer.out.splitlines()
-    assert last.startswith("8 files: 5 added; 4 failed, 1 skipped; 4 pages in ")
+    assert last.startswith("9 files: 4 read, 1 kept but not readable, 1 skipped, 3 not taken; 4 files in ")
+    assert "The file is larger than 2 KiB, the most that is taken." in answer.out
     assert table[0].split() == ["file", "code", "message"]
     told = {
         Path(line.split("  ")[0]).name: line.split("  ")[-1 if "md" not in line else 1].strip() for line in table[1:]
@@ -369,7 +453,8 @@ def test_files_that_cannot_be_taken_or_read_fail_with_a_reason_and_stop_nothing(
     assert set(told) == {"empty.txt", "huge.txt", "bad.pdf", "a�.md"}
     for name, code in {"empty.txt": "empty", "huge.txt": "too_large", "bad.pdf": "corrupt"}.items():
         assert re.search(rf"{re.escape(name)} +{code} +\w", answer.out)
-    assert f"failed {manuals / 'empty.txt'}: empty: The file is empty." in answer.err
+    for name in told:
+        assert (answer.out + answer.err).count(name) == 1
     assert f"skipped {manuals / '.hidden'}: hidden" in answer.err
     assert {name: doc["status"] for name, doc in listed(library).items()} == {
         "index.md": "success", "prices.csv": "success", "pumps/p1.md": "success", "pumps/p2.txt": "success",
@@ -383,6 +468,80 @@ def test_files_that_cannot_be_taken_or_read_fail_with_a_reason_and_stop_nothing(
     assert unread == f"Document {failed['id']} could not be read: {failed['failure']['message']} (corrupt)"
 
 
+def test_one_path_that_cannot_be_read_stops_no_other(
+    library: Almanac, manuals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: object, **__: object) -> bool:
+        return False
+
+    monkeypatch.setattr(os, "access", refuse)  # whoever runs the tests may be allowed to read everything
+    bad = fill(tmp_path, {os.fsdecode(b"bad\xff\xfename.txt"): "x"}) / os.fsdecode(b"bad\xff\xfename.txt")
+    (tmp_path / "dead.md").symlink_to(tmp_path / "nothing")
+    answer = library("ingest", "1", str(tmp_path / "gone.md"), str(bad), str(tmp_path / "dead.md"), str(manuals))
+    assert answer.code == 1, answer
+    _, *table, last = answer.out.splitlines()
+    assert [re.split(r"  +", line.removeprefix(f"{tmp_path}/").strip()) for line in table] == [
+        ["gone.md", "unreadable", "The file cannot be read: No such file or directory."],
+        ["bad��name.txt", "bad_request", "The name is not valid UTF-8; rename the file."],
+        ["dead.md", "unreadable", "The link leads nowhere."],
+    ]
+    assert last.startswith("7 files: 4 read, 3 not taken; 4 files in ")
+
+
+def test_a_folder_that_cannot_be_named_is_blamed_before_anything_is_done(library: Almanac, manuals: Path):
+    assert "'..'" in library("ingest", "1", str(manuals), "--folder", "a/../b").complaint()
+    assert library("docs", "1", "--tree").out == "Pump manuals\n"
+
+
+def test_pages_are_counted_where_there_are_any(library: Almanac, manuals: Path, tmp_path: Path):
+    one = tmp_path / "one"
+    one.mkdir()
+    shutil.copy(CORPUS / "report.pdf", one)
+    alone = library("ingest", "1", str(one)).out
+    assert re.fullmatch(r"1 file: 1 read; 2 pages in \d+\.\d s, \d+\.\d pages/s\n", alone)
+    shutil.copy(CORPUS / "report.pdf", manuals)
+    mixed = library("ingest", "1", str(manuals), "--folder", "all").out
+    assert re.fullmatch(r"5 files: 5 read; 2 pages and 4 files without pages in \d+\.\d s, \d+\.\d pages/s\n", mixed)
+    assert library("ingest", "1", str(manuals), "--folder", "all").out == "5 files: 5 unchanged\n"
+    report = ingested(library("ingest", "1", str(manuals), "--folder", "again", "--json"))
+    pages = {Path(file["path"]).name: file["pages"] for file in report["files"]}
+    assert pages == {"index.md": 0, "p1.md": 0, "p2.txt": 0, "prices.csv": 0, "report.pdf": 2}
+    assert {doc["name"]: doc["pages"] for doc in listed(library).values()} == pages
+
+
+def test_the_speed_is_left_out_while_nothing_has_been_read(library: Almanac):
+    async def work(db: Database) -> None:
+        haul = Haul(await operator.over_base(db, 1), 1, [Piece("a.md"), Piece("b.md")], done=1)
+        haul.began -= 10
+        assert progress.line(haul) == "1 of 2 files"
+        haul.pieces.pop()
+        haul.pages = 25
+        assert re.fullmatch(r"1 of 1 file, 2\.[45] pages/s", progress.line(haul))
+        haul.failures.append(haul.pieces[0])
+        assert progress.line(haul).endswith(" pages/s, 1 failed")
+
+    with_database(work)
+
+
+def test_whoever_is_interrupted_is_told_how_it_goes_on(library: Almanac, capsys: pytest.CaptureFixture[str]):
+    async def work(db: Database) -> None:
+        queued, left = Piece("a.md", "added", "queued", 1), Piece("b.md")
+        for pieces in ([queued], [queued, queued, left], [left], []):
+            report.tell(Haul(await operator.over_base(db, 1), 1, pieces), [], is_stopped=True)
+
+    capsys.readouterr()
+    with_database(work)
+    told = capsys.readouterr()
+    assert told.out.splitlines() == [
+        "1 file: 1 queued", "3 files: 2 queued, 1 not reached", "1 file: 1 not reached", "0 files: nothing to do"
+    ]  # fmt: skip
+    assert told.err.splitlines() == [
+        "Stopped; 1 queued file will be read by a running server; run the command again to go on.",
+        "Stopped; 2 queued files will be read by a running server; run the command again to go on.",
+        "Stopped; run the command again to go on.",
+    ]
+
+
 def test_a_file_that_failed_is_tried_again_with_the_next_ingest(library: Almanac, tmp_path: Path):
     file = fill(tmp_path / "in", {"bad.pdf": "%PDF-1.7 rubbish"})
     assert outcomes(ingested(library("ingest", "1", str(file), "--json"))) == {"bad.pdf": ("added", "failed")}
@@ -393,15 +552,19 @@ def test_a_file_that_failed_is_tried_again_with_the_next_ingest(library: Almanac
 
 def test_without_waiting_documents_stay_queued_until_somebody_reads_them(library: Almanac, manuals: Path):
     answer = library("ingest", "1", str(manuals), "--no-wait")
-    assert (answer.code, answer.out, answer.err) == (0, "4 files: 4 added; 4 queued\n", "")
+    assert (answer.code, answer.out) == (0, "4 files: 4 queued\n")
+    assert answer.err == "Queued: a running server or 'almanac worker' reads them.\n"
     assert rows(library("kb", "list", "--json"))[0]["queued"] == 4
     (first, *_) = listed(library).values()
     assert library("read", str(first["id"])).complaint() == (
         f"Document {first['id']} has not been read yet: it is queued. "
         "Wait for a worker, or run 'almanac ingest' or 'almanac worker'."
     )
-    waited = ingested(library("ingest", "1", str(manuals), "--json"))
-    assert set(outcomes(waited).values()) == {("unchanged", "success")}
+    waited = library("ingest", "1", str(manuals))
+    assert waited.out.startswith("4 files: 4 read; 4 files in ")
+    assert waited.err == ""
+    after = ingested(library("ingest", "1", str(manuals), "--json"))
+    assert set(outcomes(after).values()) == {("unchanged", "success")}
     assert rows(library("kb", "list", "--json"))[0]["queued"] == 0
 
 
@@ -410,7 +573,7 @@ def test_failed_documents_are_read_again_on_request(library: Almanac, manuals: P
     reason = '{"stage":"system","code":"x","message":"m","retryable":true,"generation":1,"occurred_at":1}'
     change(f"UPDATE documents SET index_status = 'failed', failure = '{reason}' WHERE name LIKE 'p%'")
     waiting = library("retry", "1", "--no-wait")
-    assert (waiting.code, waiting.out) == (0, "3 files: 3 retried; 3 queued\n")
+    assert (waiting.code, waiting.out) == (0, "3 files: 3 queued\n")
     change(f"UPDATE documents SET index_status = 'failed', failure = '{reason}' WHERE name LIKE 'p%'")
     answer = library("retry", "1", "--json")
     assert answer.code == 0
@@ -418,7 +581,7 @@ def test_failed_documents_are_read_again_on_request(library: Almanac, manuals: P
     assert "pumps/p1.md" in answer.out
     assert rows(library("docs", "1", "--status", "failed", "--json")) == []
     nothing = library("retry", "1")
-    assert (nothing.code, nothing.out) == (0, "0 files: none taken\n")
+    assert (nothing.code, nothing.out) == (0, "0 files: nothing to do\n")
 
 
 def test_a_document_that_nobody_will_read_is_not_waited_for(library: Almanac, manuals: Path):
@@ -434,7 +597,7 @@ def test_the_json_of_an_ingest_says_what_became_of_each_file(library: Almanac, m
     fill(manuals, {".hidden": "x"})
     report = ingested(library("ingest", "1", str(manuals), "--json"))
     assert {key: report[key] for key in ("base", "added", "failed", "queued", "left", "skipped", "pages")} == {
-        "base": 1, "added": 4, "failed": 0, "queued": 0, "left": 0, "skipped": 1, "pages": 4,
+        "base": 1, "added": 4, "failed": 0, "queued": 0, "left": 0, "skipped": 1, "pages": 0,
     }  # fmt: skip
     assert report["left_out"] == [{"path": str(manuals / ".hidden"), "reason": "hidden"}]
     ids = {doc["id"] for doc in listed(library).values()}
@@ -584,6 +747,8 @@ def test_an_interrupted_ingest_goes_on_where_it_was(tmp_path: Path, store: dict[
         assert process.returncode == 130, err
         assert "Traceback" not in err
         assert SUMMARY.match(out)
+        assert err.splitlines()[-1].startswith("Stopped; ")
+        assert err.splitlines()[-1].endswith("run the command again to go on.")
     assert statuses(home, **store).count("success") < 120, "it was too quick to be interrupted"
     rest = run(home, "ingest", "1", str(folder), "--json", **store)
     assert rest.code == 0, rest.err
@@ -654,9 +819,9 @@ def test_on_a_terminal_there_is_a_bar_and_removing_asks_first(tmp_path: Path):
     code, shown = on_a_terminal(home, "ingest", "1", str(folder))
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
     assert code == 1
-    assert re.search(r"Reading ━+ 4/4 files \d+\.\d pages/s 1 failed 0:00:\d\d", plain)
+    assert re.search(r"Reading ━+ 4/4 files \d+\.\d files/s 1 failed 0:00:\d\d", plain)
     assert re.search(r"^file +code +message", plain, re.MULTILINE)
-    assert "4 files: 4 added; 1 failed; 3 pages in" in plain
+    assert "4 files: 3 read, 1 kept but not readable; 3 files in" in plain
 
     code, shown = on_a_terminal(home, "kb", "remove", "1", typed="n\n")
     assert code == 1
@@ -682,6 +847,16 @@ def test_a_text_cannot_give_orders_to_the_terminal_that_shows_it(tmp_path: Path)
 def test_the_command_line_does_not_load_the_parsers(tmp_path: Path):
     script = (
         "import sys, almanac.cli; print([m for m in ('kreuzberg', 'pypdfium2', 'python_calamine') if m in sys.modules])"
+    )
+    shown = subprocess.run([*command()[:1], "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert shown.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("name", ["kb", "token", "user", "jobs", "ingest", "docs", "worker"])
+def test_a_command_does_not_load_the_server(name: str):
+    script = (
+        f"import sys, typer.main, almanac.cli; typer.main.get_command(almanac.cli.build({name!r}));"
+        "print([m for m in ('mcp', 'uvicorn', 'starlette', 'redis') if m in sys.modules])"
     )
     shown = subprocess.run([*command()[:1], "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert shown.stdout == "[]\n"

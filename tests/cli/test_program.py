@@ -210,6 +210,8 @@ def test_the_program_speaks_plainly_when_run_as_a_process(tmp_path: Path):
         "Name its folder with --home or ALMANAC_HOME, or start one there with 'almanac serve'."
     )
     assert not home.exists()  # asking leaves nothing behind
+    elsewhere = run(home, "org", "list", "--home", "almanac-data").complaint()
+    assert elsewhere.startswith(f"There is no Almanac in {tmp_path / 'almanac-data'}. ")
 
 
 def _one_client_for_each_process(server: Server, token: str, stack: ExitStack) -> list[httpx2.Client]:

@@ -5,6 +5,7 @@ import sqlite3
 import stat
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
@@ -210,3 +211,27 @@ async def test_opening_a_database_again_keeps_the_locks_that_guard_it_from_other
     assert await process.wait() == 0
     assert path.with_name("almanac.db-wal").exists()
     await first.close()
+
+
+async def test_a_transaction_of_many_statements_takes_time_in_proportion(tmp_path: Path):
+    """With its temporary files in memory, each statement in a savepoint took SQLite longer than the one before."""
+    db = await SqliteDatabase.open(tmp_path / "a.db")
+    for statement in (
+        "CREATE TABLE things (id INTEGER PRIMARY KEY, key TEXT, state TEXT, text TEXT)",
+        "CREATE UNIQUE INDEX things_key ON things (key) WHERE state = 'queued'",
+        "CREATE INDEX things_state ON things (state, id)",
+    ):
+        await db.write(lambda tx, statement=statement: tx.execute(statement))
+    rows = [(number, str(number * 7919 % 100_003), "failed", "x" * 400) for number in range(17_000)]
+    await db.write(lambda tx: tx.insert_many("things", ("id", "key", "state", "text"), rows))
+
+    async def change(tx: Transaction, first: int, number: int) -> float:
+        begun = time.perf_counter()
+        for id in range(first, first + number):
+            await tx.fetch_one("UPDATE things SET state = 'queued' WHERE id = $1 RETURNING key", id)
+        return time.perf_counter() - begun
+
+    few = await db.write(lambda tx: change(tx, 0, 1_000))
+    many = await db.write(lambda tx: change(tx, 1_000, 16_000))
+    assert many < 80 * few  # sixteen times as many statements
+    await db.close()

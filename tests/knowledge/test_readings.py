@@ -66,7 +66,7 @@ async def test_of_a_document_that_was_not_read_there_is_no_text_and_no_page(libr
     assert (excerpt.text, excerpt.total, excerpt.has_more) == ("", 0, False)
     assert excerpt.document.index_status == "queued"
     assert await readings.get(library.db, waiting.id) is None
-    with pytest.raises(BadRequest, match="has no pages"):
+    with pytest.raises(BadRequest, match="has not been read yet"):
         await readings.read_page(library.call, waiting.id, 1)
 
 

@@ -135,7 +135,7 @@ def test_nothing_but_protocol_reaches_standard_output(live: Running, level: str,
     assert by_id.keys() == set(range(len(asked)))
     called = [by_id[n] for n, (method, _) in enumerate(asked) if method == "tools/call"]
     assert [called[0]["result"]["isError"], called[1]["result"]["isError"]] == [False, True]
-    assert called[2]["error"]["message"] == "Unknown tool: never-was"
+    assert called[2]["error"]["message"] == "Unknown tool: never-was. The tools you can call are those of tools/list."
     assert live.token not in run.stdout
     assert live.token not in run.stderr
     assert "Traceback" not in run.stderr

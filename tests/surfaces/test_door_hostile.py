@@ -106,7 +106,7 @@ HAS_NUL = "bad_request: The arguments contain the NUL character. Leave it out."
 
 
 def unknown_tool(name: str, *, id: Any = 1) -> dict[str, Any]:
-    return failed(-32602, f"Unknown tool: {name}", id=id)
+    return failed(-32602, f"Unknown tool: {name}. The tools you can call are those of tools/list.", id=id)
 
 
 def unknown_method(name: str) -> dict[str, Any]:

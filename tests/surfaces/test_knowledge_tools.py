@@ -188,9 +188,40 @@ def test_a_download_is_fetched_with_its_credential_and_nothing_else(server: Runn
 
 
 def test_a_url_inside_is_not_fetched_for_anybody(server: Running, base: int):
-    said = refused(server, "add_document", base_id=base, url=f"{server.url}/health")
+    said = refused(server, "add_document", base_id=base, url=f"{server.url}/health", folder="ghost/deep")
     assert said.startswith("ssrf_blocked: ")
     assert items(server, base) == []
+
+
+def test_what_is_said_of_new_content_counts_and_what_would_be_ignored_is_refused(server: Running, base: int):
+    first = {"base_id": base, "name": "t.md", "content": "one", "tags": ["one"], "metadata": {"a": 1}}
+    id = ask(server, "add_document", **first)["document"]["id"]
+    again = {**first, "content": "two", "tags": ["two"], "metadata": {"b": 2}, "if_exists": "replace"}
+    document = ask(server, "add_document", **again)["document"]
+    assert (document["id"], document["tags"], document["metadata"]) == (id, ["two"], {"b": 2})
+    silent = ask(server, "add_document", document_id=id, content="three")["document"]
+    assert (silent["tags"], silent["metadata"]) == (["two"], {"b": 2})
+    assert refused(server, "add_document", document_id=id, content="x", name="u.md").startswith("bad_request: With doc")
+
+
+def test_a_page_of_a_document_that_was_not_read_says_so(server: Running, base: int):
+    encoded = base64.b64encode(b"%PDF-1.7\nthis is no such thing").decode()
+    id = ask(server, "add_document", base_id=base, name="broken.pdf", file_base64=encoded)["document"]["id"]
+    assert refused(server, "read_document", document_id=id, page=1) == (
+        f"bad_request: Document {id} has not been read yet. Try again in a few seconds."
+    )
+    server.work()
+    assert refused(server, "read_document", document_id=id, page=1).startswith(
+        f"bad_request: Document {id} could not be read: corrupt. "
+    )
+
+
+def test_a_token_for_downloads_alone_can_download(server: Running, base: int):
+    id = ask(server, "add_document", base_id=base, name="a.md", content=TEXT)["document"]["id"]
+    token = server.new_token("admin", tools=["download_document"])
+    download = server.call("download_document", {"document_id": id}, token=token)["structuredContent"]
+    answer = server.http.get(download["url"].removeprefix(server.settings.url), headers=download["headers"])
+    assert (answer.status_code, answer.text) == (200, TEXT)
 
 
 WRONG: list[tuple[str, Mapping[str, Any], str]] = [
@@ -215,6 +246,7 @@ WRONG: list[tuple[str, Mapping[str, Any], str]] = [
     ("manage_document", {"action": "delete", "document_ids": []}, "document_ids: "),
     ("manage_document", {"action": "move", "document_ids": [1]}, "folder_id: the action 'move' needs it."),
     ("manage_folder", {"action": "create", "name": "a"}, "base_id: the action 'create' needs it."),
+    ("manage_folder", {"action": "move", "folder_id": 1}, "parent_id: the action 'move' needs it."),
     ("manage_base", {"action": "create"}, "name: the action 'create' needs it."),
     ("manage_base", {"action": "create", "name": "x", "splitter": {"size": 1}}, "'size' is a whole number"),
 ]

@@ -35,6 +35,10 @@ OPEN = ["echo", "fail", "crash", "slow", "count", "touch"]
 UNAUTHORISED = (401, refused("unauthorized", Unauthorized().text))
 
 
+def unknown(tool: str) -> str:
+    return f"Unknown tool: {tool}. The tools you can call are those of tools/list."
+
+
 @pytest.fixture(scope="module")
 def live(shared_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with running(settings_for(shared_url, tmp_path_factory.mktemp("home")), BOTH) as server:
@@ -92,7 +96,10 @@ def test_what_a_token_may_not_call_is_neither_listed_nor_callable(
         else:
             never = answer(live, "never-was", era=era, token=token)
             assert (status, body) == (never[0], json.loads(json.dumps(never[1]).replace("never-was", tool)))
-            assert body["error"] == {"code": -32602, "message": f"Unknown tool: {tool}"}
+            assert body["error"] == {
+                "code": -32602,
+                "message": unknown(tool),
+            }
             assert status == (400 if era == MODERN else 200)
         assert WATCHED.count == before + (tool in more)
 
@@ -102,10 +109,10 @@ def test_a_token_limited_to_some_tools_sees_only_those(live: Running, era: str):
     token = live.new_token("limited", tools=["count", "govern", "no_such_tool"])
     assert listed(live, token, era) == ["count"]
     assert answer(live, "count", era=era, token=token)[1]["result"]["isError"] is False
-    assert answer(live, "echo", era=era, token=token)[1]["error"]["message"] == "Unknown tool: echo"
-    assert answer(live, "govern", era=era, token=token)[1]["error"]["message"] == "Unknown tool: govern"
+    assert answer(live, "echo", era=era, token=token)[1]["error"]["message"] == unknown("echo")
+    assert answer(live, "govern", era=era, token=token)[1]["error"]["message"] == unknown("govern")
     assert live.rpc("tools/list", era=era, token=token).json()["result"]["tools"] == []
-    assert answer(live, "whoami", era=era, token=token, path="/mcp")[1]["error"]["message"] == "Unknown tool: whoami"
+    assert answer(live, "whoami", era=era, token=token, path="/mcp")[1]["error"]["message"] == unknown("whoami")
 
 
 def test_a_tool_the_sdk_calls_is_held_to_the_same_scopes(live: Running):
@@ -113,7 +120,10 @@ def test_a_tool_the_sdk_calls_is_held_to_the_same_scopes(live: Running):
     token = live.new_token("handed over", scope=["search:read"])
     for tool, code in (("govern", -32602), ("never-was", -32602)):
         body = live.rpc("tools/call", {"name": tool, "task": {}}, token=token, path=PATH).json()
-        assert body["error"] == {"code": code, "message": f"Unknown tool: {tool}"}
+        assert body["error"] == {
+            "code": code,
+            "message": unknown(tool),
+        }
     body = live.rpc("tools/call", {"name": "count", "task": {}}, token=token, path=PATH).json()
     assert body["result"]["structuredContent"] == {"done": True}
 

@@ -85,6 +85,7 @@ def test_a_file_is_uploaded_with_fields_before_and_after_it(api: Api):
         ("/abs/olute/x.txt", "x.txt"),
         ("日本語 🎉.txt", "日本語 🎉.txt"),
         ('with \\"quotes\\".txt', 'with "quotes".txt'),
+        ("as forms %22escape%22 it 100%.txt", 'as forms "escape" it 100%.txt'),
     ],
 )
 def test_a_file_s_own_name_is_taken_without_its_path(api: Api, sent: str, name: str):

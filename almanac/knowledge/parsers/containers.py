@@ -28,6 +28,9 @@ BROKEN = "The file is damaged and cannot be opened; open it where it was made, s
 SWOLLEN = "The file unpacks to far more than its own size; it is not read."
 
 _LOCAL = re.compile(rb"PK\x03\x04.{22}(..)(..)", re.DOTALL)
+_SECTOR_SHIFT = 30  # where the header of a compound file has the binary logarithm of the size of its sectors
+_FIRST_SECTOR = 116  # where an entry of its directory has the number of the first sector of the stream
+_ENTRY_SIZE = 128
 _FAILURES = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, struct.error, ValueError, OSError)
 
 
@@ -127,15 +130,30 @@ def _list_head(head: bytes) -> Listing:
 
 
 def has_stream(content: bytes | Path, name: str) -> bool:
-    """Whether a compound file has a stream of this name.
+    """Whether a compound file has a stream of this name."""
+    with _contents(content) as found:
+        return _entry(found, name) >= 0
 
-    A directory entry is a name padded with NULs to 64 bytes, its length and a type. Looking for that instead of
-    following the chain of sectors leaves a hostile chain nothing to do.
+
+def stream_head(content: bytes | Path, name: str) -> bytes:
+    """The first 512 bytes of a stream of a compound file; a missing one is empty."""
+    with _contents(content) as found:
+        entry = _entry(found, name)
+        if entry < 0 or len(found) < entry + _ENTRY_SIZE:
+            return b""
+        (shift,) = struct.unpack_from("<H", found, _SECTOR_SHIFT)
+        (sector,) = struct.unpack_from("<I", found, entry + _FIRST_SECTOR)
+        start = (sector + 1) << min(shift, 16)
+        return found[start : start + 512]
+
+
+def _entry(content: bytes | mmap.mmap, name: str) -> int:
+    """Where the directory entry of a stream is, or -1: a name padded with NULs to 64 bytes, its length and a type.
+
+    Looking for that instead of following the chain of sectors leaves a hostile chain nothing to do.
     """
     encoded = name.encode("utf-16-le")
-    entry = encoded.ljust(64, b"\x00") + struct.pack("<HB", len(encoded) + 2, 2)
-    with _contents(content) as found:
-        return found.find(entry) >= 0
+    return content.find(encoded.ljust(64, b"\x00") + struct.pack("<HB", len(encoded) + 2, 2))
 
 
 @contextmanager

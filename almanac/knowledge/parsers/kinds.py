@@ -69,8 +69,16 @@ MARKDOWN = Kind("text/markdown", "text", "md", "markdown")
 PLAIN = Kind("text/plain", "text", "txt", "plain")
 POSTSCRIPT = _refused("application/postscript", "ps", "PostScript is not read; save the file as PDF and add that.")
 ZIP = _refused("application/zip", "zip", _ARCHIVE)
-OLE = _refused("application/x-ole-storage", "ole", "The file is in an old Office format that is not read.")
-UNKNOWN = _refused("application/octet-stream", "bin", "The file is in a format that is not read.")
+OLE = _refused(
+    "application/x-ole-storage",
+    "ole",
+    "The file is in an old Office format that is not read. Save it as PDF, DOCX or text and add that.",
+)
+UNKNOWN = _refused(
+    "application/octet-stream",
+    "bin",
+    "The file is in a format that is not read. Save it as PDF, DOCX or text and add that.",
+)
 LOCKED = _refused("application/x-ole-storage", "ole", containers.ENCRYPTED, "encrypted")
 
 # Tried in this order on the first bytes. A dot stands for any byte.

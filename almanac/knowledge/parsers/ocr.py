@@ -47,7 +47,9 @@ OPTIONS: dict[str, Any] = {
     "EngineConfig.onnxruntime.inter_op_num_threads": THREADS,
 }
 
-REMEDY = "Install text recognition with the [ocr] extra (scripts/uv sync --locked --inexact --extra ocr) and retry."
+REMEDY = (
+    "Install text recognition with the [ocr] extra (scripts/uv sync --locked --inexact --no-dev --extra ocr) and retry."
+)
 TOO_LARGE = f"The picture has more than {MOST_PIXELS // 1_000_000} million pixels. Make it smaller and add it again."
 TOO_MANY_FRAMES = f"The picture has more than {MOST_FRAMES:,} pages. Split it and add the parts."
 CORRUPT = "The picture is damaged and cannot be read. Open it in a picture program, save it anew and add that file."
@@ -74,7 +76,7 @@ def parse(path: Path, name: str) -> Parsed:
         raise Unreadable("ocr_missing", f"The file is a picture. {REMEDY}")
     pages = [picture.read(number) for number, picture in enumerate(_decode(path), 1)]
     if not any(page.lines for page in pages):
-        raise Unreadable("empty", EMPTY)
+        raise Unreadable("corrupt", CORRUPT) if _is_cut(path) else Unreadable("empty", EMPTY)
     whole = layout.arrange(pages)
     return Parsed(whole.text, whole.blocks, whole.pages, whole.lines)
 
@@ -186,6 +188,12 @@ class _Picture(NamedTuple):
     def read(self, number: int) -> SetPage:
         lines = [line.resize(1 / self.scale) for line in recognise(self.pixels, self.width, self.height)]
         return SetPage(number, round(self.width / self.scale), round(self.height / self.scale), lines)
+
+
+def _is_cut(path: Path) -> bool:
+    """Whether a PNG has no end: Pillow is content once it has pixels enough."""
+    content = path.read_bytes()
+    return content.startswith(b"\x89PNG") and b"IEND" not in content
 
 
 def _decode(path: Path) -> Iterator[_Picture]:

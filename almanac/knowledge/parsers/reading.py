@@ -74,10 +74,6 @@ def parse(content: Path, name: str, kind: kinds.Kind) -> Parsed:
     parser = load(kind.parser)
     try:
         parsed = parser(content, name)
-    except MemoryError:
-        raise Unreadable(
-            "too_large", "The file needs too much memory to be read; split it and add the parts."
-        ) from None
     except _BREAKAGES:
         raise Unreadable("corrupt", "The file is damaged and cannot be read; save it again and add that.") from None
     if not parsed.text.strip():
@@ -99,7 +95,9 @@ def warm() -> None:
 def clean(parsed: Parsed) -> Parsed:
     """The same with text that can be stored. Characters are replaced one by one, so every offset still holds."""
     if len(parsed.text) > LONGEST_TEXT:
-        raise Unreadable("too_large", "The file has more text than can be read at once; split it and add the parts.")
+        raise Unreadable(
+            "too_large", f"The file has more than {LONGEST_TEXT:,} characters of text; split it and add the parts."
+        )
     entries, length = MOST_METADATA
     metadata = {_short(k, 100): _short(v, length) for k, v in list(parsed.metadata.items())[:entries] if v.strip()}
     count, longest = MOST_WARNINGS

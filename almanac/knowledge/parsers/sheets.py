@@ -5,7 +5,8 @@ rectangle will be is found out first, from the cells that are there and not from
 """
 
 import re
-from collections.abc import Iterable, Iterator
+import struct
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from operator import itemgetter
@@ -19,19 +20,31 @@ from almanac.knowledge.parsers.parsed import Parsed, Unreadable
 
 MOST_CELLS = 16_000_000  # of a sheet, empty ones counted; 32 bytes each
 MOST_SHEETS = 1_000
+LAST_ROW, LAST_COLUMN = 1_048_576, b"XFD"  # of any sheet
 SCATTERED = "The cells of a sheet are scattered over too many rows and columns; save its tables as smaller files."
 
 Value = int | float | str | bool | time | date | datetime | timedelta
 Merge = tuple[tuple[int, int], tuple[int, int]]
 
-_CELL = re.compile(rb"<(?:\w+:)?c\s[^>]*?\br=[\"']([A-Z]{1,3})(\d{1,7})[\"'][^>]*(?<!/)>(?!</)")
+# No attribute holds a `<`; not to read on over one keeps the time of a search in step with the text.
+_CELL = re.compile(rb"<(?:\w+:)?c\s[^<>]*?\br=[\"']([A-Za-z]+)(\d+)[\"'][^<>]*(?<!/)>(?!</)")
+_ROW = re.compile(rb"<(?:\w+:)?row\s[^<>]*?\br=[\"'](\d+)")
 _TALL_ROW = re.compile(
-    rb"<table:table-row\b[^>]*number-rows-repeated=[\"'](\d{1,9})[^>]*(?<!/)>(.*?)</table:table-row", re.S
+    rb"<table:table-row\b[^<>]*number-rows-repeated=[\"'](\d{1,9})[^<>]*(?<!/)>(.*?)(?:</table:table-row|\Z)", re.S
 )
-_WIDE_CELL = re.compile(rb"<table:table-cell\b[^>]*number-columns-repeated=[\"'](\d{1,9})[^>]*(?<!/)>")
-_FILLED = re.compile(rb"<table:table-cell\b[^>]*(?<!/)>")
+_WIDE_CELL = re.compile(rb"<table:table-cell\b[^<>]*number-columns-repeated=[\"'](\d{1,9})[^<>]*(?<!/)>")
+_FILLED = re.compile(rb"<table:table-cell\b[^<>]*(?<!/)>")
 _UNNAMED = re.compile(r"(?:sheet|tabelle|feuil|hoja|planilha|foglio|лист|工作表)\s*\d*", re.IGNORECASE)
 _LONGEST = 4_000_000  # bytes of a row
+_PASSWORD = 0x2F  # the record of a workbook that says how the ones after it are encrypted
+_BEFORE_PASSWORD = {
+    0,
+    0x09,
+    0x0209,
+    0x0409,
+    0x0809,
+    0x86,
+}  # what may stand before it: the beginning, a write protection
 
 
 def parse(path: Path, name: str) -> Parsed:
@@ -42,6 +55,8 @@ def parse(path: Path, name: str) -> Parsed:
     except PasswordError:
         raise Unreadable("encrypted", containers.ENCRYPTED) from None
     except CalamineError:
+        if is_locked(path):
+            raise Unreadable("encrypted", containers.ENCRYPTED) from None
         raise Unreadable("corrupt", containers.BROKEN) from None
     except BaseException as error:
         if type(error).__module__ == "pyo3_runtime":  # a panic in the library, which is no Exception
@@ -60,6 +75,16 @@ def _write_all(path: Path, draft: Draft) -> None:
             if len(sheets) > 1 or not _UNNAMED.fullmatch(each):
                 draft.heading(each, 1)
             _write(workbook.get_sheet_by_name(each), draft)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a workbook of the old kind has a password. The library sees that only where the path ends in `.xls`."""
+    head = containers.stream_head(path, "Workbook") or containers.stream_head(path, "Book")
+    place, kind = 0, 0
+    while len(head) >= place + 4 and kind in _BEFORE_PASSWORD:
+        kind, size = struct.unpack_from("<HH", head, place)
+        place += 4 + size
+    return kind == _PASSWORD
 
 
 def _surroundings(path: Path) -> tuple[str, dict[str, str], list[str]]:
@@ -90,10 +115,22 @@ def _box(pieces: Iterable[bytes]) -> int:
         found = _CELL.findall(text)
         columns.update(map(itemgetter(0), found))
         rows.update(map(itemgetter(1), found))
+        _refuse_beyond(_ROW.findall(text))
+    _refuse_beyond(rows)
     if not columns:
         return 0
-    wide, high = [_column(letters) for letters in columns], [int(row) for row in rows]
+    if max(map(len, columns)) > len(LAST_COLUMN):
+        raise Unreadable("corrupt", containers.BROKEN)
+    wide, high = [_column(letters.upper()) for letters in columns], [int(row) for row in rows]
+    if max(wide) > _column(LAST_COLUMN):
+        raise Unreadable("corrupt", containers.BROKEN)
     return (max(wide) - min(wide) + 1) * (max(high) - min(high) + 1)
+
+
+def _refuse_beyond(rows: Collection[bytes]) -> None:
+    """A row that no sheet has makes the library count up to it."""
+    if max(map(len, rows), default=0) > 20 or max(map(int, rows), default=0) > LAST_ROW:
+        raise Unreadable("corrupt", containers.BROKEN)
 
 
 def _column(letters: bytes) -> int:

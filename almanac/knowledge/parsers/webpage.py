@@ -15,18 +15,21 @@ from almanac.knowledge.parsers.draft import Draft, bullet, squeeze, tidy
 from almanac.knowledge.parsers.parsed import Parsed
 
 DEEPEST_TABLE = 30
+LONGEST_TITLE = 2_000  # characters
 LONGEST_CELL = 1_000  # characters; a cell with more is a part of the page
 WIDEST_SPAN = 100
 
 _TOKEN = re.compile(
-    r"<!--.*?(?:-->|\Z)"
-    r"|<(?P<close>/?)(?P<name>[a-zA-Z][^\s/>]*+)(?P<rest>(?:[^>\"']++|\"[^\"]*+\"|'[^']*+')*+)>"
+    r"<!--.*?(?:-->|(?P<open>\Z))"
+    r"|<(?P<close>/?)(?P<name>[a-zA-Z][^\s/>]*+)(?P<rest>(?:[^>\"']++|\"[^\"]*+\"|'[^']*+'){0,100}+)>"
     r"|<(?P<close2>/?)(?P<name2>[a-zA-Z][^\s/>]*+)(?P<rest2>[^>]*+)>"
     r"|<[!?][^>]*+>",
     re.DOTALL,
 )
 _ATTRIBUTE = re.compile(r"([a-zA-Z_:][\w:.-]*)(?:\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s\"'>]+)))?")
 _CHARSET = re.compile(rb"<(?:meta[^>]{1,200}charset|\?xml[^>]{1,200}encoding)\s*=\s*[\"']?\s*([\w:.-]{2,40})", re.I)
+_TAG = re.compile(r"<(/?)([a-zA-Z][^\s/<>]*+)")
+_TITLE = re.compile(r"<title\b[^<>]{0,500}>", re.I)
 _WHITE = re.compile(r"\s+")
 _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.I)
 
@@ -77,9 +80,10 @@ class Page:
     item: str = ""  # the mark of an item that has no text yet
     heading: int = 0
     preformatted: int = 0
-    raised: int = 0  # where a superscript begins, counted in words
+    raised: int = -1  # where a superscript begins, counted in words
     reference: int = -1  # where a reference to a note begins
     title: str = ""
+    has_head: bool = False
     said: dict[str, str] = field(default_factory=dict[str, str])
 
     def write(self, text: str) -> None:
@@ -93,7 +97,7 @@ class Page:
         if name == "br":
             self.words.append("\n")
         elif name in ("ul", "ol", "menu"):
-            self.lists.append(int(attributes.get("start", "1")[:9]) - 1 if name == "ol" else -1)
+            self.lists.append(_number(attributes.get("start", "")) - 1 if name == "ol" else -1)
         elif name == "li":
             self._open_item()
         elif name in ("td", "th"):
@@ -126,7 +130,7 @@ class Page:
             self.preformatted = max(0, self.preformatted - 1)
         elif len(name) == 2 and name[0] == "h":
             self.heading = 0
-        elif name == "sup":
+        elif name == "sup" and self.raised >= 0:
             self._raise()
         elif name == "a" and self.reference >= 0:
             self._refer()
@@ -214,6 +218,7 @@ class Page:
     def _raise(self) -> None:
         if "".join(self.words[self.raised :]).strip().isdigit():
             self.words.insert(self.raised, "^")
+        self.raised = -1
 
     def _refer(self) -> None:
         number = squeeze("".join(self.words[self.reference :])).strip("^[]")
@@ -222,7 +227,12 @@ class Page:
 
 
 def _span(value: str) -> int:
-    return min(int(value), WIDEST_SPAN) if value.isdigit() and 0 < len(value) < 6 and int(value) else 1
+    return min(_number(value), WIDEST_SPAN) or 1
+
+
+def _number(value: str) -> int:
+    """What an attribute counts; 1 where it counts nothing."""
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 10 else 1
 
 
 def parse(path: Path, name: str) -> Parsed:
@@ -249,8 +259,10 @@ def read(text: str) -> Page:
 
 def _read(text: str, silent: set[str]) -> Page:
     page = Page()
-    place = 0
-    while token := _TOKEN.search(text, place):
+    place, last = 0, _last(text)
+    while token := _TOKEN.search(text, place, last):
+        if token["open"] is not None:
+            break
         if token.start() > place:
             page.write(text[place : token.start()])
         place = token.end()
@@ -263,14 +275,19 @@ def _read(text: str, silent: set[str]) -> Page:
         attributes = _attributes(token["rest"] or token["rest2"] or "")
         _note(page, name, attributes)
         if name in _RAW or _is_silent(name, attributes, silent):
-            place = _after(text, place, name, page)
+            place = _after(text, place, last, name, page)
         else:
             page.open(name, attributes)
-    page.write(text[place:])
+    page.write(text[place:].partition("<!--")[0])
     page.flush()
     while page.tables:
         page.close("table")
     return page
+
+
+def _last(text: str) -> int:
+    """Where the last tag ends. Looking no further, no search runs to the end of the text for nothing."""
+    return text.rfind(">") + 1
 
 
 def _attributes(text: str) -> dict[str, str]:
@@ -300,22 +317,29 @@ def _note(page: Page, name: str, attributes: dict[str, str]) -> None:
             page.said.setdefault(key, squeeze(unescape(attributes["content"])))
 
 
-def _after(text: str, place: int, name: str, page: Page) -> int:
+def _after(text: str, place: int, last: int, name: str, page: Page) -> int:
     """Where what is left out ends: at the tag that closes it, counting those of its kind inside it."""
+    if name == "head" and page.has_head:
+        return place
+    page.has_head |= name == "head"
     depth = 1
-    for found in re.compile(rf"<(/?){re.escape(name)}\b(?P<rest>[^>]*)>", re.IGNORECASE).finditer(text, place):
-        depth += -1 if found[1] else 0 if name in _RAW or found["rest"].endswith("/") else 1
+    for found in _TAG.finditer(text, place, last):
+        if found[2].lower() != name:
+            continue
+        end = text.index(">", found.end()) + 1
+        depth += -1 if found[1] else 0 if name in _RAW or text[end - 2] == "/" else 1
         if depth == 0:
             if name == "head":
                 _read_head(page, text[place : found.start()])
-            return found.end()
+            return end
     return place if name == "head" else len(text)
 
 
 def _read_head(page: Page, text: str) -> None:
-    title = re.search(r"<title[^>]*>(.{0,2000}?)</title", text, re.IGNORECASE | re.DOTALL)
-    page.title = squeeze(unescape(title[1])) if title else ""
-    for token in _TOKEN.finditer(text):
+    if title := _TITLE.search(text):
+        shown, closed, _ = text[title.end() : title.end() + LONGEST_TITLE].partition("</")
+        page.title = squeeze(unescape(shown)) if closed else ""
+    for token in _TOKEN.finditer(text, 0, _last(text)):
         if (token["name"] or "").lower() == "meta":
             _note(page, "meta", _attributes(token["rest"]))
 

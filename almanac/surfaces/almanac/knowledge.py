@@ -17,8 +17,6 @@ from almanac.surfaces.tool import Arguments, Tool, ToolCall
 _READ = frozenset({"knowledge:read"})
 _LOOKS = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 
-FILE_HEADER = "X-Almanac-Download-Token"
-
 # What goes in
 
 
@@ -96,6 +94,7 @@ class Item:
     folder_id: Annotated[int, Field(description="The folder it is in.")]
     path: Annotated[str, Field(description="That folder's path below the one browsed.")]
     status: Annotated[str | None, Field(description="success: can be read.")]
+    failure: Annotated[str | None, Field(description="Why not.")]
     mime_type: str | None
     size: int | None
     pages: int | None
@@ -198,8 +197,8 @@ async def download_document(call: ToolCall, given: DownloadDocument) -> Download
     credential = await downloads.issue(call, house.key, given.document_id, given.disposition)
     document = credential.document
     return Download(
-        url=f"{house.settings.url}/api/v1/documents/{document.id}/file",
-        headers={FILE_HEADER: credential.token},
+        url=f"{house.settings.url}{credential.path}",
+        headers={downloads.HEADER: credential.token},
         expires_in=credential.seconds,
         file_name=document.name,
         mime_type=document.mime_type,
@@ -223,7 +222,6 @@ def _base_facts(base: Base) -> BaseFacts:
 
 def document_facts(document: Document) -> DocumentFacts:
     """What is told of a document."""
-    failure = document.failure
     return DocumentFacts(
         id=document.id,
         base_id=document.base_id,
@@ -231,7 +229,7 @@ def document_facts(document: Document) -> DocumentFacts:
         name=document.name,
         title=document.title,
         status=document.index_status,
-        failure=f"{failure.code}: {failure.message}" if failure else None,
+        failure=_why(document),
         mime_type=document.mime_type,
         size=document.size,
         pages=document.page_count,
@@ -243,6 +241,11 @@ def document_facts(document: Document) -> DocumentFacts:
         creator=document.creator_name,
         updated_at=clock.iso(document.updated_at),
     )
+
+
+def _why(document: Document) -> str | None:
+    failure = document.failure
+    return f"{failure.code}: {failure.message}" if failure else None
 
 
 def _flattened(top: list[Node]) -> list[Item]:
@@ -260,9 +263,11 @@ def _flattened(top: list[Node]) -> list[Item]:
 def _item(node: Node, path: str) -> Item:
     item = node.item
     if isinstance(item, Folder):
-        return Item("folder", item.id, item.name, item.parent_id, path, None, None, None, None, [], node.has_children)
+        return Item(
+            "folder", item.id, item.name, item.parent_id, path, None, None, None, None, None, [], node.has_children
+        )
     return Item(
-        "document", item.id, item.name, item.folder_id, path, item.index_status, item.mime_type, item.size,
+        "document", item.id, item.name, item.folder_id, path, item.index_status, _why(item), item.mime_type, item.size,
         item.page_count, list(item.tags), False,
     )  # fmt: skip
 

@@ -62,7 +62,7 @@ class ManageFolder(Arguments):
     base_id: Annotated[Id | None, Field(description="create")] = None
     folder_id: Annotated[Id | None, Field(ge=1, description="All but create.")] = None
     name: Annotated[str | None, Field(max_length=2000, description="create: a path such as a/b; rename.")] = None
-    parent_id: Annotated[Id, Field(ge=0, description="create, move: 0 is the top.")] = ROOT
+    parent_id: Annotated[Id | None, Field(ge=0, description="move; create, if not at the top. 0 is the top.")] = None
     contents: Annotated[
         Literal["move", "delete"] | None, Field(description="delete: what is inside moves up, or goes too.")
     ] = None
@@ -109,12 +109,14 @@ async def add_document(call: ToolCall, given: AddDocument) -> Outcome:
         raise BadRequest("Give the document's content in one way: content, file_base64 or url.")
     if (given.base_id is None) == (given.document_id is None):
         raise BadRequest("Give base_id for a new document, or document_id to replace one's content.")
+    if given.document_id is not None and (given.name or given.folder):
+        raise BadRequest("With document_id a name or folder is not taken.", remedy="Use manage_document for those.")
     if not given.name and given.url is None and given.document_id is None:
         raise BadRequest("name: a new document needs one.", remedy="Give a file name, such as notes.md.")
     target, files = Target(given.base_id, given.document_id), call.house.files
     draft = Draft(
         name=given.name,
-        folder_id=await _folder(call, given),
+        folder=given.folder,
         tags=tuple(given.tags),
         metadata=given.metadata,
         if_exists=given.if_exists,
@@ -149,14 +151,15 @@ async def manage_folder(call: ToolCall, given: ManageFolder) -> Done:
     action = given.action
     if action == "create":
         base_id, name = _needed(given.base_id, "base_id", action), _needed(given.name, "name", action)
-        made = await call.db.write(lambda tx: folders.ensure(call, tx, base_id, name, given.parent_id))
+        made = await call.db.write(lambda tx: folders.ensure(call, tx, base_id, name, given.parent_id or ROOT))
         return Done(action, [made])
     folder_id = _needed(given.folder_id, "folder_id", action)
     if action == "rename":
         name = _needed(given.name, "name", action)
         await call.db.write(lambda tx: folders.rename(call, tx, folder_id, name))
     elif action == "move":
-        await call.db.write(lambda tx: folders.move(call, tx, folder_id, given.parent_id))
+        parent_id = _needed(given.parent_id, "parent_id", action)
+        await call.db.write(lambda tx: folders.move(call, tx, folder_id, parent_id))
     elif action == "delete":
         contents = _needed(given.contents, "contents", action)
         await call.db.write(lambda tx: folders.remove(call, tx, folder_id, contents=contents))
@@ -177,11 +180,13 @@ async def manage_base(call: ToolCall, given: ManageBase) -> Done:
         await call.db.write(
             lambda tx: bases.change(call, tx, base_id, name=name, description=description, splitter=splitter)
         )
+    elif action == "retry":
+        await documents.retry_all(call, base_id)
     elif action in ("share", "unshare"):
         role = roles.parse(_needed(given.role, "role", action)) if action == "share" else None
         await call.db.write(lambda tx: bases.share(call, tx, base_id, role, user=given.user, group=given.group))
     else:
-        verb = {"delete": bases.remove, "restore": bases.restore, "retry": documents.retry}[action]
+        verb = {"delete": bases.remove, "restore": bases.restore}[action]
         await call.db.write(lambda tx: verb(call, tx, base_id))
     return Done(action, [base_id])
 
@@ -214,13 +219,6 @@ async def _describe(call: ToolCall, given: ManageDocument) -> None:
             await documents.change(call, tx, document_id, **{field: value})
 
     await call.db.write(change)
-
-
-async def _folder(call: ToolCall, given: AddDocument) -> int:
-    base_id = given.base_id
-    if not given.folder.strip("/ ") or base_id is None:
-        return ROOT
-    return await call.db.write(lambda tx: folders.ensure(call, tx, base_id, given.folder))
 
 
 def _needed(value: T | None, name: str, action: str) -> T:

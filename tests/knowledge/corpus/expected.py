@@ -6,6 +6,9 @@ lines are. `blocks` are the kinds of blocks in order, those of text left out.
 
 # ruff: noqa: E501 - what a file says is written as it stands
 
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -273,3 +276,10 @@ REFUSED = {
 }
 SCANS = ("scan.png", "scan.pdf")  # read by OCR, which has tests of its own
 GOLDEN = ("handbook.docx", "report.odt", "talk.pptx", "budget.xlsx", "note.html", "ledger.py")
+
+
+@contextmanager
+def opened(file: Path) -> Generator[Path]:
+    """A file by a path without its name, which is all that a parser's process has of it."""
+    with file.open("rb") as content:
+        yield Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd") / str(content.fileno())

@@ -11,14 +11,15 @@ from dataclasses import asdict
 from typing import Any
 
 from almanac.knowledge.parsers import reading
-from tests.knowledge.corpus.expected import FILES, GOLDEN
+from tests.knowledge.corpus.expected import FILES, GOLDEN, opened
 
 FOLDER = FILES.parent / "golden"
 
 
 def passages(name: str) -> list[dict[str, Any]]:
     """The passages of a file, as JSON has them."""
-    found = reading.unpack(reading.read(FILES / name, name, {})).passages
+    with opened(FILES / name) as content:
+        found = reading.unpack(reading.read(content, name, {})).passages
     return json.loads(json.dumps([asdict(passage) for passage in found]))
 
 

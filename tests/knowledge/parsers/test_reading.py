@@ -11,12 +11,18 @@ from hypothesis import strategies as st
 
 from almanac.knowledge.parsers import kinds, reading
 from almanac.knowledge.parsers.parsed import Block, Page, Parsed, Unreadable
-from tests.knowledge.corpus.expected import EXPECTED, FILES, GOLDEN, REFUSED, SCANS
+from tests.knowledge.corpus.expected import EXPECTED, FILES, GOLDEN, REFUSED, SCANS, opened
 from tests.knowledge.corpus.goldens import golden, passages
 
 
 def parsed(name: str) -> Parsed:
-    return reading.parse(FILES / name, name, kinds.sniff(FILES / name, name))
+    with opened(FILES / name) as content:
+        return reading.parse(content, name, kinds.sniff(content, name))
+
+
+def read(file: Path) -> bytes:
+    with opened(file) as content:
+        return reading.read(content, file.name, {})
 
 
 def assert_sound(found: Parsed) -> None:
@@ -42,7 +48,7 @@ def test_every_file_of_the_corpus_is_expected_to_be_something():
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_file_is_what_it_is_and_says_what_it_says(name: str):
     expected = EXPECTED[name]
-    found = reading.unpack(reading.read(FILES / name, name, {}))
+    found = reading.unpack(read(FILES / name))
     assert (found.mime_type, found.source_type) == (expected.mime_type, expected.source_type)
     assert found.extension == expected.extension
     place = 0
@@ -66,7 +72,7 @@ def test_blocks_are_in_order_hold_everything_and_have_their_kinds(name: str):
 
 @pytest.mark.parametrize("name", [name for name in EXPECTED if EXPECTED[name].on_page])
 def test_what_is_said_is_on_the_page_it_is_on(name: str):
-    found = reading.unpack(reading.read(FILES / name, name, {}))
+    found = reading.unpack(read(FILES / name))
     for stretch, number in EXPECTED[name].on_page.items():
         place = found.text.index(stretch)
         assert [page.number for page in found.pages if page.start <= place < page.end] == [number]
@@ -84,7 +90,7 @@ def test_details_that_only_the_office_formats_have_are_kept():
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_file_that_is_not_read_says_why(name: str):
     with pytest.raises(Unreadable) as refused:
-        reading.read(FILES / name, name, {})
+        read(FILES / name)
     assert refused.value.code == REFUSED[name]
     assert refused.value.message.endswith(".")
 
@@ -96,13 +102,13 @@ def test_passages_are_those_that_were_looked_at(name: str):
 
 def test_the_same_file_gives_the_same_answer_byte_for_byte():
     file = FILES / "report.docx"
-    assert reading.read(file, file.name, {}) == reading.read(file, file.name, {})
+    assert read(file) == read(file)
 
 
 def test_a_wrong_name_changes_nothing(tmp_path: Path):
     disguised = tmp_path / "holiday.txt"
     disguised.write_bytes((FILES / "report.docx").read_bytes())
-    assert reading.read(disguised, "holiday.txt", {}) == reading.read(FILES / "report.docx", "report.docx", {})
+    assert read(disguised) == read(FILES / "report.docx")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +119,7 @@ def test_a_file_cut_short_is_corrupt(name: str, tmp_path: Path):
     broken = tmp_path / name
     broken.write_bytes(content[: len(content) * 2 // 3])
     with pytest.raises(Unreadable) as refused:
-        reading.read(broken, name, {})
+        read(broken)
     assert refused.value.code == "corrupt"
 
 
@@ -124,7 +130,7 @@ def test_a_file_without_text_is_empty(content: bytes, code: str, tmp_path: Path)
     file = tmp_path / "blank"
     file.write_bytes(content)
     with pytest.raises(Unreadable) as refused:
-        reading.read(file, "blank", {})
+        read(file)
     assert refused.value.code == code
 
 
@@ -149,12 +155,12 @@ def test_cleaning_replaces_what_cannot_be_stored_and_moves_nothing():
 
 def test_too_much_text_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reading, "LONGEST_TEXT", 10)
-    with pytest.raises(Unreadable) as refused:
+    with pytest.raises(Unreadable, match="more than 10 characters") as refused:
         reading.clean(Parsed("x" * 11, ()))
     assert refused.value.code == "too_large"
 
 
-def test_a_parser_that_runs_out_of_memory_says_the_file_is_too_large(monkeypatch: pytest.MonkeyPatch):
+def test_a_parser_that_runs_out_of_memory_leaves_it_to_its_process_to_say_so(monkeypatch: pytest.MonkeyPatch):
     def burst(path: Path, name: str) -> Parsed:
         raise MemoryError
 
@@ -162,9 +168,8 @@ def test_a_parser_that_runs_out_of_memory_says_the_file_is_too_large(monkeypatch
         return burst
 
     monkeypatch.setattr(reading, "load", load)
-    with pytest.raises(Unreadable) as refused:
+    with pytest.raises(MemoryError):
         reading.parse(FILES / "shop.json", "shop.json", kinds.JSON)
-    assert refused.value.code == "too_large"
 
 
 # What the server believes
@@ -172,7 +177,7 @@ def test_a_parser_that_runs_out_of_memory_says_the_file_is_too_large(monkeypatch
 
 def message(**changes: Any) -> bytes:
     """An answer as a parser gives it, but for the changes."""
-    return orjson.dumps(orjson.loads(reading.read(FILES / "talk.pptx", "talk.pptx", {})) | changes)
+    return orjson.dumps(orjson.loads(read(FILES / "talk.pptx")) | changes)
 
 
 def passage(**changes: Any) -> list[dict[str, Any]]:

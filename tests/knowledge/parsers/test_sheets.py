@@ -3,12 +3,13 @@
 import datetime
 import zipfile
 from pathlib import Path
-from string import ascii_uppercase
+from string import ascii_letters
 
 import pytest
 
 from almanac.knowledge.parsers import sheets
 from almanac.knowledge.parsers.parsed import Unreadable
+from tests.knowledge.parsers.forgery import compound
 
 SCHEMAS = "http://schemas.openxmlformats.org"
 MAIN = f"{SCHEMAS}/spreadsheetml/2006/main"
@@ -31,7 +32,7 @@ PARTS = {
 
 def xlsx(folder: Path, cells: dict[str, str], extra: str = "") -> Path:
     rows = "".join(
-        f'<row r="{place.lstrip(ascii_uppercase)}"><c r="{place}" t="inlineStr"><is><t>{text}</t></is></c></row>'
+        f'<row r="{place.lstrip(ascii_letters)}"><c r="{place}" t="inlineStr"><is><t>{text}</t></is></c></row>'
         for place, text in cells.items()
     )
     file = folder / "x.xlsx"
@@ -50,6 +51,48 @@ def test_two_cells_in_opposite_corners_are_refused_and_not_laid_out(tmp_path: Pa
     with pytest.raises(Unreadable) as refused:
         sheets.parse(file, "x.xlsx")
     assert refused.value.code == "too_large"
+
+
+@pytest.mark.parametrize("place", ["A4294967295", "A1048577", "XFE1", "ZZZZZZZ1", "A" + "9" * 5_000])
+def test_a_cell_that_no_sheet_has_is_refused_before_anything_counts_up_to_it(place: str, tmp_path: Path):
+    with pytest.raises(Unreadable) as refused:
+        sheets.parse(xlsx(tmp_path, {"A1": "here", place: "there"}), "x.xlsx")
+    assert refused.value.code == "corrupt"
+
+
+def test_a_row_that_no_sheet_has_is_refused_though_its_cells_do_not_say_where_they_are(tmp_path: Path):
+    row = '<row r="4294967295"><c t="inlineStr"><is><t>there</t></is></c></row>'
+    with pytest.raises(Unreadable) as refused:
+        sheets.parse(xlsx(tmp_path, {"A1": "here"}, f"<sheetData>{row}</sheetData>"), "x.xlsx")
+    assert refused.value.code == "corrupt"
+
+
+def test_small_letters_name_columns_too(tmp_path: Path):
+    with pytest.raises(Unreadable) as refused:
+        sheets.parse(xlsx(tmp_path, {"A1": "here", "xfd1048576": "there"}), "x.xlsx")
+    assert refused.value.code == "too_large"
+
+
+def test_the_last_cell_of_a_sheet_is_one(tmp_path: Path):
+    assert sheets.parse(xlsx(tmp_path, {"XFD1048576": "there"}), "x.xlsx").text == "there"
+
+
+@pytest.mark.parametrize(
+    ("head", "locked"),
+    [
+        (b"\x09\x08\x04\x00\x00\x06\x05\x00\x2f\x00\x36\x00", True),
+        (b"\x09\x08\x04\x00\x00\x06\x05\x00\x86\x00\x00\x00\x2f\x00\x36\x00", True),
+        (b"\x09\x08\x04\x00\x00\x06\x05\x00\x42\x00\x00\x00\x2f\x00\x36\x00", False),
+        (b"\x2f\x00", False),
+        (b"", False),
+        (b"\x00" * 512, False),
+    ],
+)
+def test_a_password_shows_in_the_first_records_of_an_old_workbook(head: bytes, locked: bool, tmp_path: Path):
+    file = tmp_path / "x"
+    content = compound("Workbook")
+    file.write_bytes(content[:1536] + head.ljust(512, b"\x00") + content[2048:])
+    assert sheets.is_locked(file) is locked
 
 
 def test_what_a_sheet_claims_to_be_costs_nothing(tmp_path: Path):

@@ -1,5 +1,6 @@
 """Web pages, as broken as they come."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,13 @@ def text(html: str) -> str:
         ("<img alt='A  map' src=x><img alt=''>", "[A map]"),
         ("<p title='a > b' data-x=\"<p>\">text</p>", "text"),
         ("<p title='never closed>text</p>", "text"),
+        ("<p>shown</p>a <b without an end", "shown\n\na <b without an end"),
+        ("<p>shown</p><!-- <p>no</p> never closed", "shown"),
+        ("<p>shown</p>and<!-- never closed", "shown\n\nand"),
+        ("<ol start=first><li>a</ol>", "1. a"),
+        ("<ol start=''><li>a</ol>", "1. a"),
+        ("<div hidden><div title='>'>no</div>no<DIV/>no</div>yes", "yes"),
+        ("2<sup>x</sup> and 3</sup>", "2x and 3"),
     ],
 )
 def test_a_reader_sees_this(html: str, expected: str):
@@ -78,6 +86,28 @@ def test_a_page_is_read_in_the_encoding_it_is_in(content: bytes, expected: str, 
     file = tmp_path / "x.html"
     file.write_bytes(content)
     assert webpage.parse(file, "x.html").text == expected
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "<![CDATA[", "<a", "<a x='>'", "<a x='>' y=\">\"", "</", "<?", '<a "', "<!--", "<!-->", "<head>", "<title", "<svg",
+        "<svg></svg>x", "x</sup>", "<sup>", "<head><title>", "<p hidden>", "<a role=noteref>", "<table><tr><td>",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(("before", "after"), [("", ""), ("<sup>", ">"), ("<head>", "'></head>x")])
+def test_no_piece_repeated_for_ever_takes_more_than_its_share(part: str, before: str, after: str):
+    """Nor a minute, which a search that begins anew at each piece would need for these."""
+    started = time.process_time()
+    webpage.read(before + part * (1_000_000 // len(part)) + after)
+    assert time.process_time() - started < 10
+
+
+def test_elements_of_ever_new_names_are_left_out_as_quickly():
+    html = "".join(f"<x{n} hidden>no</x{n}>" for n in range(20_000)) + "yes"
+    started = time.process_time()
+    assert text(html) == "yes"
+    assert time.process_time() - started < 3
 
 
 NAMES = st.sampled_from(["p", "li", "ul", "ol", "table", "tr", "td rowspan=3", "th colspan=2", "h1", "pre", "nav",
