@@ -18,6 +18,12 @@ MOST_NODES = 5000
 DEEPEST = folders.DEEPEST
 _FOLDERS = "SELECT * FROM folders"
 _NEWEST = "ORDER BY created_at DESC, id DESC"
+_HERE = "base_id = $1 AND {0} = $2 AND removed_at IS NULL"
+# What belongs to a document is looked up for those of the page alone, whatever the database believes of the others:
+# after a large ingest its statistics are old, and then it may read the folder to find the newest of it.
+_DOCUMENTS = SELECT.replace(
+    "documents d", f"(SELECT * FROM documents WHERE {_HERE.format('folder_id')} {_NEWEST} LIMIT $3 OFFSET $4) d"
+)
 
 
 class ResultTooLarge(AlmanacError):
@@ -75,14 +81,13 @@ async def browse(
 ) -> Level:
     """A page of what is in a folder."""
     base = await _enter(call, base_id, folder_id)
-    where = "base_id = $1 AND {0} = $2 AND removed_at IS NULL"
-    here = f"{where.format('parent_id')} {_NEWEST} LIMIT $3 OFFSET $4"
+    here = f"{_HERE.format('parent_id')} {_NEWEST} LIMIT $3 OFFSET $4"
     found = await call.db.scan(f"{_FOLDERS} WHERE {here}", base_id, folder_id, limit + 1, offset)
     nodes = [Node(folders.folder_of(row)) for row in found]
     within = 0
     if not nodes or counted:
         count = await call.db.scan(
-            f"SELECT count(*) AS n FROM folders WHERE {where.format('parent_id')}",  # noqa: S608
+            f"SELECT count(*) AS n FROM folders WHERE {_HERE.format('parent_id')}",  # noqa: S608
             base_id,
             folder_id,
         )
@@ -91,18 +96,13 @@ async def browse(
     if wanted > 0:
         skip = max(0, offset - within) if not nodes else 0
         rows = await call.db.scan(
-            f"{SELECT} WHERE d.base_id = $1 AND d.folder_id = $2 AND d.removed_at IS NULL"
-            " ORDER BY d.created_at DESC, d.id DESC LIMIT $3 OFFSET $4",
-            base_id,
-            folder_id,
-            wanted,
-            skip,
+            f"{_DOCUMENTS} ORDER BY d.created_at DESC, d.id DESC", base_id, folder_id, wanted, skip
         )
         nodes += [Node(document_of(row)) for row in rows]
     total = None
     if counted:
         row = await call.db.scan(
-            f"SELECT count(*) AS n FROM documents WHERE {where.format('folder_id')}",  # noqa: S608
+            f"SELECT count(*) AS n FROM documents WHERE {_HERE.format('folder_id')}",  # noqa: S608
             base_id,
             folder_id,
         )

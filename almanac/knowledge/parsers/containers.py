@@ -28,9 +28,10 @@ BROKEN = "The file is damaged and cannot be opened; open it where it was made, s
 SWOLLEN = "The file unpacks to far more than its own size; it is not read."
 
 _LOCAL = re.compile(rb"PK\x03\x04.{22}(..)(..)", re.DOTALL)
-_SECTOR_SHIFT = 30  # where the header of a compound file has the binary logarithm of the size of its sectors
-_FIRST_SECTOR = 116  # where an entry of its directory has the number of the first sector of the stream
-_ENTRY_SIZE = 128
+# Of a compound file: where its header says how large its sectors are and which has the directory, and where an entry
+# of that says which sector a stream begins in.
+_SECTOR_SHIFT, _DIRECTORY, _SECTOR = 30, 48, 116
+_SMALL, _SMALL_SECTOR = 4096, 64
 _FAILURES = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, struct.error, ValueError, OSError)
 
 
@@ -136,19 +137,31 @@ def has_stream(content: bytes | Path, name: str) -> bool:
 
 
 def stream_head(content: bytes | Path, name: str) -> bytes:
-    """The first 512 bytes of a stream of a compound file; a missing one is empty."""
+    """The first bytes of a stream of a compound file, up to 512; of a missing one none."""
     with _contents(content) as found:
         entry = _entry(found, name)
-        if entry < 0 or len(found) < entry + _ENTRY_SIZE:
+        if entry < 0:
             return b""
-        (shift,) = struct.unpack_from("<H", found, _SECTOR_SHIFT)
-        (sector,) = struct.unpack_from("<I", found, entry + _FIRST_SECTOR)
-        start = (sector + 1) << min(shift, 16)
-        return found[start : start + 512]
+        try:
+            start, size = _place(found, entry)
+        except struct.error:  # cut short
+            return b""
+        return found[start : start + min(size, 512)]
+
+
+def _place(content: bytes | mmap.mmap, entry: int) -> tuple[int, int]:
+    """Where a stream begins, and its size. Small ones lie side by side in a stream of the root, the first entry."""
+    shift = min(struct.unpack_from("<H", content, _SECTOR_SHIFT)[0], 16)
+    sector, size = struct.unpack_from("<II", content, entry + _SECTOR)
+    if size >= _SMALL:
+        return (sector + 1) << shift, size
+    (directory,) = struct.unpack_from("<I", content, _DIRECTORY)
+    (shelf,) = struct.unpack_from("<I", content, ((directory + 1) << shift) + _SECTOR)
+    return ((shelf + 1) << shift) + sector * _SMALL_SECTOR, size  # sectors of that stream nearly always stand in order
 
 
 def _entry(content: bytes | mmap.mmap, name: str) -> int:
-    """Where the directory entry of a stream is, or -1: a name padded with NULs to 64 bytes, its length and a type.
+    """Where the entry of a stream is, or -1: a name padded with NULs to 64 bytes, its length and a kind.
 
     Looking for that instead of following the chain of sectors leaves a hostile chain nothing to do.
     """

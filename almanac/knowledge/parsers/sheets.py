@@ -37,14 +37,7 @@ _FILLED = re.compile(rb"<table:table-cell\b[^<>]*(?<!/)>")
 _UNNAMED = re.compile(r"(?:sheet|tabelle|feuil|hoja|planilha|foglio|лист|工作表)\s*\d*", re.IGNORECASE)
 _LONGEST = 4_000_000  # bytes of a row
 _PASSWORD = 0x2F  # the record of a workbook that says how the ones after it are encrypted
-_BEFORE_PASSWORD = {
-    0,
-    0x09,
-    0x0209,
-    0x0409,
-    0x0809,
-    0x86,
-}  # what may stand before it: the beginning, a write protection
+_BEFORE_PASSWORD = {0x09, 0x0209, 0x0409, 0x0809, 0x86}  # the beginning, in four versions, and a write protection
 
 
 def parse(path: Path, name: str) -> Parsed:
@@ -80,11 +73,13 @@ def _write_all(path: Path, draft: Draft) -> None:
 def is_locked(path: Path) -> bool:
     """Whether a workbook of the old kind has a password. The library sees that only where the path ends in `.xls`."""
     head = containers.stream_head(path, "Workbook") or containers.stream_head(path, "Book")
-    place, kind = 0, 0
-    while len(head) >= place + 4 and kind in _BEFORE_PASSWORD:
+    place = 0
+    while len(head) >= place + 4:
         kind, size = struct.unpack_from("<HH", head, place)
+        if kind not in _BEFORE_PASSWORD:
+            return kind == _PASSWORD and place > 0
         place += 4 + size
-    return kind == _PASSWORD
+    return False
 
 
 def _surroundings(path: Path) -> tuple[str, dict[str, str], list[str]]:
@@ -110,27 +105,25 @@ def _check(cells: int) -> None:
 
 def _box(pieces: Iterable[bytes]) -> int:
     """How many cells the rectangle around the filled ones has."""
-    columns, rows = set[bytes](), set[bytes]()
+    columns, rows, is_beyond = set[bytes](), set[bytes](), False
     for text in _joined(pieces, b"<"):
         found = _CELL.findall(text)
         columns.update(map(itemgetter(0), found))
         rows.update(map(itemgetter(1), found))
-        _refuse_beyond(_ROW.findall(text))
-    _refuse_beyond(rows)
+        is_beyond |= _are_beyond(_ROW.findall(text))
+    if is_beyond or _are_beyond(rows) or max(map(len, columns), default=0) > len(LAST_COLUMN):
+        raise Unreadable("corrupt", containers.BROKEN)
     if not columns:
         return 0
-    if max(map(len, columns)) > len(LAST_COLUMN):
-        raise Unreadable("corrupt", containers.BROKEN)
     wide, high = [_column(letters.upper()) for letters in columns], [int(row) for row in rows]
     if max(wide) > _column(LAST_COLUMN):
         raise Unreadable("corrupt", containers.BROKEN)
     return (max(wide) - min(wide) + 1) * (max(high) - min(high) + 1)
 
 
-def _refuse_beyond(rows: Collection[bytes]) -> None:
-    """A row that no sheet has makes the library count up to it."""
-    if max(map(len, rows), default=0) > 20 or max(map(int, rows), default=0) > LAST_ROW:
-        raise Unreadable("corrupt", containers.BROKEN)
+def _are_beyond(rows: Collection[bytes]) -> bool:
+    """Whether some are rows that no sheet has, up to which the library would count."""
+    return max(map(len, rows), default=0) > 20 or max(map(int, rows), default=0) > LAST_ROW
 
 
 def _column(letters: bytes) -> int:

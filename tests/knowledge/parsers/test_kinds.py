@@ -171,3 +171,8 @@ def test_looking_at_anything_names_a_kind(content: bytes, name: str):
 def test_looking_at_what_begins_like_something_names_a_kind(start: bytes, rest: bytes):
     kind = kinds.sniff(start + rest, "")
     assert bool(kind.parser) != bool(kind.code)
+
+
+@pytest.mark.parametrize("kind", [kinds.UNKNOWN, kinds.OLE])
+def test_a_format_that_nobody_reads_says_what_to_do_next(kind: kinds.Kind):
+    assert kind.advice.endswith("Save it as PDF, DOCX or text and add that.")

@@ -170,7 +170,7 @@ def test_without_the_extra_a_picture_says_what_to_install(tmp_path: Path, monkey
     monkeypatch.setattr(ocr, "is_installed", lambda: False)
     refused = refuse(tmp_path / "p.png")
     assert refused.code == "ocr_missing"
-    assert "--extra ocr" in refused.message
+    assert "scripts/uv sync --locked --inexact --no-dev --extra ocr" in refused.message
 
 
 def test_without_its_models_recognition_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: None):
@@ -179,6 +179,13 @@ def test_without_its_models_recognition_says_so(tmp_path: Path, monkeypatch: pyt
     refused = refuse(tmp_path / "p.png")
     assert refused.code == "ocr_missing"
     assert "models" in refused.message
+
+
+def test_a_picture_cut_short_is_corrupt_though_its_pixels_are_all_there(tmp_path: Path):
+    blank = png(100, 100, bytes(100 * 301))
+    (tmp_path / "whole.png").write_bytes(blank)
+    (tmp_path / "cut.png").write_bytes(blank[:-12])
+    assert [refuse(tmp_path / name).code for name in ("whole.png", "cut.png")] == ["empty", "corrupt"]
 
 
 def test_a_picture_of_a_thousand_million_pixels_is_refused_by_its_header(tmp_path: Path):

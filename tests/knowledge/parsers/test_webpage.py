@@ -91,8 +91,9 @@ def test_a_page_is_read_in_the_encoding_it_is_in(content: bytes, expected: str, 
 @pytest.mark.parametrize(
     "part",
     [
-        "<![CDATA[", "<a", "<a x='>'", "<a x='>' y=\">\"", "</", "<?", '<a "', "<!--", "<!-->", "<head>", "<title", "<svg",
-        "<svg></svg>x", "x</sup>", "<sup>", "<head><title>", "<p hidden>", "<a role=noteref>", "<table><tr><td>",
+        "<![CDATA[", "<a", "<a x='>'", "<a x='>' y=\">\"", "</", "<?", '<a "', "<!--", "<!-->", "<head>", "<title",
+        "<svg", "<svg></svg>x", "x</sup>", "<sup>", "<head><title>", "<p hidden>", "<a role=noteref>",
+        "<table><tr><td>",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(("before", "after"), [("", ""), ("<sup>", ">"), ("<head>", "'></head>x")])
