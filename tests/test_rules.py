@@ -144,10 +144,7 @@ def test_the_mcp_sdk_is_imported_in_one_file():
 
 def test_no_function_imports_but_those_that_need_an_extra():
     found = {
-        (name(file), function.name)
-        for file in FILES
-        for function in functions(tree(file))
-        for _ in imports(function)
+        (name(file), function.name) for file in FILES for function in functions(tree(file)) for _ in imports(function)
     }
     assert found == {
         ("app.py", "open_spans"),  # [telemetry]

@@ -17,12 +17,13 @@ from almanac.knowledge.folders import ROOT, Folder
 MOST_NODES = 5000
 DEEPEST = folders.DEEPEST
 _FOLDERS = "SELECT * FROM folders"
-_NEWEST = "ORDER BY created_at DESC, id DESC"
 _HERE = "base_id = $1 AND {0} = $2 AND removed_at IS NULL"
-# What belongs to a document is looked up for those of the page alone, whatever the database believes of the others:
-# after a large ingest its statistics are old, and then it may read the folder to find the newest of it.
-_DOCUMENTS = SELECT.replace(
-    "documents d", f"(SELECT * FROM documents WHERE {_HERE.format('folder_id')} {_NEWEST} LIMIT $3 OFFSET $4) d"
+# After a large ingest PostgreSQL's statistics are old, and it believes that the base asked for has no rows: then any
+# index will do, and all rows are read and sorted for the newest of them. In a subquery it cannot look the base up and
+# expects as many rows as others have.
+_PAGE = (
+    "WHERE {0}base_id = (SELECT CAST($1 AS BIGINT)) AND {0}{1} = (SELECT CAST($2 AS BIGINT))"
+    " AND {0}removed_at IS NULL ORDER BY {0}created_at DESC, {0}id DESC LIMIT $3 OFFSET $4"
 )
 
 
@@ -81,8 +82,7 @@ async def browse(
 ) -> Level:
     """A page of what is in a folder."""
     base = await _enter(call, base_id, folder_id)
-    here = f"{_HERE.format('parent_id')} {_NEWEST} LIMIT $3 OFFSET $4"
-    found = await call.db.scan(f"{_FOLDERS} WHERE {here}", base_id, folder_id, limit + 1, offset)
+    found = await call.db.scan(f"{_FOLDERS} {_PAGE.format('', 'parent_id')}", base_id, folder_id, limit + 1, offset)
     nodes = [Node(folders.folder_of(row)) for row in found]
     within = 0
     if not nodes or counted:
@@ -95,9 +95,7 @@ async def browse(
     wanted = limit + 1 - len(nodes)
     if wanted > 0:
         skip = max(0, offset - within) if not nodes else 0
-        rows = await call.db.scan(
-            f"{_DOCUMENTS} ORDER BY d.created_at DESC, d.id DESC", base_id, folder_id, wanted, skip
-        )
+        rows = await call.db.scan(f"{SELECT} {_PAGE.format('d.', 'folder_id')}", base_id, folder_id, wanted, skip)
         nodes += [Node(document_of(row)) for row in rows]
     total = None
     if counted:
@@ -107,9 +105,9 @@ async def browse(
             folder_id,
         )
         total = within + row[0]["n"]
-    page = nodes[:limit]
-    await _mark_parents(call, base_id, page)
-    return Level(base, folder_id, page, len(nodes) > limit, total)
+    shown = nodes[:limit]
+    await _mark_parents(call, shown)
+    return Level(base, folder_id, shown, len(nodes) > limit, total)
 
 
 async def tree(call: Call, base_id: int, folder_id: int = ROOT) -> Tree:
@@ -181,17 +179,18 @@ async def _documents_in(call: Call, base_id: int, folder_ids: Sequence[int], bes
     return [document_of(row) for row in rows]
 
 
-async def _mark_parents(call: Call, base_id: int, page: Iterable[Node]) -> None:
+async def _mark_parents(call: Call, page: Iterable[Node]) -> None:
     ids = ", ".join(str(node.item.id) for node in page if node.is_folder)
     if not ids:
         return
     # Ordered as an index is, so that the one row there may be is looked up there, however many others there are.
-    first = "WHERE {0}.base_id = $1 AND {1} = f.id AND {0}.removed_at IS NULL ORDER BY {0}.created_at, {0}.id LIMIT 1"
+    first = (
+        "WHERE {0}.base_id = f.base_id AND {0}.{1} = f.id AND {0}.removed_at IS NULL ORDER BY {0}.created_at, {0}.id"
+    )
     rows = await call.db.scan(
         f"SELECT f.id FROM folders f WHERE f.id IN ({ids}) AND coalesce("  # noqa: S608 - numbers of our own
-        f"(SELECT c.id FROM folders c {first.format('c', 'c.parent_id')}),"
-        f" (SELECT d.id FROM documents d {first.format('d', 'd.folder_id')})) IS NOT NULL",
-        base_id,
+        f"(SELECT c.id FROM folders c {first.format('c', 'parent_id')} LIMIT 1),"
+        f" (SELECT d.id FROM documents d {first.format('d', 'folder_id')} LIMIT 1)) IS NOT NULL"
     )
     full = {row["id"] for row in rows}
     for node in page:

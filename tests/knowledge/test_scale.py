@@ -90,18 +90,34 @@ async def fill(library: Library, base: Base, number: int, folder: Folder | None 
     await library.do(lambda tx: tx.insert_many("documents", columns, rows))
 
 
+async def freeze(library: Library) -> None:
+    """Let a database look at its tables only when it is told to, so that old statistics stay old."""
+    if library.db.dialect == "sqlite":
+        return
+    for row in await library.rows("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"):
+        sql = f"ALTER TABLE {row['tablename']} SET (autovacuum_enabled = false)"
+        await library.do(lambda tx, sql=sql: tx.execute(sql))
+
+
+async def analyse(library: Library) -> None:
+    await library.do(lambda tx: tx.execute("ANALYZE"))
+
+
+async def shelve(library: Library, name: str, number: int) -> Base:
+    """A base with so many documents, half of them in a folder."""
+    base = await library.do(lambda tx: bases.add(library.call, tx, name))
+    full = await library.folder("full", base=base)
+    await library.folder("empty", base=base)
+    await fill(library, base, number // 2)
+    await fill_folder(library, base, full, number // 2)
+    return base
+
+
 @pytest.fixture
 async def shelves(library: Library) -> tuple[Base, Base]:
     """A base with few documents and one with many, alike in everything else: each has folders, one of them full."""
-    made: list[Base] = []
-    for name, number in (("Few", FEW), ("Many", MANY)):
-        base = await library.do(lambda tx, n=name: bases.add(library.call, tx, n))
-        full = await library.folder("full", base=base)
-        await library.folder("empty", base=base)
-        await fill(library, base, number // 2)
-        await fill_folder(library, base, full, number // 2)
-        made.append(base)
-    return made[0], made[1]
+    await freeze(library)
+    return await shelve(library, "Few", FEW), await shelve(library, "Many", MANY)
 
 
 async def fill_folder(library: Library, base: Base, folder: Folder, number: int) -> None:
@@ -124,10 +140,11 @@ async def full_folder(library: Library, base: Base) -> int:
     return row["id"]
 
 
-async def test_a_first_page_costs_the_same_among_a_thousand_and_a_hundred_thousand(
-    library: Library, shelves: tuple[Base, Base], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    looks: dict[str, Callable[[Base, int], Awaitable[Any]]] = {
+Look = Callable[[Base, int], Awaitable[Any]]
+
+
+def first_pages(library: Library) -> dict[str, Look]:
+    return {
         "the top": lambda base, _: nodes.browse(library.call, base.id),
         "a folder": lambda base, full: nodes.browse(library.call, base.id, full),
         "a short page": lambda base, full: nodes.browse(library.call, base.id, full, limit=10),
@@ -137,22 +154,44 @@ async def test_a_first_page_costs_the_same_among_a_thousand_and_a_hundred_thousa
             lambda tx: folders.ensure(library.call, tx, base.id, "full")
         ),
     }
+
+
+async def find_dearer(library: Library, meter: Meter, shelves: tuple[Base, Base], looks: dict[str, Look]) -> list[str]:
+    """What costs more in the second base than in the first."""
     places = {base.id: await full_folder(library, base) for base in shelves}
+    found: list[str] = []
+    for name, look in looks.items():
+        few, many = [await meter.cost(lambda b=base, k=look: k(b, places[b.id])) for base in shelves]
+        if many > DEARER * few + 50:
+            found.append(f"{name}: {few} among few, {many} among many")
+    return found
+
+
+async def test_a_first_page_costs_the_same_among_a_thousand_and_a_hundred_thousand(
+    library: Library, shelves: tuple[Base, Base], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    looks = first_pages(library)
     meter = Meter(library, tmp_path / "almanac.db", monkeypatch)
-    wrong: list[str] = []
-    for statistics in ("old", "new"):  # a large ingest is listed before the database has looked at what it made of it
-        for name, look in looks.items():
-            if (name, statistics) == ("the top", "old"):
-                continue  # whether its folders are empty is then asked of an index that is not the best
-            few, many = [await meter.cost(lambda b=base, k=look: k(b, places[b.id])) for base in shelves]
-            if many > DEARER * few + 50:
-                wrong.append(f"{name}, with {statistics} statistics: {few} among few, {many} among many")
-        await library.do(lambda tx: tx.execute("ANALYZE"))
-    assert wrong == []
+    # Before it has ever looked at a table, PostgreSQL asks an index that is not the best whether folders are empty.
+    unseen = {name: look for name, look in looks.items() if name != "the top"}
+    assert await find_dearer(library, meter, shelves, unseen) == []
+    await analyse(library)
+    assert await find_dearer(library, meter, shelves, looks) == []
     level = await nodes.browse(library.call, shelves[1].id, limit=100)
     assert [node.item.name for node in level.nodes[:2]] == ["empty", "full"]
     assert [node.has_children for node in level.nodes[:2]] == [False, True]
     assert (len(level.nodes), level.has_more) == (100, True)
+
+
+async def test_a_first_page_of_what_came_after_the_database_last_looked_costs_the_same(
+    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    await freeze(library)
+    few = await shelve(library, "Few", FEW)
+    await analyse(library)
+    many = await shelve(library, "Many", MANY)
+    meter = Meter(library, tmp_path / "almanac.db", monkeypatch)
+    assert await find_dearer(library, meter, (few, many), first_pages(library)) == []
 
 
 async def test_a_tree_that_is_too_large_is_refused_before_it_is_loaded(
@@ -226,7 +265,7 @@ async def test_a_listing_costs_no_more_for_what_is_shared_among_others(
     crowd = [(await town.add(f"user {n}")).id for n in range(200)]
     grants = [(town.acme.id, "base", str(base.id), id, "Reporter", 1) for base in made for id in crowd]
     await library.do(lambda tx: tx.insert_many("grants", columns, grants))
-    await library.do(lambda tx: tx.execute("ANALYZE"))
+    await analyse(library)
     after = await meter.cost(lambda: bases.find(maria))
     assert after <= DEARER * before + 50
     assert {base.name for base in (await bases.find(maria)).items} == {"Base 0", "Base 1"}
