@@ -4,6 +4,7 @@ Declarations in a document type are refused before anything else is read. With t
 file unfold into a large one or read a file of the machine, and no format here needs one.
 """
 
+import os
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache, partial
 from itertools import chain
@@ -31,14 +32,29 @@ def parse(path: Path, name: str) -> Parsed:
     """Any XML: each child of the root is a record, whose values stand behind the path of names that leads to them."""
     draft = Draft()
     with path.open("rb") as file:
-        for element in elements(iter(partial(file.read, CHUNK), b"")):
+        root = tree(file.read()) if os.fstat(file.fileno()).st_size <= LARGE else None
+        if root is not None and _holds_text(root):
+            records = [root]
+        else:  # of a root too large to hold at once, only its children are read
+            records = elements(iter(partial(file.read, CHUNK), b"")) if root is None else root
+            draft.text("\n".join(_attributes(root, local(root))) if root is not None else "")
+        for element in records:
             draft.text("\n".join(_lines(element, local(element))))
     return draft.parsed()
 
 
+def _attributes(element: Element, path: str) -> Iterator[str]:
+    return (f"{path}@{local_name(key)}: {value}" for key, value in element.attrib.items() if squeeze(value))
+
+
+def _holds_text(element: Element) -> bool:
+    """Whether it says something itself, between its children or without any."""
+    return not len(element) or any(squeeze(text or "") for text in (element.text, *(child.tail for child in element)))
+
+
 def _lines(element: Element, path: str) -> Iterator[str]:
-    yield from (f"{path}@{local_name(key)}: {value}" for key, value in element.attrib.items() if squeeze(value))
-    if len(element) and not squeeze(element.text or "") and not any(squeeze(child.tail or "") for child in element):
+    yield from _attributes(element, path)
+    if not _holds_text(element):
         for child in element:
             yield from _lines(child, f"{path}/{local(child)}")
     elif value := squeeze("".join(element.itertext())):

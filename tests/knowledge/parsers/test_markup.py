@@ -35,6 +35,12 @@ def test_a_bare_document_type_is_harmless(tmp_path: Path):
     assert text(tmp_path, b'<!DOCTYPE plist PUBLIC "x" "http://example.org/x.dtd"><plist><k>v</k></plist>') == "k: v"
 
 
+def test_what_the_root_says_itself_is_read_too(tmp_path: Path):
+    assert text(tmp_path, b"<note>Only words.</note>") == "note: Only words."
+    assert text(tmp_path, b"<p>Some <b>bold</b> words.</p>") == "p: Some bold words."
+    assert text(tmp_path, b'<list kind="stock"><item>Pump</item></list>') == "list@kind: stock\n\nitem: Pump"
+
+
 def test_broken_markup_is_corrupt():
     for content in (b"<a><b></a>", b"<a>", b"no markup", b"<a>&undefined;</a>"):
         with pytest.raises(Unreadable) as refused:
