@@ -194,9 +194,15 @@ class Desk:
             _log.exception("tool_failed", surface=self.surface.name, tool=name, request_id=request_id)
             return self.surface.render(Internal())
         finally:
-            self.house.trail.calls_in_flight -= 1
             taken = time.perf_counter_ns() - begun
-            self._ledger.enter(call, self.surface.name, tool.name if tool else _UNKNOWN, outcome, taken, digest)
+            # The answer goes out in this same step of the loop, so that nobody waits for the bookkeeping.
+            asyncio.get_running_loop().call_soon(
+                self._account, call, tool.name if tool else _UNKNOWN, outcome, taken, digest
+            )
+
+    def _account(self, call: ToolCall, tool: str, outcome: str, nanoseconds: int, digest: str) -> None:
+        self._ledger.enter(call, self.surface.name, tool, outcome, nanoseconds, digest)
+        self.house.trail.calls_in_flight -= 1  # a stop waits until nothing is in flight
 
     async def _run(self, tool: Tool, call: ToolCall, arguments: dict[str, Any]) -> Any:
         parsed = tool.parse(arguments)
