@@ -72,13 +72,16 @@ class Sheet(NamedTuple):
     def place(self, box: Box) -> Box:
         """A box as it is displayed: left, top, right, bottom, counted from the upper left corner of the sheet."""
         left, bottom, right, top = box
-        x0, y0 = self.a * left + self.c * bottom + self.e, self.b * left + self.d * bottom + self.f
-        x1, y1 = self.a * right + self.c * top + self.e, self.b * right + self.d * top + self.f
-        x0, x1 = (x0, x1) if x0 <= x1 else (x1, x0)
-        y0, y1 = (y0, y1) if y0 <= y1 else (y1, y0)
-        if x0 >= 0 and y0 >= 0 and x1 <= self.width and y1 <= self.height:
+        width, height, a, b, c, d, e, f = self  # unpacked at once: every line comes by here
+        x0, y0 = a * left + c * bottom + e, b * left + d * bottom + f
+        x1, y1 = a * right + c * top + e, b * right + d * top + f
+        if x0 > x1:
+            x0, x1 = x1, x0
+        if y0 > y1:
+            y0, y1 = y1, y0
+        if x0 >= 0 and y0 >= 0 and x1 <= width and y1 <= height:
             return x0, y0, x1, y1
-        return _hold(x0, self.width), _hold(y0, self.height), _hold(x1, self.width), _hold(y1, self.height)
+        return _hold(x0, width), _hold(y0, height), _hold(x1, width), _hold(y1, height)
 
 
 def _hold(value: float, limit: float) -> float:
@@ -187,10 +190,10 @@ class _Reader:
         _get_matrix(self.handle, char, self.matrix_at)
         a, b, c, d, e, f = self.matrix[:]
         size = round(_get_size(self.handle, char) * hypot(c, d), 1)
-        sheet = self.sheet
-        across, down = sheet.a * a + sheet.c * b, sheet.b * a + sheet.d * b
+        _, _, sa, sb, sc, sd, _, sf = self.sheet
+        across, down = sa * a + sc * b, sb * a + sd * b
         level = abs(down) < 0.1 * abs(across)
-        return (size if isfinite(size) else 0.0), (sheet.b * e + sheet.d * f + sheet.f if level else nan)
+        return (size if isfinite(size) else 0.0), (sb * e + sd * f + sf if level else nan)
 
     def _is_bold(self, *chars: int) -> bool:
         """Whether all of these characters are."""
