@@ -33,7 +33,7 @@ MOST_AT_ONCE = 500
 
 SELECT = """
 SELECT d.*, b.hash AS blob_hash, b.name AS blob_name, p.name AS creator_name, r.title, r.characters, r.page_count,
-    r.passages
+    r.passages, r.warnings
 FROM documents d JOIN blobs b ON b.id = d.blob_id JOIN principals p ON p.id = d.creator_id
     LEFT JOIN readings r ON r.document_id = d.id
 """
@@ -81,6 +81,7 @@ class Document:
     characters: int | None  # None: not read yet
     page_count: int | None
     passages: int | None
+    warnings: tuple[str, ...]  # what reading it had to leave out
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +306,7 @@ def document_of(row: Row) -> Document:
     fields["metadata"] = orjson.loads(fields["metadata"])
     fields["is_enabled"] = bool(fields["is_enabled"])
     fields["title"] = fields["title"] or None
+    fields["warnings"] = tuple(orjson.loads(fields["warnings"] or "[]"))
     fields["failure"] = Failure(**orjson.loads(fields["failure"])) if fields["failure"] else None
     return Document(**fields)
 

@@ -51,6 +51,7 @@ _FACTS: dict[str, Any] = {
     "characters": 5312,
     "page_count": 4,
     "passages": 6,
+    "warnings": [],
 }
 _DOCUMENT = s.DocumentFacts(**_FACTS)
 _UNREAD: dict[str, Any] = {

@@ -348,6 +348,7 @@ def _facts(document: Document) -> dict[str, Any]:
         "characters": document.characters,
         "page_count": document.page_count,
         "passages": document.passages,
+        "warnings": list(document.warnings),
     }
 
 

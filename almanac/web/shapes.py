@@ -339,6 +339,7 @@ class DocumentFacts:
     characters: Annotated[int | None, Field(description="Of its text; null until it has been read.")]
     page_count: int | None
     passages: int | None
+    warnings: Annotated[list[str], Field(description="What reading it had to leave out.")]
 
 
 @dataclass(slots=True)

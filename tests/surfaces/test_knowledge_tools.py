@@ -84,6 +84,17 @@ def test_a_page_is_read_by_its_number(server: Running, base: int):
     )
 
 
+def test_what_a_text_lacks_is_said(server: Running, base: int):
+    head = b"From: a@b\r\nSubject: S\r\nMIME-Version: 1.0\r\nContent-Type: multipart/mixed; boundary=x\r\n\r\n"
+    mail = head + b"--x\r\nContent-Type: text/plain\r\n\r\npart\r\n" * 20_001 + b"--x--\r\n"
+    encoded = base64.b64encode(mail).decode()
+    id = ask(server, "add_document", base_id=base, name="long.eml", file_base64=encoded)["document"]["id"]
+    server.work()
+    document = ask(server, "read_document", document_id=id, limit=10)["document"]
+    assert document["status"] == "success"
+    assert len(document["warnings"]) == 1
+
+
 def test_new_content_replaces_the_old_and_the_same_content_changes_nothing(server: Running, base: int):
     id = ask(server, "add_document", base_id=base, name="a.txt", content="first")["document"]["id"]
     server.work()

@@ -123,6 +123,7 @@ class DocumentFacts:
     title: str | None
     status: str
     failure: Annotated[str | None, Field(description="Why it could not be read.")]
+    warnings: Annotated[list[str], Field(description="What its text lacks.")]
     mime_type: str
     size: int
     pages: int | None
@@ -230,6 +231,7 @@ def document_facts(document: Document) -> DocumentFacts:
         title=document.title,
         status=document.index_status,
         failure=_why(document),
+        warnings=list(document.warnings),
         mime_type=document.mime_type,
         size=document.size,
         pages=document.page_count,
