@@ -4,6 +4,10 @@ SHELL := /usr/bin/env bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 ARGS ?=
+WORKERS ?= 2
+
+# The tests start hundreds of processes: without compiled modules on disk, each would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -29,8 +33,12 @@ lint: setup-test ## ruff and pyright
 	.venv/bin/ruff format --check .
 	.venv/bin/pyright --warnings
 
-test: lint ## Everything but the slow suites (ARGS="-k tokens")
-	.venv/bin/pytest $(ARGS)
+test: setup-test ## Everything but the slow suites (ARGS="-k tokens" WORKERS=8)
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/pyright --warnings >.venv/pyright.log 2>&1 & types=$$!; failed=0; \
+	.venv/bin/pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS) || failed=$$?; \
+	wait $$types || { cat .venv/pyright.log; failed=1; }; exit $$failed
 
 test-kill: setup-test ## kill -9 of server and worker among 500 jobs, on both databases
 	.venv/bin/pytest tests/kill $(ARGS)
@@ -50,6 +58,15 @@ bench-floor: setup-test ## What the building blocks of a call cost
 bench-ingest: setup-test ## Pages/s from files to documents, beside markitdown, kreuzberg and pypdfium2
 	$(PY) bench/ingest.py $(ARGS)
 
+bench-embedding: setup-test ## Passages/s through the bundled model, beside its bare ONNX session
+	$(PY) bench/embedding.py $(ARGS)
+
+bench-search: setup-test ## Build, disk, memory and latency of search, beside usearch, tantivy, Chroma, LanceDB and pgvector
+	$(PY) bench/search.py $(ARGS)
+
+bench-retrieval: setup-test ## nDCG, recall and calibration on judged sets (ALMANAC_DATA), beside BM25, vectors and RRF
+	$(PY) bench/retrieval.py $(ARGS)
+
 contracts: setup ## Write contract.json of each surface from what is served
 	.venv/bin/almanac contracts
 
@@ -60,4 +77,4 @@ format: setup-test ## Format and fix what can be fixed
 clean: ## Remove everything that setup made
 	rm -rf .venv .tools .pytest_cache .ruff_cache .hypothesis
 
-.PHONY: help setup setup-test serve lint test test-kill test-fuzz conformance bench-transport bench-floor bench-ingest contracts format clean
+.PHONY: help setup setup-test serve lint test test-kill test-fuzz conformance bench-transport bench-floor bench-ingest bench-embedding bench-search bench-retrieval contracts format clean

@@ -34,6 +34,7 @@ from almanac.knowledge.files import Files
 from almanac.net.fetch import Fetcher, Rules
 from almanac.premises import configure_logs, load_settings, open_store, signing_key
 from almanac.quotas import rates, usage
+from almanac.search.opening import open_search
 from almanac.surfaces.almanac import tools as almanac_surface
 from almanac.surfaces.door import Door
 from almanac.surfaces.surface import Desk, Surface
@@ -113,7 +114,11 @@ async def open_house(settings: Settings, surfaces: Sequence[Surface] = SURFACES)
     """The database, the limits, the audit trail being written, and a desk for each surface."""
     key = signing_key(settings)
     files = Files(settings.home, settings.max_file_bytes)
-    async with open_store(settings) as db, open_fetcher(settings) as fetcher:
+    async with (
+        open_store(settings) as db,
+        open_fetcher(settings) as fetcher,
+        open_search(settings, db) as search,
+    ):
         trail = Trail(db, also=(_note_tokens, _count_calls))
         house = House(
             settings=settings,
@@ -122,6 +127,7 @@ async def open_house(settings: Settings, surfaces: Sequence[Surface] = SURFACES)
             remembered=Remembered(db),
             files=files,
             fetcher=fetcher,
+            search=search,
             key=key,
             call_rule=rates.Rule(
                 "calls",
@@ -199,6 +205,7 @@ def routes(opened: Opened) -> list[Route]:
         neighbourhood=Neighbourhood(opened.settings),
         files=house.files,
         fetcher=house.fetcher,
+        search=house.search,
         key=house.key,
     )
     described = {**house.surfaces, "rest": f"{PREFIX}/openapi.json"}

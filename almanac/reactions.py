@@ -4,6 +4,7 @@ import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
+from almanac.ai.choice import open_embedder
 from almanac.audit import trail
 from almanac.core import clock
 from almanac.core.database import Database, Transaction
@@ -17,6 +18,9 @@ from almanac.knowledge.files import Files
 from almanac.knowledge.ingest import Ingest
 from almanac.knowledge.parsers.confinement import MIB, Limits
 from almanac.knowledge.parsers.nursery import Nursery
+from almanac.search import embedding, opening, upkeep
+from almanac.search.embedding import Embed
+from almanac.search.upkeep import Reword
 
 # Finished jobs are kept for a while, for whoever asks what happened.
 KEEP_JOBS = 7 * clock.DAY
@@ -24,6 +28,7 @@ KEEP_JOBS = 7 * clock.DAY
 SCHEDULES = (
     Schedule("housekeeping", "housekeeping", Every(3600)),
     Schedule("tidy", "tidy", Every(300)),
+    Schedule("index", "index", Every(30)),
 )
 
 
@@ -37,6 +42,7 @@ async def handlers(db: Database, settings: Settings) -> AsyncGenerator[Mapping[s
         wall_seconds=settings.parser_seconds,
     )
     nursery = Nursery(limits)
+    embedder = open_embedder(settings)
 
     async def housekeeping(_: Job) -> Effect | None:
         """Remove what is past keeping: old audit rows, finished jobs, schedule entries, the trash."""
@@ -56,14 +62,26 @@ async def handlers(db: Database, settings: Settings) -> AsyncGenerator[Mapping[s
         await ingest.sweep(db)
         await files.clear(db)
         await trash.remove_unused(db, files)
+        await embedding.survey(db, embedder.name)
+        await upkeep.survey(db)
+        return None
+
+    async def index(_: Job) -> Effect | None:
+        """Keep what searches read in good shape."""
+        await opening.maintain(settings, db)
         return None
 
     try:
+        await upkeep.survey(db)  # what a migration left unread is found by nobody, so it does not wait for `tidy`
         yield {
             "housekeeping": housekeeping,
             "tidy": tidy,
+            "index": index,
+            "embed": Embed(db, embedder),
+            "reword": Reword(db),
             "ingest": Ingest(db, files, nursery, settings.parsers or os.cpu_count() or 1),
         }
     finally:
         await nursery.close()
+        await embedder.close()
         files.close()

@@ -22,7 +22,7 @@ from almanac.core.database import Transaction
 from almanac.db import migrate
 from almanac.db.connect import connect
 from almanac.identity import first, orgs, principals
-from almanac.knowledge import bases, documents, passages, readings
+from almanac.knowledge import bases, documents, passages, readings, shelf
 from almanac.knowledge.documents import Draft
 from almanac.knowledge.files import Files
 from almanac.knowledge.parsers import kinds, reading
@@ -31,7 +31,6 @@ from almanac.knowledge.parsers.outcome import Outcome
 from almanac.knowledge.parsers.reading import Reading
 from almanac.knowledge.passages import Splitter
 from almanac.search import passages as search_passages
-from almanac.search.passages import Owner
 
 STORED_AT_ONCE = 32
 WRITTEN_AT_ONCE = 4
@@ -70,7 +69,7 @@ async def measure(home: Path, files: Sequence[File]) -> Staged:
         found = [reading.unpack(outcome.result) for outcome in outcomes]
         unpack = spent("unpack: check what a child answered")
         spent = _clocked()
-        await _each(list(zip(stored, found, strict=True)), WRITTEN_AT_ONCE, _writing(call, base_id))
+        await _each(list(zip(stored, found, strict=True)), WRITTEN_AT_ONCE, _writing(call))
         write = spent("write: text and passages, one commit")
     return Staged((store, read, *alone, unpack, write), max(outcome.peak_bytes for outcome in outcomes))
 
@@ -139,14 +138,16 @@ def _read_unconfined(files: Sequence[File]) -> tuple[Stage, ...]:
     return parse, split, spent("  of it pack")
 
 
-def _writing(call: Call, base_id: int) -> Callable[[tuple[int, Reading]], Awaitable[None]]:
+def _writing(call: Call) -> Callable[[tuple[int, Reading]], Awaitable[None]]:
     async def write(pair: tuple[int, Reading]) -> None:
         document_id, found = pair
-        owner = Owner(call.actor.org_id, f"base:{base_id}", "document", str(document_id))
+        prepared = search_passages.prepare(found.title, found.passages)
 
         async def body(tx: Transaction) -> None:
             await readings.save(tx, document_id, 1, found)
-            await search_passages.replace(tx, owner, found.passages)
+            source = await shelf.describe(tx, document_id)
+            assert source is not None
+            await search_passages.replace(tx, source, prepared)
 
         await call.db.write(body)
 

@@ -171,7 +171,8 @@ def running(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> Gener
         while not server.started:
             assert thread.is_alive(), "the server did not start"
             time.sleep(0.005)
-        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+        # It speaks no TLS, and to load certificates takes longer than most tests do.
+        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, verify=False) as http:
             yield Running(settings, port, token, http)
     finally:
         server.should_exit = True

@@ -1,12 +1,16 @@
 """The audit trail: one row for each tool call, written a moment after it.
 
-`Trail.add` only appends to a list, so that a call does not wait for its audit row. A task writes the list at
-least twice a second, and once more at a clean stop; a kill −9 can lose at most the last second. A trail that
-cannot be written for long refuses further calls, since a call nobody can account for must not happen.
+`Trail.add` only appends to a queue, so that a call does not wait for its audit row. A task writes what has queued
+up a quarter of a second after its last write has finished, and once more at a clean stop. A write takes its rows
+when its transaction has begun, in the order in which the calls were answered. So a kill −9 loses the calls answered
+since the last write that finished took its rows, none before them: those of a quarter of a second, plus those of
+however long the database takes to write. A trail that cannot be written for long refuses further calls, since a
+call nobody can account for must not happen.
 """
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,7 +21,7 @@ from almanac.core import clock
 from almanac.core.database import Database, Reader, Row, Transaction
 from almanac.core.errors import AuditUnavailable
 
-FLUSH_SECONDS = 0.5
+FLUSH_SECONDS = 0.25
 MOST_WAITING = 50_000
 
 _log = structlog.get_logger("almanac.audit")
@@ -48,7 +52,7 @@ class Trail:
     def __init__(self, db: Database, also: Sequence[Also] = ()) -> None:
         self._db = db
         self._also = also  # what else is derived from calls: last use of tokens, usage counters
-        self._waiting: list[Entry] = []
+        self._waiting: deque[Entry] = deque()  # filled by the loop, emptied in the writer's thread
         self._writing: list[Entry] = []
         self._wake = asyncio.Event()
         self._stopping = False
@@ -73,10 +77,8 @@ class Trail:
 
     async def flush(self) -> None:
         """Write what is waiting, in one transaction."""
-        self._writing, self._waiting = self._writing + self._waiting, []
-        if self._writing:
-            batch = self._writing
-            await self._db.write(lambda tx: self._write(tx, batch))
+        if self._writing or self._waiting:
+            await self._db.write(self._write)
             self._writing = []
 
     async def run(self) -> None:
@@ -108,13 +110,17 @@ class Trail:
         except Exception as error:  # noqa: BLE001 - a trail that ended unnoticed would leave calls unaccounted for
             # The rows stay in hand and are tried again; `check` refuses calls before they grow without bound.
             self._is_failing = True
-            _log.error("audit_write_failed", error=type(error).__name__, waiting=len(self._writing))
+            _log.error(
+                "audit_write_failed", error=type(error).__name__, waiting=len(self._writing) + len(self._waiting)
+            )
         return not self._is_failing
 
-    async def _write(self, tx: Transaction, batch: list[Entry]) -> None:
-        await tx.insert_many("audit", Entry._fields, batch)
+    async def _write(self, tx: Transaction) -> None:
+        # Taken only now, so that what was answered while this write waited for its turn need not wait for another.
+        self._writing += [self._waiting.popleft() for _ in range(len(self._waiting))]
+        await tx.insert_many("audit", Entry._fields, self._writing)
         for also in self._also:
-            await also(tx, batch)
+            await also(tx, self._writing)
 
 
 @dataclass(frozen=True, slots=True)

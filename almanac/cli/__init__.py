@@ -21,6 +21,7 @@ COMMANDS = {
     "stdio": "running:stdio",
     "migrate": "working:migrate",
     "ingest": "ingesting:ingest",
+    "search": "searching:search",
     "docs": "reading:docs",
     "read": "reading:read",
     "retry": "ingesting:retry",
@@ -34,7 +35,9 @@ COMMANDS = {
     "token": "tokens:tokens_app",
     "kb": "knowledge:kb_app",
     "doc": "knowledge:doc_app",
+    "index": "indexing:index_app",
     "jobs": "records:jobs_app",
+    "bench": "benching:bench_app",
 }
 
 

@@ -19,6 +19,7 @@ from almanac.knowledge import documents, folders, inventory
 from almanac.knowledge.documents import Added, Document, Draft
 from almanac.knowledge.files import HEAD, Files, Incoming, amount
 from almanac.knowledge.parsers.parsed import Unreadable
+from almanac.search.index import Coverage
 
 OUTCOMES = ("added", "replaced", "unchanged", "retried")
 AT_ONCE = 32  # files brought in at a time
@@ -63,14 +64,16 @@ class Haul:
     failures: list[Piece] = field(default_factory=list[Piece])
     pages: int = 0  # of what was read
     unpaged: int = 0  # files read whose format has no pages
+    ended: float | None = None  # when the last of them had been read
+    covered: Coverage | None = None  # what of the base could be found by its meaning when last looked at
     _pending: dict[int, Piece] = field(default_factory=dict[int, Piece])
     _folders: dict[str, int] = field(default_factory=dict[str, int])
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def seconds(self) -> float:
-        """How long it has taken so far."""
-        return max(time.monotonic() - self.began, 0.001)
+        """How long it took, or has taken so far."""
+        return max((self.ended or time.monotonic()) - self.began, 0.001)
 
     @property
     def is_over(self) -> bool:

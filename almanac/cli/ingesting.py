@@ -4,7 +4,7 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,20 +17,25 @@ from almanac import reactions
 from almanac.cli import disk, operator, report
 from almanac.cli.disk import Found, Skipped, Stamp
 from almanac.cli.haul import Haul
-from almanac.cli.progress import display
+from almanac.cli.progress import Display, display, embedding, reading
 from almanac.cli.terminal import Home, Json, say, settings_at, with_database
 from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest
 from almanac.core.settings import Settings
-from almanac.jobs.worker import Worker
-from almanac.knowledge import bases, documents, folders, inventory
+from almanac.jobs.worker import Handler, Worker
+from almanac.knowledge import bases, documents, folders, inventory, shelf
 from almanac.knowledge.documents import Document
 from almanac.knowledge.files import Files
+from almanac.search import upkeep
+from almanac.search.index import Coverage
+from almanac.search.opening import open_search
+from almanac.search.search import Search
 
 INTERRUPTED = 130  # the exit status of whatever Ctrl-C ended
 _LOOK_EVERY = 0.1  # seconds between two looks at how far documents are
+_COUNT_EVERY = 0.5  # seconds between two looks at how far their passages are, which costs more
 _WALK_EVERY = 1.0  # seconds between two looks at the disk, and ten times as long as a look takes at least
 _POLL = clock.SECOND // 10
 
@@ -56,15 +61,17 @@ def ingest(
     home: Home = None,
     as_json: Json = False,
 ) -> None:
-    """Bring files into a knowledge base and read them. Folders keep their structure.
+    """Bring files into a knowledge base, read them and embed their passages. Folders keep their structure.
 
     A file that is there already is left alone if it is the same, and replaced if it has changed; one that was removed
     from the disk stays in the base. Hidden files are left out, and links that lead out of a folder. Ctrl-C stops; run
-    it again to go on. Exits with 1 if a file failed.
+    it again to go on. What has been read is found by its words at once, and by its meaning once it has been embedded.
+    Exits with 1 if a file failed.
 
     With --json, "added", "replaced", "unchanged" and "retried" count the files that the base has taken, "failed" those
     that it could not take and those of the taken that could not be read. "queued" are still to be read, "left" were not
     reached before Ctrl-C, and "skipped" are listed in "left_out". "pages" counts only where a format has pages.
+    "passages" are all that the base has now, and "embedded" those of them that are found by their meaning too.
 
     Example: [bold]almanac ingest 1 manuals --folder engineering/pumps[/bold]
     """
@@ -74,8 +81,12 @@ def ingest(
     async def work(db: Database) -> int:
         call = await operator.over_base(db, base_id)
         await bases.get(db, call, base_id, "write")
-        session = _Session(call, base_id, settings, not no_wait, as_json)
-        async with _stoppable() as stop, _worker(db, settings, stop, wanted=not no_wait):
+        async with (
+            open_search(settings, db) as search,
+            stoppable() as stop,
+            _workers(db, settings, stop, wanted=not no_wait),
+        ):
+            session = _Session(call, base_id, settings, search, not no_wait, as_json, is_watching=watch)
             if watch:
                 return await _watch(session, paths, folder, stop)
             tour = await asyncio.to_thread(disk.walk, paths, folder, settings.home)
@@ -96,11 +107,15 @@ def retry(base_id: BaseId, no_wait: NoWait = False, home: Home = None, as_json: 
     async def work(db: Database) -> int:
         call = await operator.over_base(db, base_id)
         failed = await _failed(call, base_id)
-        session = _Session(call, base_id, settings, not no_wait, as_json)
         await documents.retry_all(call, base_id)
         haul = Haul(call, base_id)
         haul.expect(failed)
-        async with _stoppable() as stop, _worker(db, settings, stop, wanted=not no_wait):
+        async with (
+            open_search(settings, db) as search,
+            stoppable() as stop,
+            _workers(db, settings, stop, wanted=not no_wait),
+        ):
+            session = _Session(call, base_id, settings, search, not no_wait, as_json)
             await _follow(session, haul, [], None, stop)
             return INTERRUPTED if stop.is_set() else int(bool(session.failing))
 
@@ -115,9 +130,19 @@ class _Session:
     call: Call
     base_id: int
     settings: Settings
+    search: Search
     is_waiting: bool
     as_json: bool
+    is_watching: bool = False
     failing: set[str] = field(default_factory=set[str])
+
+    async def covered(self) -> Coverage:
+        """How many passages the base has, and how many of them have vectors."""
+        return await upkeep.coverage(self.call.db, self.search.index, shelf.collection_of(self.base_id))
+
+    async def is_being_embedded(self) -> bool:
+        """Whether somebody sees to the vectors that are lacking."""
+        return await upkeep.is_under_way(self.call.db, shelf.collection_of(self.base_id))
 
 
 async def _watch(session: _Session, paths: Sequence[Path], folder: str, stop: asyncio.Event) -> int:
@@ -163,10 +188,15 @@ async def _follow(
         while True:
             has_come = bringing is None or bringing.done()
             await haul.look()
-            shown.show(haul)
+            shown.show(reading(haul))
             if has_come and (stop.is_set() or not session.is_waiting or haul.is_over):
                 break
             await _rest(_LOOK_EVERY, stop)
+        haul.ended = time.monotonic()
+        if session.is_waiting and not session.is_watching:
+            haul.covered = await _see_embedded(session, shown, stop)
+        elif session.as_json:
+            haul.covered = await session.covered()
     if bringing is not None:
         await bringing
     session.failing -= {piece.label for piece in haul.pieces}
@@ -175,6 +205,18 @@ async def _follow(
         say(json.dumps(report.as_object(haul, skipped), ensure_ascii=False))
     else:
         report.tell(haul, skipped, is_stopped=stop.is_set())
+
+
+async def _see_embedded(session: _Session, shown: Display, stop: asyncio.Event) -> Coverage:
+    """Show how the passages of the base get their vectors, until all have theirs or nobody goes on with it."""
+    while True:
+        is_going_on = await session.is_being_embedded()  # asked first: what it ends with has then been counted
+        covered = await session.covered()
+        if covered.passages:
+            shown.show(embedding(covered))
+        if stop.is_set() or not is_going_on or covered.embedded >= covered.passages:
+            return covered
+        await _rest(_COUNT_EVERY, stop)
 
 
 def _check_folder(path: str) -> None:
@@ -202,7 +244,7 @@ async def _failed(call: Call, base_id: int) -> list[tuple[Document, str]]:
 
 
 @asynccontextmanager
-async def _stoppable() -> AsyncGenerator[asyncio.Event]:
+async def stoppable() -> AsyncGenerator[asyncio.Event]:
     """An event that Ctrl-C sets; a second one ends the program at once."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
@@ -221,28 +263,36 @@ async def _stoppable() -> AsyncGenerator[asyncio.Event]:
 
 
 @asynccontextmanager
-async def _worker(db: Database, settings: Settings, stop: asyncio.Event, *, wanted: bool) -> AsyncGenerator[None]:
-    """A worker of our own that reads documents, beside those of a server if there is one."""
+async def _workers(db: Database, settings: Settings, stop: asyncio.Event, *, wanted: bool) -> AsyncGenerator[None]:
+    """Workers of our own, beside those of a server if there is one: for documents, and for the vectors of passages."""
     if not wanted:
         yield
         return
+    grace = round(settings.shutdown_grace_seconds * clock.SECOND)
+    async with (
+        reactions.handlers(db, settings) as handlers,
+        working(db, settings, {"ingest": handlers["ingest"]}, stop, settings.job_concurrency, grace),
+        # Apart, so that no document waits for a model; and nobody waits for what is to be embedded in other bases.
+        working(db, settings, {"embed": handlers["embed"]}, stop, 1, 0),
+    ):
+        yield
+
+
+@asynccontextmanager
+async def working(
+    db: Database, settings: Settings, handlers: Mapping[str, Handler], stop: asyncio.Event, concurrency: int, grace: int
+) -> AsyncGenerator[None]:
+    """A worker for as long as the block lasts. Should it fail, `stop` is set, so that nobody waits for it."""
     over = asyncio.Event()
-    async with reactions.handlers(db, settings) as handlers:
-        worker = Worker(
-            db,
-            {"ingest": handlers["ingest"]},
-            concurrency=settings.job_concurrency,
-            lease=round(settings.job_lease_seconds * clock.SECOND),
-            poll=_POLL,
-            grace=round(settings.shutdown_grace_seconds * clock.SECOND),
-        )
-        working = asyncio.create_task(worker.run(over))
-        working.add_done_callback(lambda _: stop.set())  # if it should fail, nobody waits for it
-        try:
-            yield
-        finally:
-            over.set()
-            await working
+    lease = round(settings.job_lease_seconds * clock.SECOND)
+    worker = Worker(db, handlers, concurrency=concurrency, lease=lease, poll=_POLL, grace=grace)
+    running = asyncio.create_task(worker.run(over))
+    running.add_done_callback(lambda _: None if over.is_set() else stop.set())
+    try:
+        yield
+    finally:
+        over.set()
+        await running
 
 
 async def _rest(seconds: float, stop: asyncio.Event) -> None:

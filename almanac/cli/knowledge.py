@@ -1,6 +1,7 @@
 """Commands about knowledge bases: making, sharing and removing them, and what is in them."""
 
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +17,8 @@ from almanac.core.errors import BadRequest, Conflict, NotFound
 from almanac.identity import principals, roles
 from almanac.knowledge import bases, documents, folders, inventory, trash
 from almanac.knowledge.bases import Base
+from almanac.search.index import Coverage
+from almanac.search.opening import open_search
 
 kb_app = typer.Typer(
     help="Knowledge bases: what a user, a group or the organisation knows.",
@@ -68,17 +71,27 @@ def list_bases(
     home: Home = None,
     as_json: Json = False,
 ) -> None:
-    """List the knowledge bases of an organisation, with how many of their documents still wait or have failed.
+    """List the knowledge bases of an organisation, with how many of their documents still wait or have failed. Where
+    passages still lack vectors, "embedded" says how many have theirs; with --json, "passages" and "embedded" are null
+    where none lacks any.
 
     Example: [bold]almanac kb list --user maria[/bold]
     """
+
+    settings = settings_at(home)
 
     async def work(db: Database) -> list[dict[str, Any]]:
         call = await operator.over_org(db, org)
         owners = [] if user is None else [(await principals.pick(db, call.actor.org_id, user)).id]
         found = await _all_bases(call, owners=owners)
-        tallies = await inventory.tally(db, [base.id for base in found])
-        return [_base_row(base, tallies.get(base.id, inventory.Tally()), as_json) for base in found]
+        ids = [base.id for base in found]
+        tallies = await inventory.tally(db, ids)
+        async with open_search(settings, db) as search:
+            covered = await inventory.coverages(db, search.index, ids)
+        return [
+            _base_row(base, tallies.get(base.id, inventory.Tally()), as_json) | _covered(base.id, covered, as_json)
+            for base in found
+        ]
 
     show(with_database(home, work), as_json, empty="No knowledge base yet: almanac kb add NAME --owner USER")
 
@@ -282,6 +295,14 @@ def _base_row(base: Base, tally: inventory.Tally, as_json: bool) -> dict[str, An
         "failed": tally.failed,
     }
     return row | {"description": base.description, "created": clock.iso(base.created_at)} if as_json else row
+
+
+def _covered(base_id: int, covered: Mapping[int, Coverage], as_json: bool) -> dict[str, Any]:
+    """How far the vectors of a base are: a column of its own if that is worth telling of any base."""
+    own = covered.get(base_id)
+    if as_json:
+        return {"passages": own and own.passages, "embedded": own and own.embedded}
+    return {"embedded": own and f"{own.embedded:,}/{own.passages:,}"} if covered else {}
 
 
 def _trash_row(kind: str, id: int, name: str, removed_at: int | None) -> dict[str, Any]:

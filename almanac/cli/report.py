@@ -53,6 +53,8 @@ def as_object(haul: Haul, skipped: Sequence[Skipped]) -> Mapping[str, Any]:
         "left": left,
         "skipped": len(skipped),
         "pages": haul.pages,
+        "passages": haul.covered and haul.covered.passages,
+        "embedded": haul.covered and haul.covered.embedded,
         "seconds": round(haul.seconds, 3),
         "files": [_as_file(piece) for piece in haul.pieces],
         "left_out": [{"path": each.label, "reason": each.reason} for each in skipped],
@@ -90,9 +92,18 @@ def _speed(haul: Haul) -> str:
 def _outlook(haul: Haul, is_stopped: bool) -> str:
     """Who goes on with what is not done, and when."""
     queued = sum(_end(piece) == _QUEUED for piece in haul.pieces)
-    if not is_stopped:
-        return "Queued: a running server or 'almanac worker' reads them." if queued else ""
+    if not is_stopped and queued:
+        return "Queued: a running server or 'almanac worker' reads them."
     if not queued and not any(_end(piece) == _LEFT for piece in haul.pieces):
-        return ""
+        return _unembedded(haul, is_stopped)
     waiting = f"{counted(queued, 'queued file')} will be read by a running server; " if queued else ""
     return f"Stopped; {waiting}run the command again to go on."
+
+
+def _unembedded(haul: Haul, is_stopped: bool) -> str:
+    """What passages without vectors can be found by, and who gives them some."""
+    if haul.covered is None or haul.covered.embedded >= haul.covered.passages:
+        return ""
+    had = f"{haul.covered.embedded:,} of {counted(haul.covered.passages, 'passage')} embedded"
+    begin = f"Stopped; {had}." if is_stopped else f"{had}; see 'almanac doctor'."
+    return f"{begin} All are found by their words already; a running server or 'almanac worker' embeds the rest."

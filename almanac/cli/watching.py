@@ -3,8 +3,9 @@
 import asyncio
 import json
 import shutil
+import tempfile
 from collections.abc import Awaitable, Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,26 +13,42 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from almanac.ai.choice import open_embedder
 from almanac.app import SURFACES, check_plan
+from almanac.cli.progress import counted
 from almanac.cli.terminal import Home, Json, say, show
 from almanac.core.database import Database
 from almanac.core.errors import AlmanacError, BadRequest
 from almanac.core.settings import Loaded, Settings, shown
 from almanac.db import migrate
 from almanac.db.connect import connect
+from almanac.jobs import queue
+from almanac.knowledge.files import Files
 from almanac.knowledge.parsers import confinement, ocr
 from almanac.premises import load_settings
 from almanac.quotas import rates
+from almanac.search import upkeep
 from almanac.surfaces import contracts as contract_files
 
 _LEAST_DISK = 1 << 30
+_MOST_FILES = 100_000  # looked for: a second or two
+_NAMED = 3  # of many, those that are named
+_WORKER = "A worker sees to it: 'almanac serve' runs one, and so does 'almanac worker'."
 _MOST_SKEW = 5.0  # seconds: more than that, and expiry of tokens and leases goes wrong
 
 
-def doctor(home: Home = None, as_json: Json = False) -> None:
-    """Print every setting with where it came from, and check plan, database, Redis, models, disk and clock.
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """What a check has found that works, and should be seen to all the same."""
 
-    Example: [bold]almanac doctor --json[/bold]. Exits with 1 if something does not work.
+    detail: str
+
+
+def doctor(home: Home = None, as_json: Json = False) -> None:
+    """Print every setting with where it came from, and check all that the server needs; also index against store.
+    Each check is ok, a warning (it works, or will soon) or a problem, and says what to do about it.
+
+    Example: [bold]almanac doctor --json[/bold]. Exits with 1 if there is a problem.
     """
     loaded = load_settings({"home": home})
     settings = [
@@ -44,8 +61,7 @@ def doctor(home: Home = None, as_json: Json = False) -> None:
     else:
         show(settings, False, empty="")
         Console().print()
-        show([{"check": c["check"], "state": "ok" if c["ok"] else "FAILS", "detail": c["detail"]} for c in checks],
-             False, empty="")  # fmt: skip
+        show([{name: check[name] for name in ("check", "state", "detail")} for check in checks], False, empty="")
     if not all(check["ok"] for check in checks):
         raise typer.Exit(1)
 
@@ -75,27 +91,53 @@ def contracts(
 
 async def _checks(loaded: Loaded) -> list[dict[str, Any]]:
     settings = loaded.settings
-    checks: dict[str, Callable[[Settings], Awaitable[str]]] = {
+    checks: dict[str, Callable[[Settings], Awaitable[str | Doubt]]] = {
         "plan": _plan,
         "database": _database,
         "redis": _redis,
         "models": _models,
         "parsers": _parsers,
+        "home": _home,
         "disk": _disk,
         "clock": _clock,
     }
-    return [await _outcome(name, check(settings)) for name, check in checks.items()]
+    done = [await _outcome(name, check(settings)) for name, check in checks.items()]
+    if settings.on_sqlite and not _is_there(settings.store_url):
+        return done
+    if all(check["ok"] for check in done if check["check"] == "database"):
+        done += await _store_checks(settings)
+    return done
 
 
-async def _outcome(name: str, check: Awaitable[str]) -> dict[str, Any]:
+async def _store_checks(settings: Settings) -> list[dict[str, Any]]:
+    """What can be checked where there is a database of this version."""
+    checks: dict[str, Callable[[Settings, Database], Awaitable[str | Doubt]]] = {
+        "words": _words,
+        "vectors": _vectors,
+        "index": _index,
+        "jobs": _jobs,
+        "files": _files,
+    }
+    db = await connect(settings.store_url, pool_size=1)
     try:
-        return {"check": name, "ok": True, "detail": await check}
+        return [await _outcome(name, check(settings, db)) for name, check in checks.items()]
+    finally:
+        await db.close()
+
+
+async def _outcome(name: str, check: Awaitable[str | Doubt]) -> dict[str, Any]:
+    try:
+        found = await check
     except (AlmanacError, OSError) as error:
         said = error.message if isinstance(error, AlmanacError) else ""
         cause = f"({error})" if str(error) != said else ""
         # Not the usual remedy where that is to run this command.
         remedy = error.next_step if isinstance(error, AlmanacError) and "doctor" not in error.next_step else ""
-        return {"check": name, "ok": False, "detail": " ".join(filter(None, (said, cause, remedy)))}
+        detail = " ".join(filter(None, (said, cause, remedy)))
+        return {"check": name, "ok": False, "state": "problem", "detail": detail}
+    if isinstance(found, Doubt):
+        return {"check": name, "ok": True, "state": "warning", "detail": found.detail}
+    return {"check": name, "ok": True, "state": "ok", "detail": found}
 
 
 async def _plan(settings: Settings) -> str:
@@ -129,8 +171,14 @@ async def _redis(settings: Settings) -> str:
     return "answers"
 
 
-async def _models(_: Settings) -> str:
-    return "none needed by the tools of this version"
+async def _models(settings: Settings) -> str:
+    """Loads it and has it embed something: a file that is not the one it should be is never loaded."""
+    embedder = open_embedder(settings)
+    try:
+        await embedder.passages(["Is anybody there?"])
+        return f"{embedder.name} embeds, with {embedder.dimension} dimensions"
+    finally:
+        await embedder.close()
 
 
 async def _parsers(_: Settings) -> str:
@@ -140,6 +188,19 @@ async def _parsers(_: Settings) -> str:
     warning = f"; this machine has no {' or '.join(missing)}, see docs/explanation/knowledge.md" if missing else ""
     recognition = "text recognition is installed" if ocr.is_installed() else "no text recognition (the ocr extra)"
     return f"confined by limits{''.join(f', {name}' for name in shut)}; {recognition}{warning}"
+
+
+async def _home(settings: Settings) -> str:
+    if not settings.home.exists():
+        return "not there yet: the first start creates it"
+    try:
+        with tempfile.TemporaryFile(dir=settings.home):
+            return "can be written to"
+    except OSError as error:
+        raise BadRequest(
+            f"Nothing can be written into the home folder: {error.strerror}.",
+            remedy="Give the user that runs the server the right to.",
+        ) from None
 
 
 async def _disk(settings: Settings) -> str:
@@ -161,6 +222,54 @@ async def _clock(settings: Settings) -> str:
     if abs(skew) > _MOST_SKEW:
         raise BadRequest(f"The database's clock is {skew:+.1f} s from this one.", remedy="Synchronise both with NTP.")
     return f"{skew:+.3f} s from the database's"
+
+
+async def _words(_: Settings, db: Database) -> str | Doubt:
+    number = await upkeep.unread(db)
+    if not number:
+        return "every passage has been analysed"
+    return Doubt(f"{counted(number, 'passage')} cannot be found by words yet. {_WORKER}")
+
+
+async def _vectors(_: Settings, db: Database) -> str | Doubt:
+    standings = await upkeep.standings(db)
+    behind = [each for each in standings if not each.is_embedded]
+    if not behind:
+        return f"{counted(sum(each.passages for each in standings), 'passage')}, all embedded"
+    done, total = sum(each.reached for each in behind), sum(each.passages for each in behind)
+    where = ", ".join(each.collection for each in behind[:_NAMED]) + (", …" if len(behind) > _NAMED else "")
+    return Doubt(f"{done:,} of {counted(total, 'passage')} embedded in {where}. {_WORKER}")
+
+
+async def _index(settings: Settings, db: Database) -> str | Doubt:
+    if not (found := await upkeep.compare(settings, db)):
+        return "agrees with what is stored"
+    more = f" (and {len(found) - _NAMED} more)" if len(found) > _NAMED else ""
+    raise BadRequest(
+        f"The index does not agree with what is stored: {'; '.join(found[:_NAMED])}{more}.",
+        remedy="Run 'almanac index rebuild'; searches go on meanwhile.",
+    )
+
+
+async def _jobs(_: Settings, db: Database) -> str | Doubt:
+    counts = await queue.counts(db)
+    if counts["dead"]:
+        return Doubt(f"{counted(counts['dead'], 'job')} given up. See 'almanac jobs list'; retry or discard them.")
+    return f"{counts['queued']} queued, {counts['running']} running, none given up"
+
+
+async def _files(settings: Settings, db: Database) -> str | Doubt:
+    """Whether each row's file is there; a surplus one is removed in the course of things."""
+    rows = await db.scan("SELECT name FROM blobs ORDER BY id DESC LIMIT $1", _MOST_FILES)
+    files = Files(settings.home, settings.max_file_bytes)
+    missing = await asyncio.to_thread(lambda: sum(not files.path(row["name"]).is_file() for row in rows))
+    if missing:
+        raise BadRequest(
+            f"The home folder lacks {counted(missing, 'file')} that documents need.",
+            remedy="Restore it from a backup, or upload those documents again.",
+        )
+    rest = "; there may be older ones, which were not looked for" if len(rows) == _MOST_FILES else ""
+    return f"{counted(len(rows), 'file')}, none missing{rest}"
 
 
 async def _skew(db: Database) -> float:

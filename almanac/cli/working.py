@@ -29,6 +29,8 @@ def worker(
     Example: [bold]ALMANAC_DATABASE_URL=postgresql://… almanac worker[/bold]
     """
     settings = settings_at(home)
+    if with_parent:
+        os.nice(10)  # embedding keeps every core busy, and the server beside us answers people
     uvloop.run(_work(settings, with_parent))
 
 

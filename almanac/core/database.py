@@ -34,6 +34,8 @@ class Transaction(Reader, Protocol):
     ON CONFLICT in the statement.
     """
 
+    dialect: str  # as the database's
+
     async def execute(self, sql: str, *args: Value) -> int:
         """Run one statement; the number of rows it touched."""
         ...

@@ -111,6 +111,18 @@ class Settings:
         (), "Internal hosts or networks that may be fetched from, comma-separated: wiki.internal, 10.1.0.0/16."
     )
 
+    # Models
+    embedding_model: str = _of(
+        "",
+        "What embeds passages and queries: empty for the bundled English model, the name of a folder in the home's "
+        "models folder ('multilingual' with the [multilingual] extra), or the name of a model at embedding_url.",
+    )
+    embedding_url: str = _of(
+        "", "Base URL of an OpenAI-compatible endpoint that is to embed, such as https://models.example.org/v1."
+    )
+    embedding_key: str = _of("", "Key for that endpoint.", secret=True)
+    embedding_threads: int = _of(0, "Passages one process embeds at a time; 0 means as many as there are cores.")
+
     # Watching it
     log_level: str = _of("info", "debug, info, warning or error.")
     log_format: str = _of("auto", "'json', 'text', or 'auto' for text on a terminal.")
@@ -221,6 +233,7 @@ _AT_LEAST: dict[str, float] = {
     "parsers": 0,
     "parser_memory_mb": 256,
     "parser_seconds": 1,
+    "embedding_threads": 0,
 }
 
 
@@ -230,6 +243,7 @@ _SCHEMES: dict[str, tuple[str, ...]] = {
     "redis_url": ("redis://", "rediss://"),
     "public_url": ("http://", "https://"),
     "otlp_endpoint": ("http://", "https://"),
+    "embedding_url": ("http://", "https://"),
 }
 
 

@@ -187,6 +187,8 @@ class _Transaction:
     """One body's transaction. It remembers a failed statement: PostgreSQL would turn its COMMIT into a silent
     ROLLBACK, and a body that caught the error would be told that all is well."""
 
+    dialect = "postgres"
+
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
         self.failure: DatabaseError | None = None

@@ -154,6 +154,8 @@ class _Transaction:
     and the two must agree.
     """
 
+    dialect = "sqlite"
+
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self.failure: DatabaseError | None = None

@@ -15,6 +15,7 @@ from almanac.core.pages import Page
 from almanac.identity import access, groups, principals
 from almanac.identity.access import Thing
 from almanac.identity.roles import Role
+from almanac.knowledge import shelf
 from almanac.knowledge.passages import Splitter
 
 LEVELS = ("personal", "group", "organization")
@@ -72,7 +73,7 @@ class Base:
     @property
     def collection(self) -> str:
         """What its passages are searched by."""
-        return f"base:{self.id}"
+        return shelf.collection_of(self.id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,10 @@ from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, Conflict, NotFound
-from almanac.knowledge import bases, files, folders, generations
+from almanac.knowledge import bases, files, folders, generations, shelf
 from almanac.knowledge.bases import Base
 from almanac.knowledge.files import Stored
 from almanac.knowledge.parsers import kinds
-from almanac.search import passages
 
 STATUSES = ("not_indexed", "queued", "pending_conversion", "converting", "indexing", "success", "failed")
 UNFINISHED = generations.UNFINISHED
@@ -199,6 +198,7 @@ async def change(
         _check_metadata(document.metadata if metadata is None else metadata),
         clock.now(),
     )
+    await shelf.tell(tx, [document_id])
     return await get(tx, call, document_id)
 
 
@@ -209,7 +209,7 @@ async def move(
     for document_id in _check_batch(document_ids):
         document = await get(tx, call, document_id, "write")
         target = document.base_id if base_id is None else base_id
-        moved_to = await bases.get(tx, call, target, "write")
+        await bases.get(tx, call, target, "write")
         await folders.enter(tx, target, folder_id)
         if (target, folder_id) == (document.base_id, document.folder_id):
             continue
@@ -222,7 +222,7 @@ async def move(
             clock.now(),
         )
         # After the document itself: whoever was storing its passages has done so, or will see where it went.
-        await passages.move(tx, "document", [str(document_id)], moved_to.collection)
+        await shelf.tell(tx, [document_id])
 
 
 async def enable(call: Call, tx: Transaction, document_ids: Sequence[int], is_enabled: bool) -> None:
@@ -236,7 +236,7 @@ async def enable(call: Call, tx: Transaction, document_ids: Sequence[int], is_en
             int(is_enabled),
             clock.now(),
         )
-    await passages.show(tx, "document", [str(id) for id in ids], is_live=is_enabled)
+    await shelf.show(tx, ids, is_live=is_enabled)
 
 
 async def remove(call: Call, tx: Transaction, document_ids: Sequence[int]) -> None:
@@ -247,7 +247,7 @@ async def remove(call: Call, tx: Transaction, document_ids: Sequence[int]) -> No
         await tx.execute(
             "UPDATE documents SET removed_at = $2, updated_at = $2 WHERE id = $1", document_id, clock.now()
         )
-    await passages.show(tx, "document", [str(id) for id in ids], is_live=False)
+    await shelf.show(tx, ids, is_live=False)
 
 
 async def restore(call: Call, tx: Transaction, document_ids: Sequence[int]) -> None:
@@ -264,7 +264,7 @@ async def restore(call: Call, tx: Transaction, document_ids: Sequence[int]) -> N
             clock.now(),
         ):
             raise _missing(document_id)  # it was purged at this very moment
-        await passages.show(tx, "document", [str(document_id)], is_live=document.is_enabled)
+        await shelf.tell(tx, [document_id])
         if document.index_status in UNFINISHED:  # what was being read when it was removed has been dropped
             await generations.renew(tx, document_id)
 

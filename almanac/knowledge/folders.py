@@ -8,8 +8,8 @@ from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, Conflict, NotFound
-from almanac.knowledge import bases, generations
-from almanac.search import passages
+from almanac.knowledge import bases, generations, shelf
+from almanac.search import sources
 
 ROOT = 0
 DEEPEST = 100
@@ -138,7 +138,7 @@ async def remove(call: Call, tx: Transaction, folder_id: int, *, contents: str) 
         await _empty(tx, folder)
         return
     rows = await tx.fetch(f"UPDATE documents {away} folder_id IN ({ids}) RETURNING id", *args)
-    await passages.show(tx, "document", [str(row["id"]) for row in rows], is_live=False)
+    await shelf.show(tx, (row["id"] for row in rows), is_live=False)
 
 
 async def restore(call: Call, tx: Transaction, folder_id: int) -> Folder:
@@ -163,7 +163,7 @@ async def restore(call: Call, tx: Transaction, folder_id: int) -> Folder:
     )
     await tx.execute_many(f"UPDATE folders {again} WHERE id = $1", [(id, now) for id in ids])
     await tx.execute_many(f"UPDATE documents {again} WHERE id = $1", [(row["id"], now) for row in documents])
-    await passages.show(tx, "document", [str(row["id"]) for row in documents if row["is_enabled"]], is_live=True)
+    await shelf.show(tx, (row["id"] for row in documents if row["is_enabled"]), is_live=True)
     for row in documents:
         if row["index_status"] in generations.UNFINISHED:  # what was being read when it was removed has been dropped
             await generations.renew(tx, row["id"])
@@ -254,6 +254,9 @@ async def _empty(tx: Transaction, folder: Folder) -> None:
                 await free_name(tx, table, folder.base_id, folder.parent_id, row["name"]),
                 now,
             )
+            if table == "documents":
+                await shelf.tell(tx, [row["id"]])
+    await sources.refile(tx, shelf.collection_of(folder.base_id), folder.id, folder.parent_id)
 
 
 async def _hold(call: Call, tx: Transaction, folder_id: int, *, removed: bool = False) -> Folder:

@@ -13,14 +13,14 @@ from almanac.core import clock
 from almanac.core.database import Database, Transaction
 from almanac.jobs.queue import Job
 from almanac.jobs.worker import Effect
-from almanac.knowledge import bases, readings
+from almanac.knowledge import bases, readings, shelf
 from almanac.knowledge.documents import SELECT, UNFINISHED, Document, document_of
 from almanac.knowledge.files import Files
 from almanac.knowledge.parsers.nursery import Nursery, NurseryGone
 from almanac.knowledge.parsers.parsed import Unreadable
 from almanac.knowledge.parsers.reading import Reading, unpack
 from almanac.search import passages
-from almanac.search.passages import Owner
+from almanac.search.passages import Prepared
 
 _LARGE = 1_000_000  # bytes; a larger answer is unpacked in a thread, for the loop has leases to keep
 _ABANDONED_AFTER = 10 * clock.MINUTE
@@ -54,8 +54,9 @@ class Ingest:
             except NurseryGone:
                 await self._mark(document, "pending_conversion")
                 raise
-        owner = Owner(base.org_id, base.collection, "document", str(document.id))
-        return lambda tx: _store(tx, document, owner, reading)
+        title = shelf.title_of(reading.title, document.name)
+        prepared = await asyncio.to_thread(passages.prepare, title, reading.passages)
+        return lambda tx: _store(tx, document, reading, prepared)
 
     async def _read(self, document: Document, options: dict[str, object]) -> Reading:
         path = self._files.path(document.blob_name)
@@ -98,7 +99,7 @@ async def fail(tx: Transaction, document: Document, stage: str, problem: Unreada
         now,
     ):
         await readings.remove(tx, [document.id])
-        await passages.remove(tx, "document", [str(document.id)])
+        await shelf.clear(tx, [document.id])
 
 
 async def sweep(db: Database) -> int:
@@ -117,24 +118,20 @@ async def sweep(db: Database) -> int:
     return len(rows)
 
 
-async def _store(tx: Transaction, document: Document, owner: Owner, reading: Reading) -> None:
-    row = await tx.fetch_one(
+async def _store(tx: Transaction, document: Document, reading: Reading, prepared: Prepared) -> None:
+    if not await tx.execute(
         "UPDATE documents SET index_status = 'success', failure = NULL, mime_type = $3, extension = $4,"  # noqa: S608
         " source_type = CASE WHEN source_type IN ('web', 'text') THEN source_type ELSE $5 END, updated_at = $6"
-        f" {_MINE} RETURNING is_enabled, base_id",
+        f" {_MINE}",
         document.id,
         document.generation,
         reading.mime_type,
         reading.extension,
         reading.source_type,
         clock.now(),
-    )
-    if row is None:
+    ):
         return
     await readings.save(tx, document.id, document.generation, reading)
-    owner = owner if row["base_id"] == document.base_id else _moved(owner, row["base_id"])
-    await passages.replace(tx, owner, reading.passages, is_live=bool(row["is_enabled"]))
-
-
-def _moved(owner: Owner, base_id: int) -> Owner:
-    return Owner(owner.org_id, f"base:{base_id}", owner.kind, owner.id)
+    source = await shelf.describe(tx, document.id)  # where and what it is by now
+    assert source is not None
+    await passages.replace(tx, source, prepared)

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from almanac.core.call import Call
 from almanac.core.database import Database, Reader
 from almanac.core.errors import BadRequest
-from almanac.knowledge import bases, folders
+from almanac.knowledge import bases, folders, shelf
 from almanac.knowledge.documents import SELECT, STATUSES, Document, document_of
 from almanac.knowledge.generations import UNFINISHED
+from almanac.search import upkeep
+from almanac.search.index import Coverage, Index
 
 _UNFINISHED = ", ".join(f"'{status}'" for status in UNFINISHED)
 
@@ -37,6 +39,18 @@ async def tally(db: Database, base_ids: Iterable[int]) -> dict[int, Tally]:
         f" WHERE base_id IN ({ids}) AND removed_at IS NULL GROUP BY base_id"
     )
     return {row["base_id"]: Tally(int(row["unfinished"]), int(row["failed"])) for row in rows}
+
+
+async def coverages(db: Reader, index: Index, base_ids: Iterable[int]) -> dict[int, Coverage]:
+    """Those of some bases in which passages still lack vectors: how many there are, and how many have theirs."""
+    names = {shelf.collection_of(base_id): base_id for base_id in base_ids}
+    found = await upkeep.coverages(db, index, list(names))
+    return {names[name]: covered for name, covered in found.items()}
+
+
+async def names(db: Reader) -> dict[str, str]:
+    """What the bases of all organisations are called, by what their passages are searched by."""
+    return {shelf.collection_of(row["id"]): row["name"] for row in await db.fetch("SELECT id, name FROM bases")}
 
 
 async def find(

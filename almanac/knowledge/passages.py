@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from almanac.core.errors import BadRequest
 from almanac.knowledge.parsers.parsed import Block, Parsed
-from almanac.search.passages import Passage
+from almanac.search.passage import Passage
 
 T = TypeVar("T")
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from almanac.core.call import Call
 from almanac.core.database import Database, Transaction
-from almanac.knowledge import bases, files, readings
+from almanac.knowledge import bases, files, readings, shelf
 from almanac.knowledge.files import Files
-from almanac.search import passages
 
 AT_ONCE = 200  # documents purged in a transaction: others wait for the writer meanwhile
 
@@ -73,7 +72,7 @@ async def remove_unused(db: Database, store: Files) -> int:
 async def _purge_documents(tx: Transaction, ids: Sequence[int], before: int) -> int:
     doomed = [row["id"] for id in ids if (row := await tx.fetch_one(_STILL_DOOMED, before, id))]
     await readings.remove(tx, doomed)
-    await passages.remove(tx, "document", [str(id) for id in doomed])
+    await shelf.clear(tx, doomed)
     await tx.execute_many("DELETE FROM documents WHERE id = $1", [(id,) for id in doomed])
     return len(doomed)
 

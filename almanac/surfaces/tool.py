@@ -15,6 +15,7 @@ from almanac.core.settings import Settings
 from almanac.knowledge.files import Files
 from almanac.net.fetch import Fetcher
 from almanac.quotas.rates import Rates, Rule
+from almanac.search.search import Search
 
 
 class NoArguments(Arguments):
@@ -35,6 +36,7 @@ class House:
     remembered: Remembered
     files: Files
     fetcher: Fetcher
+    search: Search
     key: bytes = field(repr=False)  # signs what we must recognise again
     call_rule: Rule
     started_at: int

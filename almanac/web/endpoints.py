@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from almanac.knowledge.downloads import HEADER
-from almanac.web import downloads, knowledge
+from almanac.knowledge.finding import Citation, Inquiry
+from almanac.web import downloads, knowledge, search
 from almanac.web import shapes as s
 from almanac.web.rest import Endpoint
 
@@ -21,6 +22,8 @@ _BASE = s.BaseFacts(
     group="workshop",
     role="Owner",
     documents=None,
+    passages=None,
+    embedded=None,
     splitter=s.SplitterFacts("flat", 1600, 200, None),
     created_at=_AT,
     updated_at=_AT,
@@ -99,6 +102,23 @@ _NEW_CONTENT = {
     "additionalProperties": False,
     "properties": {"file": _FILE},
 }
+_RESULT = search.ResultFacts(
+    id="document:12",
+    document_id=12,
+    base_id=7,
+    title="Pump P-40",
+    url="https://almanac.example.org/api/v1/documents/12",
+    text="Oil it monthly.",
+    score=0.91,
+    legs=["words", "vectors"],
+    headings=["Care"],
+    page=2,
+    boxes=[[2, 72.0, 90.5, 523.0, 118.0]],
+    start=120,
+    end=135,
+    hash="5f2b9c0e7d1a44c3b8e6f0a91d7c2e35",
+    highlights=[[0, 3]],
+)
 _SHARES = s.ShareList([s.ShareFacts("group", "workshop", "Developer")])
 
 
@@ -441,5 +461,29 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         answer=bytes,
         statuses={206: "The ranges that were asked for.", 416: "There is no such range."},
         admit=downloads.by_credential,
+    ),
+    Endpoint(
+        "POST",
+        "/search",
+        "search",
+        "The passages that answer a question best, in all documents you may read or in some of them",
+        search.search,
+        "search:read",
+        body=Inquiry,
+        answer=search.ResultList,
+        example={"query": "How often is the pump oiled?", "bases": [7], "limit": 5},
+        shows=search.ResultList([_RESULT], 0, False, [], None),
+    ),
+    Endpoint(
+        "POST",
+        "/citations/verify",
+        "verify_citation",
+        "Whether a passage that was quoted still stands in its document",
+        search.verify_citation,
+        "search:read",
+        body=Citation,
+        answer=search.VerdictFacts,
+        example={"id": "document:12", "hash": "5f2b9c0e7d1a44c3b8e6f0a91d7c2e35", "start": 120, "end": 135},
+        shows=search.VerdictFacts("unchanged", 120, 135, 2, "5f2b9c0e7d1a44c3b8e6f0a91d7c2e35"),
     ),
 )

@@ -1,6 +1,6 @@
 """The REST endpoints of knowledge bases, folders and documents: what they mean in verbs."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from almanac.core import clock
@@ -8,13 +8,14 @@ from almanac.core.arguments import Arguments
 from almanac.core.database import Transaction
 from almanac.core.errors import BadRequest
 from almanac.identity.roles import Role
-from almanac.knowledge import bases, documents, folders, nodes, readings, trash
+from almanac.knowledge import bases, documents, folders, inventory, nodes, readings, trash
 from almanac.knowledge.bases import Base
 from almanac.knowledge.documents import Added, Document
 from almanac.knowledge.folders import Folder
 from almanac.knowledge.nodes import Node
 from almanac.knowledge.passages import Splitter
 from almanac.search import passages
+from almanac.search.index import Coverage
 from almanac.web import shapes, uploads
 from almanac.web.rest import PREFIX, Answer, Ask
 
@@ -24,7 +25,7 @@ from almanac.web.rest import PREFIX, Answer, Ask
 async def list_bases(ask: Ask, at: shapes.FindBases, _: None) -> shapes.BaseList:
     """The bases the caller may see."""
     page = await bases.find(ask, **at.model_dump())
-    return shapes.BaseList([_base(base) for base in page.items], page.total, page.offset, page.has_more)
+    return shapes.BaseList(await _bases(ask, page.items), page.total, page.offset, page.has_more)
 
 
 async def add_base(ask: Ask, _: Any, given: shapes.AddBase) -> Answer:
@@ -41,12 +42,12 @@ async def add_base(ask: Ask, _: Any, given: shapes.AddBase) -> Answer:
             splitter=splitter,
         )
     )
-    return _created(f"/bases/{base.id}", _base(base))
+    return _created(f"/bases/{base.id}", await _base(ask, base))
 
 
 async def get_base(ask: Ask, at: shapes.AtBase, _: None) -> shapes.BaseFacts:
     """One base."""
-    return _base(await bases.get(ask.db, ask, at.base_id))
+    return await _base(ask, await bases.get(ask.db, ask, at.base_id))
 
 
 async def change_base(ask: Ask, at: shapes.AtBase, given: shapes.ChangeBase) -> shapes.BaseFacts:
@@ -56,7 +57,7 @@ async def change_base(ask: Ask, at: shapes.AtBase, given: shapes.ChangeBase) -> 
     base = await ask.db.write(
         lambda tx: bases.change(ask, tx, at.base_id, name=given.name, description=given.description, splitter=splitter)
     )
-    return _base(base)
+    return await _base(ask, base)
 
 
 async def remove_base(ask: Ask, at: shapes.AtBase, _: None) -> None:
@@ -66,7 +67,7 @@ async def remove_base(ask: Ask, at: shapes.AtBase, _: None) -> None:
 
 async def restore_base(ask: Ask, at: shapes.AtBase, _: None) -> shapes.BaseFacts:
     """A base, out of the trash."""
-    return _base(await ask.db.write(lambda tx: bases.restore(ask, tx, at.base_id)))
+    return await _base(ask, await ask.db.write(lambda tx: bases.restore(ask, tx, at.base_id)))
 
 
 async def list_shares(ask: Ask, at: shapes.AtBase, _: None) -> shapes.ShareList:
@@ -276,7 +277,16 @@ def _moment(at: int) -> str:
     return clock.iso(at) or ""
 
 
-def _base(base: Base) -> shapes.BaseFacts:
+async def _base(ask: Ask, base: Base) -> shapes.BaseFacts:
+    return (await _bases(ask, [base]))[0]
+
+
+async def _bases(ask: Ask, found: Sequence[Base]) -> list[shapes.BaseFacts]:
+    covered = await inventory.coverages(ask.db, ask.rest.search.index, [base.id for base in found])
+    return [_base_facts(base, covered.get(base.id)) for base in found]
+
+
+def _base_facts(base: Base, covered: Coverage | None) -> shapes.BaseFacts:
     splitter = base.splitter
     parent_size = splitter.parent_size if splitter.strategy == "hierarchical" else None
     return shapes.BaseFacts(
@@ -288,6 +298,8 @@ def _base(base: Base) -> shapes.BaseFacts:
         group=base.group_name,
         role=base.role.name if base.role else "",
         documents=base.documents,
+        passages=covered and covered.passages,
+        embedded=covered and covered.embedded,
         splitter=shapes.SplitterFacts(splitter.strategy, splitter.size, splitter.overlap, parent_size),
         created_at=_moment(base.created_at),
         updated_at=_moment(base.updated_at),

@@ -42,6 +42,7 @@ from almanac.knowledge.files import Files
 from almanac.net.exchange import Exchange, Stopping, TooSlow
 from almanac.net.fetch import Fetcher
 from almanac.quotas.rates import Rates, Rule
+from almanac.search.search import Search
 
 PREFIX = "/api/v1"
 SURFACE = "rest"
@@ -109,6 +110,7 @@ class Rest:
     neighbourhood: Neighbourhood
     files: Files
     fetcher: Fetcher
+    search: Search
     key: bytes = field(repr=False)
 
     def routes(self) -> list[Route]:

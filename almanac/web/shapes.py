@@ -257,6 +257,8 @@ class BaseFacts:
     group: str | None
     role: Annotated[str, Field(description="Yours.")]
     documents: Annotated[int | None, Field(description="How many; told in lists only.")]
+    passages: Annotated[int | None, Field(description="How many; told while some still lack vectors.")]
+    embedded: Annotated[int | None, Field(description="Those of them that have vectors; null when all do.")]
     splitter: SplitterFacts
     created_at: Moment
     updated_at: Moment

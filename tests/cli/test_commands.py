@@ -379,8 +379,11 @@ def test_the_doctor_shows_each_setting_with_its_source_and_every_check(
     assert "hunter2" not in answer.out
     report = json.loads(answer.out)
     checks = {check["check"]: check for check in report["checks"]}
-    assert list(checks) == ["plan", "database", "redis", "models", "parsers", "disk", "clock"]
-    assert all(check["ok"] for check in checks.values())
+    assert list(checks) == [
+        *("plan", "database", "redis", "models", "parsers", "home", "disk", "clock"),
+        *("words", "vectors", "index", "jobs", "files"),
+    ]
+    assert all(check["ok"] and check["state"] == "ok" for check in checks.values())
     assert f"schema version {NEWEST}" in checks["database"]["detail"]
     settings = {setting["setting"]: setting for setting in report["settings"]}
     assert settings["port"] == {"setting": "port", "value": "8000", "from": "default"}
@@ -412,7 +415,7 @@ def test_the_doctor_fails_when_redis_cannot_be_reached(
         assert {name for name, check in checks.items() if not check["ok"]} == {"redis"}
         assert checks["redis"]["detail"] == ("Redis cannot be reached. Check REDIS_URL and that the server is running.")
     else:
-        assert re.search(r"^redis +FAILS +Redis cannot be reached", answer.out, re.MULTILINE)
+        assert re.search(r"^redis +problem +Redis cannot be reached", answer.out, re.MULTILINE)
 
 
 def test_the_doctor_fails_when_the_database_cannot_be_reached_and_checks_the_rest_all_the_same(
@@ -429,6 +432,7 @@ def test_the_doctor_fails_when_the_database_cannot_be_reached_and_checks_the_res
         "redis": True,
         "models": True,
         "parsers": True,
+        "home": True,
         "disk": True,
         "clock": False,
     }

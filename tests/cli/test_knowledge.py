@@ -515,12 +515,12 @@ def test_the_speed_is_left_out_while_nothing_has_been_read(library: Almanac):
     async def work(db: Database) -> None:
         haul = Haul(await operator.over_base(db, 1), 1, [Piece("a.md"), Piece("b.md")], done=1)
         haul.began -= 10
-        assert progress.line(haul) == "1 of 2 files"
+        assert progress.line(progress.reading(haul)) == "1 of 2 files"
         haul.pieces.pop()
         haul.pages = 25
-        assert re.fullmatch(r"1 of 1 file, 2\.[45] pages/s", progress.line(haul))
+        assert re.fullmatch(r"1 of 1 file, 2\.[45] pages/s", progress.line(progress.reading(haul)))
         haul.failures.append(haul.pieces[0])
-        assert progress.line(haul).endswith(" pages/s, 1 failed")
+        assert progress.line(progress.reading(haul)).endswith(" pages/s, 1 failed")
         haul.pages = 1
         assert report.summary(haul, 2).endswith("; 1 page in 10.0 s, 0.1 pages/s")
 

@@ -10,7 +10,7 @@ from almanac.core.settings import BadSetting, Settings, environment_names, load,
 from almanac.premises import load_settings
 
 FIELDS: dict[str, "Field[Any]"] = {item.name: item for item in fields(Settings)}
-SECRETS = {"database_url", "redis_url", "secret"}
+SECRETS = {"database_url", "embedding_key", "redis_url", "secret"}
 
 # As an operator would write it in the environment, and what it means.
 SAMPLES: dict[Any, tuple[str, Any]] = {
@@ -33,6 +33,7 @@ CHOICES = {
     "redis_url": "redis://cache:6379/0",
     "public_url": "https://kb.example",
     "otlp_endpoint": "http://otel:4318",
+    "embedding_url": "https://models.example/v1",
 }
 
 

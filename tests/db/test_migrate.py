@@ -5,6 +5,7 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
@@ -13,6 +14,7 @@ from almanac.db import migrate
 from almanac.db.connect import connect
 from almanac.db.errors import DatabaseError, MigrationRefused
 from almanac.db.migrate import Migration
+from tests.conftest import Cluster
 
 STEPS = [
     Migration(1, "birds", "CREATE TABLE birds (id {id}, song {bytes}, facts {json}, weight {float});"),
@@ -30,6 +32,24 @@ SCHEMA = {
         ORDER BY 1, 2
     """,
 }
+BEFORE_SEARCH = """
+INSERT INTO orgs (id, name, created_at) VALUES ('o', 'an-org', 1);
+INSERT INTO principals (org_id, kind, name, created_at) VALUES ('o', 'user', 'ann', 1);
+INSERT INTO bases (org_id, level, owner_id, name, description, folded, splitter, created_at, updated_at)
+    VALUES ('o', 'personal', 1, 'b', '', 'b', '{}', 1, 1);
+INSERT INTO blobs (hash, name, size, created_at) VALUES ('h', 'n', 1, 1);
+INSERT INTO documents (base_id, folder_id, name, source_type, extension, mime_type, size, blob_id, tags, metadata,
+    is_enabled, creator_id, created_at, updated_at, generation, index_status)
+    VALUES (1, 4, 'pumps.txt', 'file', 'txt', 'text/plain', 1, 1, '["a"]', '{}', 1, 1, 1, 1, 1, 'indexed'),
+        (1, 0, 'valves.txt', 'file', 'txt', 'text/plain', 1, 1, '[]', '{}', 0, 1, 1, 1, 1, 'indexed');
+INSERT INTO readings (document_id, generation, title, characters, passages, pages, page_count, facts, warnings)
+    VALUES (1, 1, 'All about pumps', 1, 2, '[]', 0, '{}', '[]'), (2, 1, '', 1, 1, '[]', 0, '{}', '[]');
+INSERT INTO passages (org_id, collection, owner_kind, owner_id, ordinal, parent, form, text, span_start, span_end,
+    headings, page, boxes, is_live)
+    VALUES ('o', 'base:1', 'document', '1', 0, NULL, 'text', 'a pump', 0, 6, '["Care"]', NULL, '[]', 1),
+        ('o', 'base:1', 'document', '1', 1, 0, 'text', 'its valve', 7, 9, '[]', NULL, '[]', 1),
+        ('o', 'base:1', 'document', '2', 0, NULL, 'text', 'a valve', 0, 7, '[]', NULL, '[]', 0);
+"""
 MIGRATE = """
 import asyncio, sys
 from almanac.db import migrate
@@ -134,6 +154,71 @@ async def test_two_processes_at_once_apply_each_file_once(empty_database_url: st
     outputs = [(await process.communicate())[0].decode().split() for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
     assert sorted(int(word) for words in outputs for word in words) == [step.version for step in migrate.packaged()]
+
+
+async def test_passages_from_before_search_become_sources_and_passages_to_be_analysed(empty: Database) -> None:
+    steps = migrate.packaged()
+    await migrate.apply(empty, steps[:3])
+    for statement in migrate.statements(BEFORE_SEARCH):
+        await empty.write(lambda tx, sql=statement: tx.execute(sql))
+    await migrate.apply(empty, steps)
+    found = await empty.fetch("SELECT collection, owner_id, title, folder_id, tags, is_live FROM sources ORDER BY id")
+    assert [tuple(row[n] for n in range(6)) for row in found] == [
+        ("base:1", "1", "All about pumps", 4, '["a"]', 1),
+        ("base:1", "2", "valves.txt", 0, "[]", 0),
+    ]
+    found = await empty.fetch(
+        "SELECT s.owner_id, p.ordinal, p.parent, p.text, p.headings, p.words"
+        " FROM passages p JOIN sources s ON s.id = p.source_id ORDER BY p.id"
+    )
+    assert [tuple(row[n] for n in range(6)) for row in found] == [
+        ("1", 0, None, "a pump", '["Care"]', None),
+        ("1", 1, 0, "its valve", "[]", None),
+        ("2", 0, None, "a valve", "[]", None),
+    ]
+    found = await empty.fetch("SELECT name, org_id, model, next_model FROM collections")
+    assert [tuple(row[n] for n in range(4)) for row in found] == [("base:1", "o", "", None)]
+
+
+async def test_an_extension_that_cannot_be_had_is_asked_for_by_name(postgres_cluster: Cluster) -> None:
+    db = await connect(postgres_cluster.blank())
+    lacking = Migration(1, "maps", "CREATE EXTENSION IF NOT EXISTS no_such_thing;")
+    with pytest.raises(MigrationRefused, match=r"'no_such_thing'.*Install it.*superuser run CREATE EXTENSION"):
+        await migrate.apply(db, [lacking])
+    assert await migrate.version(db) == 0
+    await db.close()
+
+
+async def test_someone_who_may_not_create_extensions_is_told_who_may(postgres_cluster: Cluster) -> None:
+    url = postgres_cluster.blank()
+    parts = urlsplit(url)
+    name, host = parts.path.strip("/"), parts.netloc.rpartition("@")[2]
+    admin = await connect(url)
+    await admin.fetch(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'")
+    await admin.fetch(f"ALTER DATABASE {name} OWNER TO {name}")
+    try:
+        db = await connect(urlunsplit(parts._replace(netloc=f"{name}:secret@{host}")))
+        with pytest.raises(MigrationRefused, match=r"\(pgvector\).*permission denied.*CREATE EXTENSION vector"):
+            await migrate.apply(db)
+        assert await migrate.version(db) == 3
+        await admin.fetch("CREATE EXTENSION vector")
+        await migrate.apply(db)
+        await db.close()
+    finally:
+        await admin.fetch(f"REASSIGN OWNED BY {name} TO CURRENT_USER")
+        await admin.fetch(f"DROP OWNED BY {name}")
+        await admin.fetch(f"DROP ROLE {name}")
+        await admin.close()
+
+
+async def test_an_extension_that_is_too_old_is_refused(
+    postgres_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(migrate._OLDEST, "vector", (99, 1))  # pyright: ignore[reportPrivateUsage]
+    db = await connect(postgres_cluster.blank())
+    with pytest.raises(MigrationRefused, match=r"version 0\.\S+, and 99\.1 is needed.*ALTER EXTENSION vector UPDATE"):
+        await migrate.apply(db)
+    await db.close()
 
 
 @pytest.mark.parametrize(

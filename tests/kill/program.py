@@ -41,6 +41,7 @@ class Promise(Arguments):
 @dataclass
 class Promised:
     job_id: int
+    server: int  # the process that answered
 
 
 async def promise(call: ToolCall, given: Promise) -> Promised:
@@ -48,7 +49,7 @@ async def promise(call: ToolCall, given: Promise) -> Promised:
         await tx.execute("INSERT INTO promises (name) VALUES ($1)", given.name)
         return await queue.add(tx, "keep", {"name": given.name}, max_attempts=50)
 
-    return Promised(job_id=await call.db.write(body))
+    return Promised(job_id=await call.db.write(body), server=os.getpid())
 
 
 SURFACE = Surface(

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
 from almanac.core import clock, scopes
 from almanac.core.call import Actor, Call
@@ -29,6 +30,8 @@ from almanac.identity import first, orgs, principals
 from almanac.knowledge import bases, documents, ingest, trash
 from almanac.knowledge.files import Files
 from tests.kill.test_kill import ask, wait_until
+
+pytestmark = pytest.mark.xdist_group("kill")  # each of these keeps a machine busy, and has deadlines
 
 CORPUS = Path(__file__).parent.parent / "knowledge" / "corpus" / "files"
 DOCUMENTS = 300

@@ -27,7 +27,9 @@ async def attempt(work: Awaitable[Any]) -> Any:
 
 async def searchable(library: Library) -> dict[str, set[str]]:
     """The texts that search may find, by collection."""
-    rows = await library.rows("SELECT collection, text FROM passages WHERE is_live = 1")
+    rows = await library.rows(
+        "SELECT s.collection, p.text FROM passages p JOIN sources s ON s.id = p.source_id WHERE s.is_live = 1"
+    )
     found: dict[str, set[str]] = {}
     for row in rows:
         found.setdefault(row["collection"], set()).add(row["text"])
@@ -229,9 +231,9 @@ async def test_whoever_looks_while_a_document_is_replaced_sees_the_old_or_the_ne
             rows = await library.db.scan(
                 "SELECT r.generation, r.characters, r.passages, r.page_count,"
                 " (SELECT sum(length(text)) FROM reading_parts WHERE document_id = r.document_id) AS stored,"
-                " (SELECT count(*) FROM passages WHERE owner_id = $1) AS cut,"
-                " (SELECT max(span_end) FROM passages WHERE owner_id = $1) AS last"
-                " FROM readings r WHERE r.document_id = $2",
+                " (SELECT count(*) FROM passages WHERE source_id = s.id) AS cut,"
+                " (SELECT max(span_end) FROM passages WHERE source_id = s.id) AS last"
+                " FROM readings r JOIN sources s ON s.kind = 'document' AND s.owner_id = $1 WHERE r.document_id = $2",
                 str(document.id),
                 document.id,
             )

@@ -181,7 +181,7 @@ async def test_a_removed_folder_takes_its_contents_with_it_and_brings_them_back(
     await library.do(lambda tx: documents.enable(library.call, tx, [off.id], False))
     await library.do(lambda tx: documents.remove(library.call, tx, [earlier.id]))
     await library.do(lambda tx: folders.remove(library.call, tx, outer.id, contents="delete"))
-    assert await library.count("passages", "is_live = 1") == 0
+    assert await library.count("sources", "is_live = 1") == 0
     assert [(gone.kind, gone.id) for gone in await trash.find(library.call, library.base.id)] == [
         ("folder", outer.id),
         ("document", earlier.id),
@@ -192,7 +192,7 @@ async def test_a_removed_folder_takes_its_contents_with_it_and_brings_them_back(
     await library.do(lambda tx: folders.restore(library.call, tx, outer.id))
     assert await parents(library) == {outer.id: ROOT, inner.id: outer.id}
     assert (await library.get(deep.id)).folder_id == inner.id
-    live = await library.rows("SELECT owner_id FROM passages WHERE is_live = 1")
+    live = await library.rows("SELECT owner_id FROM sources WHERE is_live = 1")
     assert [row["owner_id"] for row in live] == [str(deep.id)]
     with pytest.raises(NotFound):
         await library.get(earlier.id)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from almanac.core.errors import BadRequest
 from almanac.knowledge.parsers.parsed import Block, Line, Page, Parsed
 from almanac.knowledge.passages import Splitter, split
-from almanac.search.passages import Passage
+from almanac.search.passage import Passage
 
 WORDS = ["a", "it", "The", "harbour", "pilot", "e.g.", "3.14", "night.", "Really?", "stop!”", "https://a.example/b"]
 LONG_WORDS = ["x" * 90, "y" * 700]

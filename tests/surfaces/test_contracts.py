@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from almanac.app import SURFACES
 from almanac.surfaces import contracts
-from almanac.surfaces.almanac import knowledge, upkeep
+from almanac.surfaces.almanac import knowledge, search, upkeep
 from almanac.surfaces.surface import Surface
 from tests.house import ERAS, LEGACY, Running, running, settings_for
 
@@ -18,8 +18,8 @@ from tests.house import ERAS, LEGACY, Running, running, settings_for
 EXAMPLES: dict[str, dict[str, dict[str, Any]]] = {"almanac": {"whoami": {}, "server_status": {}, "list_bases": {}}}
 # Those that need something to be there first, and the test that holds their answers to their schemas.
 ELSEWHERE = {
-    "almanac": {tool.name for tool in (*knowledge.TOOLS, *upkeep.TOOLS)} - {"list_bases"}
-}  # test_knowledge_tools
+    "almanac": {tool.name for tool in (*search.TOOLS, *knowledge.TOOLS, *upkeep.TOOLS)} - {"list_bases"}
+}  # test_search_tools, test_knowledge_tools
 
 each_surface = pytest.mark.parametrize("surface", SURFACES, ids=lambda surface: surface.name)
 

@@ -113,15 +113,17 @@ def _group(lines: Sequence[SetLine], body: float) -> list[Group]:
 
 def _parts(above: SetLine, below: SetLine, leadings: Mapping[float, float]) -> bool:
     """Whether a paragraph ends between two lines."""
-    unit = max(above.size, below.size) or above.y1 - above.y0
-    if abs(above.size - below.size) > 0.1 * unit or above.bold != below.bold:
+    text, left, top, _, bottom, size, baseline, bold, _ = above  # unpacked at once: every line comes by here
+    _, next_left, _, _, _, next_size, next_baseline, next_bold, _ = below
+    unit = (size if size >= next_size else next_size) or bottom - top
+    if bold != next_bold or (size != next_size and abs(size - next_size) > 0.1 * unit):
         return True
-    gap = below.baseline - above.baseline
-    if abs(gap) < 0.3 * unit:  # the next cell of a row
+    gap = next_baseline - baseline
+    if -0.3 * unit < gap < 0.3 * unit:  # the next cell of a row
         return False
-    if not 0 < gap <= 1.25 * leadings.get(above.size, 1.25 * unit):  # also where the baseline is not a number
+    if not 0 < gap <= 1.25 * leadings.get(size, 1.25 * unit):  # also where the baseline is not a number
         return True
-    return below.x0 > above.x0 + 0.8 * unit and SENTENCE_END.search(above.text) is not None
+    return next_left > left + 0.8 * unit and SENTENCE_END.search(text) is not None
 
 
 def _find_leadings(lines: Sequence[SetLine]) -> dict[float, float]:
@@ -225,21 +227,17 @@ class _Writer:
         self.starts.append((page, len(self.lines)))
 
     def write(self, lines: Sequence[SetLine], page: int, level: int) -> None:
-        self._put("\n\n" if self.parts else "")
-        start = end = self.length
-        for line in lines:
-            begin, end = self.length, self.length + len(line.text)
-            self.lines.append(Line(begin, end, page, line.x0, line.y0, line.x1, line.y1))
-            self._put(line.text if line.joined else line.text + "\n")
-        if self.length > end:
-            self.parts[-1] = self.parts[-1][:-1]
-            self.length = end
+        start = at = self.length + 2 if self.parts else 0
+        before = "\n\n" if self.parts else ""
+        for text, x0, y0, x1, y1, _, _, _, joined in lines:
+            end = at + len(text)
+            self.lines.append(Line(at, end, page, x0, y0, x1, y1))
+            self.parts += before, text
+            before, at = ("", end) if joined else ("\n", end + 1)
+        self.length = self.lines[-1].end
         name = "".join(line.text if line.joined else line.text + " " for line in lines) if level else ""
-        self.blocks.append(Block("heading" if level else "text", start, end, level, " ".join(name.split())))
-
-    def _put(self, text: str) -> None:
-        self.parts.append(text)
-        self.length += len(text)
+        kind = "heading" if level else "text"
+        self.blocks.append(Block(kind, start, self.length, level, " ".join(name.split())))
 
     def finish(self) -> Arranged:
         """Pages end where the next one begins, so that the white space between two is of the one before."""

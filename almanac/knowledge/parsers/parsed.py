@@ -5,7 +5,7 @@ clean text: lines end in `\n`, and there is no NUL, no lone surrogate and no `\r
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,7 @@ class Block:
     header_end: int = 0  # of a table: `start` to here is its header, which every passage of the table repeats
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """Where a line of the text stands on its page: points from the upper left corner, `y` growing downwards."""
 
     start: int

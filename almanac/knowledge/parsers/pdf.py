@@ -7,6 +7,7 @@ import ctypes
 import mmap
 import os
 import re
+from array import array
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -191,9 +192,11 @@ def _read_lines(page: Any, sheet: Sheet) -> tuple[list[SetLine], bool]:
 
 
 def _get_text(handle: Any, count: int) -> str:
-    buffer = (ctypes.c_ushort * (count + 1))()
-    units = pdfium.FPDFText_GetText(handle, 0, count, buffer)
-    return bytes(buffer)[: 2 * max(units - 1, 0)].decode("utf-16-le", "replace")
+    # Not an array of ctypes, which makes a type for each length.
+    buffer = array("H", bytes(2 * (count + 1)))
+    place = ctypes.cast(buffer.buffer_info()[0], ctypes.POINTER(ctypes.c_ushort))
+    units = pdfium.FPDFText_GetText(handle, 0, count, place)
+    return str(memoryview(buffer)[: max(units - 1, 0)], "utf-16-le", "replace")
 
 
 # Pictures

@@ -7,6 +7,7 @@ for every character would cost more than reading the page does.
 
 import ctypes
 import re
+from array import array
 from math import hypot, isfinite, nan
 from typing import Any, NamedTuple
 
@@ -36,23 +37,29 @@ CLEAN: dict[int, str] = {
 pdfium: Any = pypdfium2.raw  # made from C headers, without types
 
 
-def _declare(function: Any, result: Any, *arguments: Any) -> Any:
-    """A function of PDFium that takes plain addresses: checking pointers in Python costs more than most calls do."""
-    return ctypes.PYFUNCTYPE(result, *arguments)(ctypes.cast(function, ctypes.c_void_p).value or 0)
+def _declare(function: Any, result: Any) -> Any:
+    """A function of PDFium that takes what it is given: numbers as C's int, the rest made ready by `_at`.
+
+    Checking and converting arguments in Python costs more than most calls do.
+    """
+    return ctypes.PYFUNCTYPE(result)(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 
-_AT = ctypes.c_void_p
+def _at(address: int) -> Any:
+    return ctypes.c_void_p.from_param(address)
+
+
 _INT = ctypes.c_int
-_count_rects = _declare(pdfium.FPDFText_CountRects, _INT, _AT, _INT, _INT)
-_get_rect = _declare(pdfium.FPDFText_GetRect, _INT, _AT, _INT, _AT, _AT, _AT, _AT)
-_get_char_box = _declare(pdfium.FPDFText_GetCharBox, _INT, _AT, _INT, _AT, _AT, _AT, _AT)
-_get_loose_box = _declare(pdfium.FPDFText_GetLooseCharBox, _INT, _AT, _INT, _AT)
-_get_matrix = _declare(pdfium.FPDFText_GetMatrix, _INT, _AT, _INT, _AT)
-_get_size = _declare(pdfium.FPDFText_GetFontSize, ctypes.c_double, _AT, _INT)
-_get_font = _declare(pdfium.FPDFText_GetFontInfo, ctypes.c_ulong, _AT, _INT, _AT, ctypes.c_ulong, _AT)
-_get_unicode = _declare(pdfium.FPDFText_GetUnicode, ctypes.c_uint, _AT, _INT)
-_is_generated = _declare(pdfium.FPDFText_IsGenerated, _INT, _AT, _INT)
-_find_char = _declare(pdfium.FPDFText_GetCharIndexFromTextIndex, _INT, _AT, _INT)
+_count_rects = _declare(pdfium.FPDFText_CountRects, _INT)  # text page, first character, how many
+_get_rect = _declare(pdfium.FPDFText_GetRect, _INT)  # text page, index, left, top, right, bottom
+_get_char_box = _declare(pdfium.FPDFText_GetCharBox, _INT)  # text page, character, left, right, bottom, top
+_get_loose_box = _declare(pdfium.FPDFText_GetLooseCharBox, _INT)  # text page, character, four floats
+_get_matrix = _declare(pdfium.FPDFText_GetMatrix, _INT)  # text page, character, six floats
+_get_size = _declare(pdfium.FPDFText_GetFontSize, ctypes.c_double)  # text page, character
+_get_font = _declare(pdfium.FPDFText_GetFontInfo, ctypes.c_ulong)  # text page, character, name, its room, flags
+_get_unicode = _declare(pdfium.FPDFText_GetUnicode, ctypes.c_uint)  # text page, character
+_is_generated = _declare(pdfium.FPDFText_IsGenerated, _INT)  # text page, character
+_find_char = _declare(pdfium.FPDFText_GetCharIndexFromTextIndex, _INT)  # text page, place in the text
 
 Box = tuple[float, float, float, float]  # left, bottom, right, top, counted upwards as the file does
 
@@ -94,40 +101,56 @@ def read(handle: Any, text: str, count: int, sheet: Sheet) -> list[SetLine]:
     lines: list[SetLine] = []
     doubles = 0  # characters up to here that count twice
     for found in LINE.finditer(text):
-        words, start = found.group(), found.start() + doubles
-        extra = sum(sign > "\uffff" for sign in words) if reader.wide else 0
-        doubles += extra
-        after = BROKEN_OFF.match(text, found.end()) if reader.breaks else None
-        line = reader.read(words, *reader.find(start, len(words) + extra), after.group(1) if after else "")
-        if line:
+        words, start, rest = found.group(), found.start() + doubles, ""
+        length = len(words)
+        if reader.wide:
+            extra = sum(sign > "\uffff" for sign in words)
+            doubles, length = doubles + extra, length + extra
+        if reader.skips:
+            start, length = reader.find(start, length)
+        if reader.breaks and (after := BROKEN_OFF.match(text, found.end())):
+            rest = after.group(1)
+        if line := reader.read(words, start, length, rest):
             lines.append(line)
     return lines
 
 
+class _Room:
+    """What PDFium writes its answers to, and where that is."""
+
+    def __init__(self) -> None:
+        self.sides = array("d", bytes(32))  # left, bottom, right, top
+        first = self.sides.buffer_info()[0]
+        self.sides_at = [_at(first + 8 * side) for side in (0, 3, 2, 1)]  # as PDFium asks for them
+        self.matrix = array("f", bytes(24))
+        self.matrix_at = _at(self.matrix.buffer_info()[0])
+        self.font = ctypes.create_string_buffer(LONGEST_FONT_NAME)
+        self.flags = ctypes.c_int()
+        size = ctypes.c_ulong.from_param(LONGEST_FONT_NAME)
+        self.font_at = _at(ctypes.addressof(self.font)), size, _at(ctypes.addressof(self.flags))
+
+
+_ROOM = _Room()  # one for all pages: PDFium is for one thread at a time anyway
+
+
 class _Reader:
-    """Reads one page line by line; what PDFium writes its answers to is kept."""
+    """Reads one page line by line."""
 
     def __init__(self, handle: Any, text: str, count: int, sheet: Sheet) -> None:
-        self.handle: int = ctypes.cast(handle, ctypes.c_void_p).value or 0
+        self.handle = _at(ctypes.cast(handle, ctypes.c_void_p).value or 0)
         self.text = text
         self.sheet = sheet
         self.breaks = BROKEN_WORD in text
-        units = len(text.encode("utf-16-le")) // 2
+        units = len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2
         self.wide = units != len(text)
         self.skips = units != count
         self.exact = not (self.wide or self.skips)
         self.after_bold = False
-        self.sides = (ctypes.c_double * 4)()  # left, bottom, right, top
-        self.sides_at = [ctypes.addressof(self.sides) + 8 * side for side in (0, 3, 2, 1)]  # as PDFium asks for them
-        self.matrix = (ctypes.c_float * 6)()
-        self.matrix_at = ctypes.addressof(self.matrix)
-        self.font = ctypes.create_string_buffer(LONGEST_FONT_NAME)
-        self.flags = ctypes.c_int()
+        self.sizes: dict[float, float] = {}  # of print, as they were rounded: rounding costs more than a call does
+        self.fonts: dict[bytes, bool] = {}  # by name, and whether it is a bold one's
 
     def find(self, start: int, count: int) -> tuple[int, int]:
         """Where a stretch of the text lies among the characters, some of which are not in the text."""
-        if not self.skips:
-            return start, count
         first, last = _find_char(self.handle, start), _find_char(self.handle, start + count - 1)
         return (first, last - first + 1) if 0 <= first <= last else (start, count)
 
@@ -141,13 +164,13 @@ class _Reader:
         if not text:
             return None
         box = self._get_box(start, count, sample, whole=turned)
-        placed = self.sheet.place(box)
-        if _has_area(box) and not _has_area(placed):  # it is off the page, where no one sees it
+        x0, y0, x1, y1 = self.sheet.place(box)
+        if not (x0 < x1 and y0 < y1) and box[0] < box[2] and box[1] < box[3]:  # off the page, where no one sees it
             return None
         self.after_bold = (self.after_bold or may_head(text)) and self._is_bold(sample, start + count - 1)
         if rest:
             text = self._mend(text, rest)
-        return SetLine(text, *placed, size, baseline, self.after_bold, rest != "")
+        return SetLine(text, x0, y0, x1, y1, size, baseline, self.after_bold, rest != "")
 
     def _mend(self, text: str, rest: str) -> str:
         """A line that breaks a word: without the hyphen where that only marks the break, else with it."""
@@ -160,7 +183,9 @@ class _Reader:
         """The box around a line's ink. Of letters set one by one, some stand for all, with the height of the font."""
         total = _count_rects(self.handle, start, count)
         few = whole or total <= MOST_RECTS
-        left, bottom, right, top = self._get_rect(0)
+        left, bottom, right, top = box = self._get_rect(0)
+        if total == 1 and left < right:  # as most lines are
+            return box
         for index in range(1, total) if few else [*range(1, total - 1, -(-total // MOST_RECTS)), total - 1]:
             x0, y0, x1, y1 = self._get_rect(index)
             left = x0 if x0 < left else left
@@ -171,14 +196,14 @@ class _Reader:
         return box if few and left < right else self._stretch(box, sample)
 
     def _get_rect(self, index: int) -> Box:
-        _get_rect(self.handle, index, *self.sides_at)
-        left, bottom, right, top = self.sides[:]
+        _get_rect(self.handle, index, *_ROOM.sides_at)
+        left, bottom, right, top = _ROOM.sides
         return left, bottom, right, top
 
     def _stretch(self, box: Box, char: int) -> Box:
         """A box with the height of a character's font; that of the character alone where it had no ink."""
         loose = (ctypes.c_float * 4)()
-        if not _get_loose_box(self.handle, char, ctypes.addressof(loose)):
+        if not _get_loose_box(self.handle, char, _at(ctypes.addressof(loose))):
             return box
         left, top, right, bottom = loose[:]
         if box[0] >= box[2]:
@@ -187,38 +212,39 @@ class _Reader:
 
     def _get_print(self, char: int) -> tuple[float, float]:
         """The size of a character as it is displayed, and its baseline where the line runs from left to right."""
-        _get_matrix(self.handle, char, self.matrix_at)
-        a, b, c, d, e, f = self.matrix[:]
-        size = round(_get_size(self.handle, char) * hypot(c, d), 1)
+        _get_matrix(self.handle, char, _ROOM.matrix_at)
+        a, b, c, d, e, f = _ROOM.matrix
+        exact = _get_size(self.handle, char) * (hypot(c, d) if c else abs(d))
+        size = self.sizes.get(exact)
+        if size is None:
+            size = self.sizes[exact] = round(exact, 1) if isfinite(exact) else 0.0
         _, _, sa, sb, sc, sd, _, sf = self.sheet
         across, down = sa * a + sc * b, sb * a + sd * b
         level = abs(down) < 0.1 * abs(across)
-        return (size if isfinite(size) else 0.0), (sb * e + sd * f + sf if level else nan)
+        return size, (sb * e + sd * f + sf if level else nan)
 
     def _is_bold(self, *chars: int) -> bool:
         """Whether all of these characters are."""
-        at = ctypes.addressof(self.font), LONGEST_FONT_NAME, ctypes.addressof(self.flags)
         for char in chars:
-            _get_font(self.handle, char, *at)
-            if not (self.flags.value & FORCE_BOLD or BOLD.search(self.font.value)):
+            _get_font(self.handle, char, *_ROOM.font_at)
+            name = _ROOM.font.value
+            if name not in self.fonts:
+                self.fonts[name] = BOLD.search(name) is not None
+            if not (self.fonts[name] or _ROOM.flags.value & FORCE_BOLD):
                 return False
         return True
 
     def _get_glyphs(self, start: int, count: int) -> list[Glyph]:
         """The characters of a line with their places from left to right; spaces that PDFium supplied have none."""
         glyphs: list[Glyph] = []
-        left, top, right, bottom = self.sides_at
+        left, top, right, bottom = _ROOM.sides_at
         for char in range(start, start + count):
             if not _is_generated(self.handle, char):
                 _get_char_box(self.handle, char, left, right, bottom, top)
-                x0, y0, x1, y1 = self.sides[:]
+                x0, y0, x1, y1 = _ROOM.sides
                 placed = self.sheet.place((x0, y0, x1, y1))
                 glyphs.append(Glyph(_get_unicode(self.handle, char), placed[0], placed[2]))
         return glyphs
-
-
-def _has_area(box: Box) -> bool:
-    return box[0] < box[2] and box[1] < box[3]
 
 
 def _find_sample(words: str) -> int:

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from almanac.knowledge import passages
 from almanac.knowledge.parsers import kinds
 from almanac.knowledge.parsers.parsed import Page, Parsed, Unreadable
-from almanac.search.passages import Passage
+from almanac.search.passage import Passage
 
 LONGEST_TEXT = 100_000_000  # characters
 LONGEST_PASSAGE = 200_000

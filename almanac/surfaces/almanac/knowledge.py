@@ -7,11 +7,12 @@ from pydantic import Field
 
 from almanac.core import clock
 from almanac.core.arguments import Id
-from almanac.knowledge import bases, downloads, nodes, readings
+from almanac.knowledge import bases, downloads, inventory, nodes, readings
 from almanac.knowledge.bases import Base
 from almanac.knowledge.documents import Document
 from almanac.knowledge.folders import ROOT, Folder
 from almanac.knowledge.nodes import Node
+from almanac.search.index import Coverage
 from almanac.surfaces.tool import Arguments, Tool, ToolCall
 
 _READ = frozenset({"knowledge:read"})
@@ -72,6 +73,8 @@ class BaseFacts:
     group: str | None
     role: Annotated[str, Field(description="Yours.")]
     documents: int | None
+    passages: Annotated[int | None, Field(description="Null unless some lack vectors.")]
+    embedded: int | None
     updated_at: str | None
 
 
@@ -165,7 +168,8 @@ class Download:
 async def list_bases(call: ToolCall, given: ListBases) -> BaseList:
     """The knowledge bases the caller may see."""
     page = await bases.find(call, scope=given.scope, query=given.query, limit=given.limit, offset=given.offset)
-    return BaseList([_base_facts(base) for base in page.items], page.total, page.has_more)
+    covered = await inventory.coverages(call.db, call.house.search.index, [base.id for base in page.items])
+    return BaseList([_base_facts(base, covered.get(base.id)) for base in page.items], page.total, page.has_more)
 
 
 async def browse(call: ToolCall, given: Browse) -> Listing:
@@ -207,7 +211,7 @@ async def download_document(call: ToolCall, given: DownloadDocument) -> Download
     )
 
 
-def _base_facts(base: Base) -> BaseFacts:
+def _base_facts(base: Base, covered: Coverage | None) -> BaseFacts:
     return BaseFacts(
         id=base.id,
         name=base.name,
@@ -217,6 +221,8 @@ def _base_facts(base: Base) -> BaseFacts:
         group=base.group_name,
         role=base.role.name if base.role else "",
         documents=base.documents,
+        passages=covered and covered.passages,
+        embedded=covered and covered.embedded,
         updated_at=clock.iso(base.updated_at),
     )
 

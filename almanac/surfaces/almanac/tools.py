@@ -11,14 +11,14 @@ from almanac.core import clock
 from almanac.identity import groups
 from almanac.jobs import queue
 from almanac.quotas import usage
-from almanac.surfaces.almanac import knowledge, upkeep
+from almanac.surfaces.almanac import knowledge, search, upkeep
 from almanac.surfaces.surface import Surface
 from almanac.surfaces.tool import NoArguments, Tool, ToolCall
 
 INSTRUCTIONS = (
-    "Almanac holds what this organisation knows, in knowledge bases of documents. Begin with list_bases, then browse "
-    "and read_document. Call whoami to see who you act for and what your token allows; tools that your token may not "
-    "use are not listed."
+    "Almanac holds what this organisation knows, in knowledge bases of documents. Begin with search, then fetch or "
+    "read_document; list_bases and browse show what there is. Cite by id and hash. Call whoami to see who "
+    "you act for and what your token allows; tools that your token may not use are not listed."
 )
 
 
@@ -34,10 +34,10 @@ class Organisation:
 class Allowance:
     """What remains of a rate limit."""
 
-    limit: Annotated[int, Field(description="Requests allowed in a window; 0 means no limit.")]
+    limit: Annotated[int, Field(description="0: no limit.")]
     window_seconds: int
-    remaining: Annotated[int | None, Field(description="Requests left in the present window; null without a limit.")]
-    resets_at: Annotated[str | None, Field(description="When more becomes available, ISO-8601 in UTC.")]
+    remaining: int | None
+    resets_at: Annotated[str | None, Field(description="ISO-8601 in UTC.")]
 
 
 @dataclass(slots=True)
@@ -47,10 +47,8 @@ class TokenFacts:
     id: int
     kind: str
     expires_at: str | None
-    bases: Annotated[
-        list[int] | None, Field(description="Knowledge bases it is limited to; null means all you may see.")
-    ]
-    tools: Annotated[list[str] | None, Field(description="Tools it is limited to; null means all its scopes allow.")]
+    bases: Annotated[list[int] | None, Field(description="null: all you may see.")]
+    tools: Annotated[list[str] | None, Field(description="null: all its scopes allow.")]
 
 
 @dataclass(slots=True)
@@ -83,12 +81,12 @@ class Details:
 class Status:
     """The answer of `server_status`."""
 
-    status: Annotated[str, Field(description="ok, or degraded when something the server needs does not work.")]
+    status: Annotated[str, Field(description="ok or degraded")]
     version: str
     started_at: str
-    surfaces: Annotated[dict[str, str], Field(description="Names and paths of the MCP endpoints served here.")]
-    usage_this_month: Annotated[dict[str, int], Field(description="Your organisation's counters for this UTC month.")]
-    details: Annotated[Details | None, Field(description="For tokens with the admin scope; null for others.")]
+    surfaces: Annotated[dict[str, str], Field(description="Paths of the MCP endpoints.")]
+    usage_this_month: dict[str, int]
+    details: Annotated[Details | None, Field(description="With the admin scope.")]
 
 
 @lru_cache(maxsize=256)
@@ -159,8 +157,7 @@ SURFACE = Surface(
             name="whoami",
             title="Who am I",
             description=(
-                "Who you act as, in which organisation and groups; which scopes your token has; "
-                "and what remains of your rate limit. Call it first, or when a call is refused."
+                "Who you act as, your groups and scopes, and what remains of your rate limit; for when a call fails."
             ),
             run=whoami,
             output=Whoami,
@@ -170,14 +167,14 @@ SURFACE = Surface(
             name="server_status",
             title="Server status",
             description=(
-                "Whether this server works, its version, the paths of its MCP endpoints, and what your organisation "
-                "has used this month. "
-                "With the admin scope also its database, rate-limit store and background jobs."
+                "Whether this server works, its version and endpoints, and what your organisation has used this month; "
+                "with the admin scope also its database and jobs."
             ),
             run=server_status,
             output=Status,
             annotations=_READS,
         ),
+        *search.TOOLS,
         *knowledge.TOOLS,
         *upkeep.TOOLS,
     ),

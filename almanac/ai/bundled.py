@@ -1,0 +1,105 @@
+"""The embedder in this process: the model inside the package, or one in a folder of the home.
+
+Nothing is computed on the event loop. Queries have a thread to themselves; passages have as many as the settings say,
+and on Linux these give way to every other thread of the machine, so that search stays quick while much is embedded.
+"""
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import cache, partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from almanac.ai.embedder import Vectors
+from almanac.ai.encoder import Encoder, Folder, Model, batch, restore
+from almanac.ai.queries import Queries
+
+DEFAULT = Folder(Path(__file__).parent / "models" / "bge-small-en-v1.5")
+MODEST = 10  # niceness
+TEXTS_AT_ONCE = 128  # that are tokenised in one go
+
+T = TypeVar("T")
+
+_loading = threading.Lock()
+
+
+class BundledEmbedder:
+    """An embedder that computes here. The model is read when it is first needed, once in a process."""
+
+    def __init__(self, model: Model = DEFAULT, threads: int = 0) -> None:
+        self._model = model
+        self._about = model.describe()
+        self._labour = ThreadPoolExecutor(threads or _count_cores(), "embed", _be_modest)
+        self._desk = ThreadPoolExecutor(1, "embed-query")
+        self._queries = Queries(self._embed_queries)
+
+    @property
+    def name(self) -> str:
+        return self._about.name
+
+    @property
+    def dimension(self) -> int:
+        return self._about.dimension
+
+    @property
+    def languages(self) -> frozenset[str]:
+        return self._about.languages
+
+    async def query(self, text: str) -> Vectors:
+        return await self._queries.get(text)
+
+    async def passages(self, texts: Sequence[str]) -> Vectors:
+        if not texts:
+            return np.empty((0, self.dimension), np.float32)
+        encoder = await self._run(self._labour, partial(_load_once, self._model))
+        groups = [texts[start : start + TEXTS_AT_ONCE] for start in range(0, len(texts), TEXTS_AT_ONCE)]
+        prefix = self._about.passage_prefix
+        tokenised = await self._run_all([partial(encoder.tokenise, group, prefix) for group in groups])
+        rows = [row for group in tokenised for row in group]
+        batches = batch([len(row) for row in rows])
+        computed = await self._run_all([partial(encoder.run, [rows[place] for place in each]) for each in batches])
+        return restore(batches, computed)
+
+    async def close(self) -> None:
+        await self._queries.close()
+        for threads in (self._desk, self._labour):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _embed_queries(self, texts: list[str]) -> Vectors:
+        return await self._run(self._desk, partial(_embed, self._model, texts, self._about.query_prefix))
+
+    async def _run(self, threads: Executor, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(threads, work)
+
+    async def _run_all(self, works: Sequence[Callable[[], T]]) -> list[T]:
+        return await asyncio.gather(*(self._run(self._labour, work) for work in works))
+
+
+def _embed(model: Model, texts: list[str], prefix: str) -> Vectors:
+    return _load_once(model).embed(texts, prefix)
+
+
+def _load_once(model: Model) -> Encoder:
+    with _loading:  # else two threads that need it first would both load it
+        return _load(model)
+
+
+@cache
+def _load(model: Model) -> Encoder:
+    return model.load()
+
+
+def _count_cores() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def _be_modest() -> None:
+    if sys.platform == "linux":  # where a thread has a niceness of its own
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, max(MODEST, os.getpriority(os.PRIO_PROCESS, thread)))

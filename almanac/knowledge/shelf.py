@@ -1,0 +1,71 @@
+"""The shelf: what search is told of documents.
+
+Search keeps its own note of every document that has been read: where it is, what it is called, and what it can be
+filtered by. Whatever changes about a document is told from here, in the transaction that changes it.
+"""
+
+from collections.abc import Iterable
+
+import orjson
+
+from almanac.core.database import Row, Transaction
+from almanac.search import sources
+from almanac.search.sources import Source
+
+KIND = "document"
+
+_SELECT = """
+SELECT d.id, d.base_id, b.org_id, d.name, d.folder_id, d.tags, d.metadata, d.created_at, d.updated_at, d.is_enabled,
+    d.removed_at, r.title
+FROM documents d JOIN bases b ON b.id = d.base_id JOIN readings r ON r.document_id = d.id
+WHERE d.id = $1
+"""
+
+
+async def tell(tx: Transaction, document_ids: Iterable[int]) -> None:
+    """Let search know how documents are now, those of them that have been read."""
+    for document_id in document_ids:
+        if source := await describe(tx, document_id):
+            await sources.put(tx, source)
+
+
+async def describe(tx: Transaction, document_id: int) -> Source | None:
+    """A document that has been read, as search knows it."""
+    row = await tx.fetch_one(_SELECT, document_id)
+    return None if row is None else _source(row)
+
+
+def title_of(title: str | None, name: str) -> str:
+    """What a document is found by the name of: the title it gives itself, or its file's name."""
+    return title or name
+
+
+def collection_of(base_id: int) -> str:
+    """What the passages of a knowledge base are searched by."""
+    return f"base:{base_id}"
+
+
+async def show(tx: Transaction, document_ids: Iterable[int], *, is_live: bool) -> None:
+    """Let documents be found, or hide them."""
+    await sources.show(tx, KIND, map(str, document_ids), is_live=is_live)
+
+
+async def clear(tx: Transaction, document_ids: Iterable[int]) -> None:
+    """Let nothing of documents be found any more."""
+    await sources.remove(tx, KIND, map(str, document_ids))
+
+
+def _source(row: Row) -> Source:
+    return Source(
+        org_id=row["org_id"],
+        collection=collection_of(row["base_id"]),
+        kind=KIND,
+        owner_id=str(row["id"]),
+        title=title_of(row["title"], row["name"]),
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        folder_id=row["folder_id"],
+        tags=tuple(orjson.loads(row["tags"])),
+        metadata=orjson.loads(row["metadata"]),
+        is_live=bool(row["is_enabled"]) and row["removed_at"] is None,
+    )

@@ -1,0 +1,133 @@
+"""Analysis: from text to the terms it is found by.
+
+Words are folded (case, width, accents) and stemmed by the language of their script or of their text; scripts that put
+no spaces between words are cut into single characters and pairs; identifiers (`HTTP2Client`, `SKU-9931`, `v1.2.3`) are
+kept whole and cut into their parts as well; in languages that join words, a long word is found by its two ends too.
+
+A passage's terms are stored counted and hashed: the hash of each, then how often it stands there, sorted by hash.
+Counts are in tenths, for a word of the title is worth more than one of the text, and one of its neighbourhood less.
+"""
+
+import hashlib
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from almanac.search import languages, neighbours
+from almanac.search.passage import Passage
+
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
+    "\u3005\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"  # Japanese, Chinese, Korean
+    "\U00020000-\U0003ffff"
+)
+_WORD = re.compile(rf"[{_UNSPACED}]+|[^\W_{_UNSPACED}]+(?:[-_./'’:@+#][^\W_{_UNSPACED}]+)*(?:\+\+|#(?!\w))?")
+_IS_UNSPACED = re.compile(f"[{_UNSPACED}]")
+_JOINT = re.compile(r"[-_./'’:@]")
+_CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
+_IS_CAMEL = re.compile(r"[a-z][A-Z]|[A-Za-z]\d|\d[A-Za-z]")
+_IS_PLAIN = re.compile(r"[a-z]+")
+_LONGEST = 64  # characters of a word that are looked at
+_COMPOUND = 9  # characters from which a word may be several
+_SURE_COMPOUND = 14  # the same where the language is not known
+_PIECES = range(4, 15)  # lengths of what a compound begins or ends with
+_MOST = 255  # tenths of an occurrence that are counted
+_TEXT, _TITLE, _AROUND = 10, 15, 4  # what a word is worth by where it stands
+
+
+def terms_of(text: str) -> list[str]:
+    """The terms of a text, in its order."""
+    return [term for _, _, terms in words_of(text) for term in terms]
+
+
+def words_of(text: str) -> Iterator[tuple[int, int, tuple[str, ...]]]:
+    """The words of a text that mean something: where each starts and ends, and the terms it is found by."""
+    language = languages.detect(text)
+    for match in _WORD.finditer(text):
+        if terms := _terms(match[0][:_LONGEST], language):
+            yield match.start(), match.end(), terms
+
+
+def quick(text: str) -> list[tuple[str, ...]]:
+    """The terms of each word, taken for English: for a second look at a text, where telling its language costs most."""
+    return [terms for word in _WORD.findall(text) if (terms := _terms(word[:_LONGEST], languages.ENGLISH))]
+
+
+@lru_cache(200_000)
+def hash_of(term: str) -> int:
+    """The number a term is stored as: 64 bits, signed."""
+    digest = hashlib.blake2b(term.encode("utf-8", "replace"), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def pack(title: str, headings: Sequence[str], text: str, around: str = "") -> bytes:
+    """The terms of a passage, counted, as they are stored; `around` is what stands beside one that is short."""
+    counted: Counter[int] = Counter()
+    for part, worth in ((text, _TEXT), ("\n".join((title, *headings)), _TITLE), (around, _AROUND)):
+        for term in terms_of(part):
+            counted[hash_of(term)] += worth
+    hashes = np.fromiter(counted.keys(), np.int64, len(counted))
+    counts = np.fromiter((min(n, _MOST) for n in counted.values()), np.uint8, len(counted))
+    order = np.argsort(hashes)
+    return hashes[order].tobytes() + counts[order].tobytes()
+
+
+def count(title: str, passages: Sequence[Passage]) -> list[bytes]:
+    """The terms of each of a thing's passages, as they are stored."""
+    return [
+        pack(title, each.headings, each.text, neighbours.beside(passages, place)) for place, each in enumerate(passages)
+    ]
+
+
+def unpack(words: bytes) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """The hashes of a passage's terms, and how often each stands there."""
+    number = len(words) // 9
+    return np.frombuffer(words, np.int64, number), np.frombuffer(words, np.uint8, number, 8 * number)
+
+
+def fold(word: str) -> str:
+    """A word in small letters of plain shape, without accents."""
+    if word.isascii():
+        return word.lower()
+    apart = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", word).casefold())
+    return unicodedata.normalize("NFC", "".join(each for each in apart if not unicodedata.combining(each)))
+
+
+@lru_cache(200_000)
+def _terms(word: str, language: str | None) -> tuple[str, ...]:
+    word = unicodedata.normalize("NFKC", word)
+    if _IS_UNSPACED.match(word):
+        return (*word, *(word[at : at + 2] for at in range(len(word) - 1)))
+    parts = [part for part in _JOINT.split(word) if part]
+    found = [term for part in parts for term in _forms(part, language, is_alone=len(parts) == 1)]
+    if len(parts) > 1 and any(each.isdigit() for each in word):
+        found.append(fold(word))
+    if _IS_CAMEL.search(word):
+        pieces = (fold(piece) for piece in _CAMEL.findall(word) if len(piece) > 1)
+        found += (languages.stem(piece, languages.ENGLISH) for piece in pieces)
+    return tuple(dict.fromkeys(found))
+
+
+def _forms(part: str, language: str | None, *, is_alone: bool) -> Iterable[str]:
+    """The forms of one word, without punctuation in it, that it is found by."""
+    whole = fold(part)
+    spoken = language or languages.ENGLISH
+    if (len(whole) == 1 and not is_alone and whole.isascii() and whole.isalpha()) or languages.is_common(whole, spoken):
+        return
+    for script, letters in languages.SCRIPTS:
+        if letters.match(whole):
+            yield languages.stem(whole, script)
+            return
+    if spoken == languages.ENGLISH:
+        yield languages.stem(whole, spoken) if _IS_PLAIN.fullmatch(whole) else whole
+    else:
+        # As it stands too: in a question of a word or two, nothing tells the language.
+        yield from dict.fromkeys((fold(languages.stem(part.casefold(), spoken)), whole))
+    if len(whole) >= (_COMPOUND if language in languages.COMPOUNDING else _SURE_COMPOUND) and language != "english":
+        yield from (whole[:length] for length in _PIECES if length <= len(whole) - _PIECES.start)
+        yield from (whole[-length:] for length in _PIECES if length <= len(whole) - _PIECES.start)

@@ -1,0 +1,205 @@
+"""Compaction: what changed goes from memory into files, and files are merged so that they stay few.
+
+A new file is written whole before the database names it, and an old one is removed after the database has forgotten it:
+whenever this is cut short, what the database names is there. Files that it does not name are removed the next time.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from almanac.core.database import Database, Transaction
+from almanac.search import index_changes, segments
+from almanac.search.batches import Batch, build
+from almanac.search.index_changes import File
+from almanac.search.index_embedded import SOURCES_AT_ONCE, EmbeddedIndex, read_all
+from almanac.search.merging import choose, merge
+from almanac.search.segments import UNREAD
+from almanac.search.views import View
+
+LEAST = 5_000  # changes, or passages of what changed, that are worth a new file
+MASKED = 0.2  # share of the passages in files that no longer hold, worth to be rid of
+PASSAGES_AT_ONCE = 25_000  # held in memory while a file is written
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """What was done."""
+
+    passages: int  # in the file that was written; 0 for none
+    replaced: int  # files whose place it took
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Passages of a collection that index and store do not agree on."""
+
+    collection: str
+    what: str  # passages, words or vectors of a model
+    lacking: int  # that the index should have
+    surplus: int  # that it should not have
+
+
+async def compact(db: Database, folder: Path, *, least: int = LEAST, masked: float = MASKED) -> Compaction | None:
+    """Write files for what changed, if it is worth it; None if it is not. One process does so at a time."""
+    async with db.exclusive("index"):
+        files = await index_changes.files(db)
+        _sweep(folder, files)
+        if not await _is_due(db, folder, files, least, masked):
+            return None
+        until = (await index_changes.state(db)).newest or max((file.sequence for file in files), default=0)
+        changed = await index_changes.changed_ids(db, until)
+        opened, lost = await asyncio.to_thread(read_all, folder, files, {})
+        views = {
+            file.id: View.of(opened[file.name]).without(np.union1d(file.masked, changed))
+            for file in files
+            if file.name in opened
+        }
+        if lost:
+            held = [view.segment.ids[view.live] for view in views.values()]
+            everything = await index_changes.source_ids(db)
+            changed = np.setdiff1d(everything, np.concatenate([*held, np.zeros(0, np.int64)]))
+        return await _replace(db, folder, files, views, changed, until, masked)
+
+
+async def rebuild(db: Database, folder: Path) -> Compaction:
+    """Write all files anew from the rows. Until that is done, the old ones are searched."""
+    async with db.exclusive("index"):
+        files = await index_changes.files(db)
+        _sweep(folder, files)
+        until = (await index_changes.state(db)).newest or max((file.sequence for file in files), default=0)
+        return await _replace(db, folder, files, {}, await index_changes.source_ids(db), until, 0)
+
+
+async def compare(db: Database, folder: Path) -> list[Difference]:
+    """Where the index and the store differ. There should be nothing, whatever is being written meanwhile."""
+    index = EmbeddedIndex(db, folder)
+    found: list[Difference] = []
+    try:
+        known = {name for view in await index.views() for name in view.segment.collections}
+        for collection in sorted(known | set(await index_changes.collections(db))):
+            found += await _compare(db, index, collection)
+    finally:
+        await index.close()
+    return found
+
+
+async def _is_due(db: Database, folder: Path, files: Sequence[File], least: int, masked: float) -> bool:
+    if not all((folder / file.name).is_file() for file in files):
+        return True
+    changes, passages = await index_changes.waiting(db)
+    if max(changes, passages) >= least:
+        return True
+    held, standing = await index_changes.masked(db)
+    return held - standing > masked * held and held - standing >= least
+
+
+async def _replace(
+    db: Database,
+    folder: Path,
+    files: Sequence[File],
+    views: dict[int, View],
+    source_ids: NDArray[np.int64],
+    until: int,
+    masked: float,
+) -> Compaction:
+    """Write what sources have now and as many of the files as is due into one new file."""
+    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+    fresh = await _read(db, folder, source_ids)
+    merged = _choose(views, fresh, masked)
+    kept = {id: view for id, view in views.items() if id not in merged and view.size}
+    sources = [*(views[id] for id in merged if views[id].size), *fresh]
+    name, passages = None, sum(view.size for view in sources)
+    if passages or not kept:  # something must tell how far the changes were pruned, if only an empty file
+        name = f"{until}-{secrets.token_hex(6)}.segment"
+        whole = sources or [View.of(build(Batch()))]
+        await asyncio.to_thread(segments.write, folder / name, lambda allocate: merge(whole, allocate))
+
+    async def body(tx: Transaction) -> None:
+        gone = [file.id for file in files if file.id not in kept]
+        masks = [(id, view.masked().tobytes()) for id, view in kept.items()]
+        await index_changes.swap(tx, until, gone, masks, (name, passages) if name else None)
+
+    await db.write(body)
+    _sweep(folder, await index_changes.files(db))
+    return Compaction(passages, len(files) - len(kept))
+
+
+async def _read(db: Database, folder: Path, source_ids: NDArray[np.int64]) -> list[View]:
+    """What sources have now: in memory, or if it is much, in files that are not to stay."""
+    found: list[View] = []
+    batch = Batch()
+    for start in range(0, len(source_ids), SOURCES_AT_ONCE):
+        await index_changes.read(db, source_ids[start : start + SOURCES_AT_ONCE].tolist(), batch)
+        is_last = start + SOURCES_AT_ONCE >= len(source_ids)
+        if len(batch.passages) >= PASSAGES_AT_ONCE or (is_last and batch.passages):
+            found.append(await asyncio.to_thread(_build, batch, None if is_last and not found else folder))
+            batch = Batch()
+    return found
+
+
+def _build(batch: Batch, folder: Path | None) -> View:
+    segment = build(batch)
+    if folder is not None:
+        path = folder / f"{secrets.token_hex(6)}.segment"
+        segments.write(path, segments.copy(segment))
+        segment = segments.read(path)
+    return View.of(segment)
+
+
+def _choose(views: dict[int, View], fresh: Sequence[View], masked: float) -> list[int]:
+    """The files to write anew: those that are due, and those that the new file should take in."""
+    due = [id for id, view in views.items() if view.dead > masked * len(view.segment.passages)]
+    rest = [id for id in views if id not in due]
+    total = sum(view.size for view in fresh) + sum(views[id].size for id in due)
+    if not total:
+        return due
+    return due + [rest[place] for place in choose([*(views[id].size for id in rest), total])[:-1]]
+
+
+def _sweep(folder: Path, files: Sequence[File]) -> None:
+    """Remove the files that the database does not name. Who has one open keeps it."""
+    named = {file.name for file in files}
+    for path in [*folder.glob("*.segment"), *folder.glob("*.unfinished")]:
+        if path.name not in named:
+            path.unlink(missing_ok=True)
+
+
+async def _compare(db: Database, index: EmbeddedIndex, collection: str) -> list[Difference]:
+    found: list[Difference] = []
+    for _ in range(_ATTEMPTS):  # what is written between the two looks is no difference
+        stored, held = await index_changes.passage_ids(db, collection), _held(await index.views(), collection)
+        none = np.zeros(0, np.int64)
+        pairs = {what: (stored.get(what, none), held.get(what, none)) for what in sorted(stored.keys() | held.keys())}
+        found = [
+            Difference(collection, what, len(np.setdiff1d(one, other)), len(np.setdiff1d(other, one)))
+            for what, (one, other) in pairs.items()
+            if not np.array_equal(one, other)
+        ]
+        if not found:
+            break
+    return found
+
+
+def _held(views: Sequence[View], collection: str) -> dict[str, NDArray[np.int64]]:
+    """As `index_changes.passage_ids`, by the index."""
+    found: dict[str, list[NDArray[np.int64]]] = {}
+    for view in views:
+        segment = view.segment
+        if (place := segment.named.get(collection)) is None:
+            continue
+        start, stop = segment.bounds[place : place + 2].tolist()
+        holds = np.zeros(len(segment.passages), np.bool_)
+        holds[start:stop] = view.live[segment.owners[start:stop]]
+        found.setdefault("passages", []).append(segment.passages[holds])
+        found.setdefault("words", []).append(segment.passages[holds & (segment.lengths != UNREAD)])
+        for (model, _), matrix in segment.matrices.items():
+            rows = matrix.rows[holds[matrix.rows]]
+            found.setdefault(f"vectors of {model}", []).append(segment.passages[rows])
+    return {what: ids for what, parts in found.items() if len(ids := np.sort(np.concatenate(parts)))}

@@ -1,0 +1,130 @@
+"""Embedding: the job that gives passages the vectors they lack, a collection at a time.
+
+A collection is searched by the vectors of one model. Where the operator has chosen another since, its passages are
+embedded anew beside the old vectors, and the collection changes over when the last of them has its new one.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+import orjson
+import structlog
+from numpy.typing import NDArray
+
+from almanac.ai.embedder import Embedder
+from almanac.ai.errors import EmbeddingRefused, EmbeddingUnavailable
+from almanac.core import clock
+from almanac.core.database import Database, Row, Transaction
+from almanac.jobs import queue
+from almanac.jobs.queue import Job
+from almanac.jobs.worker import Effect
+from almanac.search import index_rows, neighbours, sources
+
+AT_ONCE = 128  # passages embedded and stored together: what is lost with a worker that is killed
+ROUND = 20 * clock.SECOND  # after which another collection has its turn
+PAUSE = clock.MINUTE  # before the next attempt where the model cannot be reached
+
+_LACKING = f"""
+SELECT p.id, p.source_id, p.headings, p.text, s.title, {neighbours.COLUMNS}
+FROM sources s JOIN passages p ON p.source_id = s.id {neighbours.JOINS}
+WHERE s.collection = $1 AND s.is_embedded = 0
+    AND NOT EXISTS (SELECT 1 FROM vectors v WHERE v.passage_id = p.id AND v.model = $2)
+ORDER BY s.id, p.ordinal LIMIT $3
+"""  # noqa: S608 - constants
+_COMPLETE = """
+UPDATE sources SET is_embedded = 1 WHERE {which} AND is_embedded = 0 AND NOT EXISTS (
+    SELECT 1 FROM passages p WHERE p.source_id = sources.id
+    AND NOT EXISTS (SELECT 1 FROM vectors v WHERE v.passage_id = p.id AND v.model = $2))
+"""
+
+_log = structlog.get_logger("almanac.embedding")
+
+
+def text_of(row: Row) -> str:
+    """What of a passage is embedded: where it stands, what was said before one that is short, and what it says."""
+    place = " › ".join(dict.fromkeys((row["title"], *orjson.loads(row["headings"]))))
+    return "\n".join(filter(None, (place, neighbours.before_row(row), row["text"])))
+
+
+class Embed:
+    """The handler of embed jobs."""
+
+    def __init__(self, db: Database, embedder: Embedder) -> None:
+        self._db = db
+        self._embedder = embedder
+        self._turn = asyncio.Lock()  # a model keeps every core busy by itself
+
+    async def __call__(self, job: Job) -> Effect | None:
+        """Embed what a collection lacks, or as much of it as a round allows."""
+        collection = job.payload["collection"]
+        async with self._turn:
+            await self._db.write(lambda tx: _choose(tx, collection, self._embedder.name))
+            try:
+                if not await self._embed(collection, clock.now() + ROUND):
+                    return lambda tx: again(tx, collection)
+            except (EmbeddingUnavailable, EmbeddingRefused) as error:
+                _log.warning("embedding_waits", collection=collection, error=str(error))
+                return lambda tx: again(tx, collection, clock.now() + PAUSE)
+        return lambda tx: _finish(tx, collection, self._embedder.name)
+
+    async def _embed(self, collection: str, until: int) -> bool:
+        """Whether nothing is left to do."""
+        model = self._embedder.name
+        while rows := await self._db.scan(_LACKING, collection, model, AT_ONCE):
+            vectors = await self._embedder.passages([text_of(row) for row in rows])
+            await self._db.write(lambda tx, rows=rows, vectors=vectors: _store(tx, model, rows, vectors))
+            if clock.now() > until:
+                return False
+        return True
+
+
+async def survey(db: Database, model: str) -> None:
+    """Have collections embedded anew whose vectors are of another model than is used now."""
+    rows = await db.fetch("SELECT name FROM collections WHERE model <> $1 OR next_model IS NOT NULL", model)
+    for row in rows:
+        await db.write(lambda tx, name=row["name"]: again(tx, name))
+
+
+async def again(tx: Transaction, collection: str, at: int | None = None) -> None:
+    """Have a collection looked at once more, now or at a later moment."""
+    await queue.add(tx, "embed", {"collection": collection}, key=f"embed:{collection}", run_at=at)
+
+
+async def _choose(tx: Transaction, collection: str, model: str) -> None:
+    await tx.execute("UPDATE collections SET model = $2 WHERE name = $1 AND model = ''", collection, model)
+    # Another model than before, or back to the first before another took over: no source is sure to have its vectors.
+    if await tx.execute(
+        "UPDATE collections SET next_model = CASE WHEN model = $2 THEN NULL ELSE $2 END"
+        " WHERE name = $1 AND coalesce(next_model, model) <> $2",
+        collection,
+        model,
+    ):
+        await tx.execute("UPDATE sources SET is_embedded = 0 WHERE collection = $1", collection)
+
+
+async def _store(tx: Transaction, model: str, rows: Sequence[Row], vectors: NDArray[np.float32]) -> None:
+    """Store the vectors of those passages that have not been replaced or removed meanwhile."""
+    owners = sorted({row["source_id"] for row in rows})
+    await sources.touch(tx, owners)  # first, for whoever replaces passages locks their source first too
+    ids = ", ".join(str(row["id"]) for row in rows)
+    found = await tx.fetch(
+        "SELECT p.id, s.collection FROM passages p JOIN sources s ON s.id = p.source_id"  # noqa: S608 - our numbers
+        f" WHERE p.id IN ({ids})"
+    )
+    there = {row["id"]: row["collection"] for row in found}
+    kept = [place for place, row in enumerate(rows) if row["id"] in there]
+    places = [(rows[place]["id"], rows[place]["source_id"], there[rows[place]["id"]]) for place in kept]
+    await index_rows.write_vectors(tx, model, places, vectors[kept])
+    await tx.execute_many(_COMPLETE.format(which="id = $1"), [(owner, model) for owner in owners])
+
+
+async def _finish(tx: Transaction, collection: str, model: str) -> None:
+    """Change over to the model if every passage has its vector; go on where more have come meanwhile."""
+    await tx.execute(_COMPLETE.format(which="collection = $1"), collection, model)  # those that came with their vectors
+    if await tx.fetch_one("SELECT 1 FROM sources WHERE collection = $1 AND is_embedded = 0 LIMIT 1", collection):
+        await again(tx, collection)
+    elif await tx.execute(
+        "UPDATE collections SET model = $2, next_model = NULL WHERE name = $1 AND next_model = $2", collection, model
+    ):
+        await tx.execute("DELETE FROM vectors WHERE collection = $1 AND model <> $2", collection, model)

@@ -1,0 +1,89 @@
+"""Filters as SQL: what the sources must be like, in the subset that both databases share.
+
+Texts are parameters. Numbers of folders are written out, for there may be thousands of them and a statement has room
+for some 32,000 parameters.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import orjson
+
+from almanac.core.database import Value
+from almanac.core.errors import BadRequest
+from almanac.search import conditions
+from almanac.search.question import Filter
+
+MOST_OWNERS = 20_000
+
+# The tags, each between two `\,`: a list of texts in JSON, without the escapes that could be taken for a border. What
+# stands for them, `\-` and `\'`, and `\,` itself are nothing that JSON has. Once no quote but those around a tag is
+# left and the first is cut off, every `","`, from left to right, is a border, whatever is in the tags.
+_TAGS = r"""('\,' || replace(replace(substr(replace(replace(CAST(s.tags AS TEXT), '\\', '\-'), '\"', '\'''), 3),
+'","', '\,'), '"]', '\,'))"""
+_MOMENTS = (
+    ("created_from", "s.created_at >="),
+    ("created_until", "s.created_at <"),
+    ("updated_from", "s.updated_at >="),
+    ("updated_until", "s.updated_at <"),
+)
+
+
+def resolve(filter: Filter, start: int = 1) -> tuple[str, tuple[Value, ...]]:
+    """A condition on the sources `s` with its parameters, numbered from `start`; empty where all will do."""
+    if len(filter.owners) > MOST_OWNERS:
+        raise BadRequest(
+            f"A search takes at most {MOST_OWNERS} things to look in.", remedy="Name their folders instead."
+        )
+    args = _Args(start)
+    parts = [*_places(filter, args), *_features(filter, args)]
+    if filter.condition is not None:
+        where, values = conditions.to_sql(conditions.parse(filter.condition), start + len(args.values))
+        parts.append(where)
+        args.values.extend(values)
+    return " AND ".join(parts), tuple(args.values)
+
+
+class _Args:
+    """Parameters, each known by its number."""
+
+    def __init__(self, start: int) -> None:
+        self.values: list[Value] = []
+        self._start = start
+
+    def add(self, value: Value) -> str:
+        self.values.append(value)
+        return f"${self._start + len(self.values) - 1}"
+
+    def listed(self, values: Iterable[str]) -> str:
+        return ", ".join(self.add(value) for value in dict.fromkeys(values))
+
+
+def _places(filter: Filter, args: _Args) -> Iterator[str]:
+    if filter.kinds:
+        yield f"s.kind IN ({args.listed(filter.kinds)})"
+    if filter.owners:
+        ids: dict[str, list[str]] = {}
+        for kind, owner_id in filter.owners:
+            ids.setdefault(kind, []).append(owner_id)
+        either = (f"s.kind = {args.add(kind)} AND s.owner_id IN ({args.listed(each)})" for kind, each in ids.items())
+        yield f"({' OR '.join(either)})"
+    if filter.folders:
+        yield f"s.folder_id IN ({', '.join(f'{folder:d}' for folder in sorted(set(filter.folders)))})"
+
+
+def _features(filter: Filter, args: _Args) -> Iterator[str]:
+    for tag in dict.fromkeys(filter.tags):
+        yield f"replace({_TAGS}, {args.add(_bordered(tag))}, '') <> {_TAGS}"
+    for name, comparison in _MOMENTS:
+        moment: int | None = getattr(filter, name)
+        if moment is not None:
+            yield f"{comparison} {args.add(moment)}"
+
+
+def _bordered(tag: str) -> str:
+    """A tag as it stands among the tags."""
+    try:
+        packed = orjson.dumps(tag).decode()[1:-1]
+    except TypeError:
+        raise BadRequest("A tag is not a text that can be stored.", remedy="Send it as valid Unicode.") from None
+    return "\\," + packed.replace("\\\\", "\\-").replace('\\"', "\\'") + "\\,"

@@ -1,0 +1,65 @@
+"""The seam between a search and what it searches: `index_embedded.py` and `index_postgres.py` implement it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from almanac.core.database import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where a leg may look. `where` is a condition on the sources `s`, with parameters from $1; empty for all."""
+
+    collections: tuple[str, ...]
+    where: str = ""
+    args: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """Passages with raw scores, the best first; among equals the lower id first."""
+
+    ids: NDArray[np.int64]
+    scores: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class WordHits(Hits):
+    """What the words leg found, and what it knows of the words. Statistics are those of the scope's collections,
+    whatever `where` leaves of them, so that a filter changes what is found and not how it is judged."""
+
+    passages: int  # how many there are in the collections
+    average: float  # length of one, in terms
+    frequencies: tuple[int, ...]  # for each term asked for, in how many of them it is
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How many passages of some collections there are, and how many of them have vectors."""
+
+    passages: int
+    embedded: int
+
+
+class Index(Protocol):
+    """One of the two backends. Every answer holds for the database as it is when asked: nothing waits to be indexed."""
+
+    async def words(self, scope: Scope, terms: Sequence[int], limit: int) -> WordHits:
+        """The passages that match best by BM25 over these terms (see `analysis.hash_of`)."""
+        ...
+
+    async def vectors(self, scope: Scope, model: str, vector: NDArray[np.float32], limit: int) -> Hits:
+        """The passages nearest to a vector of length one, by cosine."""
+        ...
+
+    async def cosines(self, model: str, vector: NDArray[np.float32], ids: Sequence[int]) -> Hits:
+        """How near some passages are to a vector, in any order; those without a vector of the model are left out."""
+        ...
+
+    async def coverage(self, collections: Sequence[str], model: str) -> Coverage: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,363 @@
+"""The index in PostgreSQL: both legs are statements over its own tables, so there is nothing that could lag behind.
+
+Words. Lists of a GIN index lead to candidates: every passage that has one of the question's rarer terms, or in which
+one of its common terms stands often. These are judged by their words as they are stored, by the same BM25 as in the
+embedded index. In a scope of up to `CANDIDATES` passages every list is followed, and the answer is exact. In a larger
+one about as many are judged: what is missed has nothing but very common terms, each of them rarely; and the weights of
+terms too common to follow rest on counts that may be out of date (`index_frequencies.py`). MEASURED
+
+Vectors. A scope of up to `SCANNED` passages is scanned, exactly. A larger one is searched through a graph, once
+`maintain` has built one for the model; until then it is scanned too.
+"""
+
+import asyncio
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from almanac.core.database import Database, Row, Transaction
+from almanac.search import bm25, index_frequencies, index_rows
+from almanac.search.index import Coverage, Hits, Scope, WordHits
+from almanac.search.index_frequencies import Known, choose
+from almanac.search.index_rows import LEVELS
+from almanac.search.recent import Recent
+
+CANDIDATES = 4_000  # passages judged by their words; in a scope that has no more, every term is looked up
+ENOUGH = 1_000  # candidates, fewer than which are not made do with
+TOGETHER = 256  # lists followed at a time
+WIDEST = 8  # times as many are looked at where a filter leaves few of them
+SCANNED = 50_000  # vectors compared with, rather than going through a graph
+REACH = 200  # neighbours a graph keeps in sight on its way: recall against time
+TRUSTED = 10.0  # seconds for which the size of a large scope is believed
+
+Lists = Sequence[tuple[int, int]]  # those of terms: each a level (`index_rows.LEVELS`) and the place of a term
+
+_PARAMETER = re.compile(r"\$(\d+)")
+_SIZE = """
+SELECT CAST(coalesce(sum(s.passages), 0) AS bigint) AS passages, CAST(coalesce(sum(s.length), 0) AS bigint) AS length,
+    CAST(coalesce(sum(s.passages) FILTER (WHERE {where}), 0) AS bigint) AS kept
+FROM sources s WHERE s.collection = ANY($1) AND s.is_live = 1
+"""
+_MATCHING = """
+SELECT p.id, p.words FROM matching($2, $3) m JOIN sources s ON s.id = m.source_id
+    JOIN passages p ON p.id = m.passage_id
+WHERE s.collection = ANY($1) AND s.is_live = 1 AND p.words IS NOT NULL AND {where}
+"""
+_KEPT = """
+SELECT p.id, p.words FROM sources s JOIN passages p ON p.source_id = s.id
+WHERE s.collection = ANY($1) AND s.is_live = 1 AND p.words IS NOT NULL AND {where}
+"""
+_FREQUENCY = """
+SELECT {place} AS place, count(*) AS passages FROM matching(${parameter}, {together}) m
+    JOIN sources s ON s.id = m.source_id
+WHERE s.collection = ANY($1) AND s.is_live = 1
+"""
+_COSINES = """
+SELECT passage_id, 1 - (vector <=> CAST(CAST($1 AS text) AS halfvec)) AS cosine FROM vectors
+WHERE model = $2 AND passage_id = ANY($3)
+"""
+_NEAR = """
+SELECT v.passage_id, {distance} AS distance FROM vectors v JOIN sources s ON s.id = v.source_id
+WHERE v.collection = ANY($1) AND v.model = {model} AND vector_dims(v.vector) = {dimension}
+    AND s.collection = ANY($1) AND s.is_live = 1 AND {where}
+ORDER BY {order} LIMIT {limit}
+"""
+_COVERAGE = """
+SELECT (SELECT count(*) FROM passages p JOIN sources s ON s.id = p.source_id
+     WHERE s.collection = ANY($1) AND s.is_live = 1) AS passages,
+    (SELECT count(*) FROM vectors v JOIN sources s ON s.id = v.source_id
+     WHERE v.collection = ANY($1) AND v.model = $2 AND s.collection = ANY($1) AND s.is_live = 1) AS embedded
+"""
+_GRAPHS = """
+SELECT c.relname AS name, i.indisvalid AS is_whole FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid
+WHERE i.indrelid = CAST('vectors' AS regclass) AND starts_with(c.relname, 'vectors_near_')
+"""
+_SETTINGS = """
+SELECT set_config('hnsw.ef_search', $1, true), set_config('hnsw.iterative_scan', 'relaxed_order', true),
+    set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)
+"""
+_MODELS = """
+SELECT m.model, m.passages, (SELECT vector_dims(v.vector) FROM vectors v WHERE v.model = m.model LIMIT 1) AS dimension
+FROM (SELECT model, count(*) AS passages FROM vectors GROUP BY model) m WHERE m.passages >= $1
+"""
+_BUILD = """
+CREATE INDEX CONCURRENTLY {name} ON vectors USING hnsw (CAST(vector AS halfvec({dimension})) halfvec_cosine_ops)
+WHERE model = {model}
+"""
+_DIFFERENCES = {
+    "passages are not listed under their terms": """
+        SELECT count(*) FROM passages p LEFT JOIN terms t ON t.passage_id = p.id
+        WHERE p.words IS NOT NULL AND t.passage_id IS NULL""",
+    "passages are listed under terms, but have not been analysed": """
+        SELECT count(*) FROM terms t JOIN passages p ON p.id = t.passage_id WHERE p.words IS NULL""",
+    "passages are listed in another collection or source than theirs": """
+        SELECT count(*) FROM terms t JOIN passages p ON p.id = t.passage_id JOIN sources s ON s.id = p.source_id
+        WHERE t.collection <> s.collection OR t.source_id <> s.id""",
+    "vectors are in another collection or source than their passages": """
+        SELECT count(*) FROM vectors v JOIN passages p ON p.id = v.passage_id JOIN sources s ON s.id = p.source_id
+        WHERE v.collection <> s.collection OR v.source_id <> s.id""",
+    "sources have another number of passages than is noted": """
+        SELECT count(*) FROM sources s WHERE s.passages <>
+            (SELECT count(*) FROM passages p WHERE p.source_id = s.id AND p.words IS NOT NULL)""",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """How much there is in a scope."""
+
+    passages: int
+    average: float
+    kept: int  # passages that the scope's condition leaves
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How the passages that have some terms are found."""
+
+    frequencies: NDArray[np.int64]  # of each term, as far as is known beforehand
+    lists: Lists  # to follow, so that the best are among the candidates
+    filtered: Lists  # likewise where the scope's condition leaves only some of them
+
+    @property
+    def followed(self) -> list[int]:
+        """The places of the terms whose whole lists are followed."""
+        return sorted(place for level, place in self.lists if level == 0)
+
+
+class PostgresIndex:
+    """The index of one database."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._known = Known(db)
+        self._sizes = Recent[_Size]()
+        self._coverages = Recent[Coverage]()
+        self._graphs = Recent[frozenset[str]]()
+
+    async def words(self, scope: Scope, terms: Sequence[int], limit: int) -> WordHits:
+        """The passages that match best by BM25 over these terms (see `analysis.hash_of`)."""
+        asked = np.array(list(dict.fromkeys(terms)), np.int64)
+        size = await self._size(scope)
+        if not len(asked) or not size.passages:
+            return WordHits(*_nothing(), size.passages, size.average, (0,) * len(terms))
+        plan = await self._plan(scope, asked, size)
+        exact, rows = await asyncio.gather(
+            self._count(scope, asked, [(0, place) for place in plan.followed]) if scope.where else _none(),
+            self._candidates(scope, asked, size, plan),
+        )
+        repeats = np.array([Counter(terms)[term] for term in asked.tolist()])
+        judging = _Judging(asked, repeats, size, plan, exact)
+        hits, frequencies = await asyncio.to_thread(judging.judge, rows, limit)
+        by_term = dict(zip(asked.tolist(), frequencies.tolist(), strict=True))
+        return WordHits(hits.ids, hits.scores, size.passages, size.average, tuple(by_term[term] for term in terms))
+
+    async def vectors(self, scope: Scope, model: str, vector: NDArray[np.float32], limit: int) -> Hits:
+        """The passages nearest to a vector of length one, by cosine."""
+        size = await self._size(scope)
+        if size.kept > SCANNED and _graph_name(model, len(vector)) in await self._whole_graphs():
+            rows = await self._walk(scope, model, vector, limit)
+        else:
+            rows = await self._scan(scope, model, vector, limit)
+        ids = np.fromiter((row["passage_id"] for row in rows), np.int64, len(rows))
+        scores = 1 - np.fromiter((row["distance"] for row in rows), np.float64, len(rows))
+        scores = np.nan_to_num(scores).astype(np.float32)  # a vector of zeros is like nothing
+        order = np.lexsort((ids, -scores))
+        return Hits(ids[order], scores[order])
+
+    async def cosines(self, model: str, vector: NDArray[np.float32], ids: Sequence[int]) -> Hits:
+        """How near some passages are, in any order."""
+        asked: Any = list(ids)
+        rows = await self._db.fetch(_COSINES, np.array2string(vector, separator=",", threshold=10**6), model, asked)
+        return Hits(
+            np.fromiter((row["passage_id"] for row in rows), np.int64, len(rows)),
+            np.nan_to_num(np.fromiter((row["cosine"] for row in rows), np.float32, len(rows))),
+        )
+
+    async def coverage(self, collections: Sequence[str], model: str) -> Coverage:
+        """How many passages there are, and how many have vectors. Of a large scope, a few seconds ago."""
+        key = (tuple(collections), model)
+        if (known := self._coverages.get(key)) is not None:
+            return known
+        names: Any = list(collections)
+        row = (await self._db.scan(_COVERAGE, names, model))[0]
+        found = Coverage(row["passages"], row["embedded"])
+        return self._coverages.put(key, found, TRUSTED if found.passages > CANDIDATES else 0)
+
+    async def close(self) -> None:
+        """Nothing is open: the database is whoever's opened it."""
+
+    async def _size(self, scope: Scope) -> _Size:
+        if (known := self._sizes.get(scope)) is not None:
+            return known
+        row = (await self._db.scan(*_ask(_SIZE, scope)))[0]
+        size = _Size(row["passages"], row["length"] / row["passages"] if row["passages"] else 0.0, row["kept"])
+        return self._sizes.put(scope, size, TRUSTED if size.passages > CANDIDATES and not scope.where else 0)
+
+    async def _plan(self, scope: Scope, asked: NDArray[np.int64], size: _Size) -> _Plan:
+        """Which lists lead to the candidates. A filter has no part in it, and so not in the statistics either."""
+        if size.passages <= CANDIDATES:
+            every = [(0, place) for place in range(len(asked))]
+            return _Plan(np.zeros(len(asked), np.int64), every, every)
+        known = await self._known.of(scope.collections, size.passages)
+        if known is None:
+            every = [(level, place) for level in range(len(LEVELS)) for place in range(len(asked))]
+            lengths = np.split(await self._count(scope, asked, every), len(LEVELS))
+        else:
+            short = index_rows.short(asked)
+            lengths = [known.of(short ^ index_rows.leveller(level), size.passages) for level in range(len(LEVELS))]
+        wider = int(CANDIDATES * min(WIDEST, size.passages / max(1, size.kept)))
+        return _Plan(lengths[0], choose(lengths, CANDIDATES, ENOUGH), choose(lengths, wider, ENOUGH))
+
+    async def _candidates(self, scope: Scope, asked: NDArray[np.int64], size: _Size, plan: _Plan) -> list[Row]:
+        if scope.where and size.kept <= CANDIDATES:
+            return await self._db.scan(*_ask(_KEPT, scope))
+        lists = plan.filtered if scope.where else plan.lists
+        together = len(lists) * max(1, TOGETHER // len(lists))  # all those of a collection, so that none is found twice
+        rows = await self._db.scan(*_ask(_MATCHING, scope, _keys(scope, asked, lists), together))
+        return list({row["id"]: row for row in rows}.values())  # nor by what another collection calls a list
+
+    async def _count(self, scope: Scope, asked: NDArray[np.int64], lists: Lists) -> NDArray[np.int64]:
+        """How many passages some lists lead to."""
+        counts = np.zeros(len(lists), np.int64)
+        parts = [_FREQUENCY.format(place=n, parameter=n + 2, together=TOGETHER) for n in range(len(lists))]
+        keys: list[Any] = [_keys(scope, asked, [each]) for each in lists]
+        names: Any = list(scope.collections)
+        for row in await self._db.scan(" UNION ALL ".join(parts), names, *keys) if parts else ():
+            counts[row["place"]] = row["passages"]
+        return counts
+
+    async def _scan(self, scope: Scope, model: str, vector: NDArray[np.float32], limit: int) -> list[Row]:
+        return await self._db.scan(*_near(scope, model, vector, limit, is_walk=False))
+
+    async def _walk(self, scope: Scope, model: str, vector: NDArray[np.float32], limit: int) -> list[Row]:
+        async def walk(tx: Transaction) -> list[Row]:
+            await tx.fetch(_SETTINGS, str(min(max(REACH, 2 * limit), 1_000)))
+            return await tx.fetch(*_near(scope, model, vector, limit, is_walk=True))
+
+        return await self._db.write(walk)  # a transaction, for its settings end with it
+
+    async def _whole_graphs(self) -> frozenset[str]:
+        if (known := self._graphs.get(None)) is not None:
+            return known
+        rows = await self._db.fetch(_GRAPHS)
+        return self._graphs.put(None, frozenset(row["name"] for row in rows if row["is_whole"]), TRUSTED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judging:
+    """What candidates are judged by."""
+
+    asked: NDArray[np.int64]
+    repeats: NDArray[np.int64]  # how often each term was asked for
+    size: _Size
+    plan: _Plan
+    exact: NDArray[np.int64] | None  # frequencies of the terms followed; None: every passage that has one is here
+
+    def judge(self, rows: Sequence[Row], limit: int) -> tuple[Hits, NDArray[np.int64]]:
+        """The best candidates, and the frequencies of the terms. It takes milliseconds: not on the loop."""
+        ids = np.fromiter((row["id"] for row in rows), np.int64, len(rows))
+        counts, lengths = _count_terms([row["words"] for row in rows], self.asked)
+        frequencies = self._frequencies(counts)
+        idfs = np.array([bm25.idf(self.size.passages, int(frequency)) for frequency in frequencies], np.float64)
+        scores = bm25.score(counts, lengths, self.size.average, idfs * self.repeats.astype(np.float64))
+        best = bm25.best(ids, scores, limit)
+        return Hits(ids[best], scores[best]), frequencies
+
+    def _frequencies(self, counts: NDArray[np.uint8]) -> NDArray[np.int64]:
+        followed = self.plan.followed
+        frequencies = self.plan.frequencies.copy()
+        frequencies[followed] = np.count_nonzero(counts[followed], axis=1) if self.exact is None else self.exact
+        return np.minimum(frequencies, self.size.passages)  # which is a few seconds old where it is large
+
+
+def _count_terms(words: Sequence[bytes], terms: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """How often each term stands in each passage (a row for each term), and how long the passages are."""
+    sizes = [len(each) // 9 for each in words]
+    hashes = np.frombuffer(b"".join([each[: 8 * n] for each, n in zip(words, sizes, strict=True)]), np.int64)
+    numbers = np.frombuffer(b"".join([each[8 * n :] for each, n in zip(words, sizes, strict=True)]), np.uint8)
+    ends = np.cumsum(np.array(sizes, np.int64))
+    running = np.concatenate((np.zeros(1, np.int64), np.cumsum(numbers, dtype=np.int64)))
+    counts = np.zeros((len(terms), len(words)), np.uint8)
+    for row, term in zip(counts, terms, strict=True):
+        places = np.flatnonzero(hashes == term)
+        row[np.searchsorted(ends, places, "right")] = numbers[places]
+    return counts, np.diff(running[ends], prepend=0)
+
+
+def _ask(sql: str, scope: Scope, *args: Any, **parts: Any) -> tuple[Any, ...]:
+    """A statement whose first parameter is the collections, with the scope's condition in it, and its parameters."""
+    own = 1 + len(args)
+    where = _PARAMETER.sub(lambda match: f"${int(match[1]) + own}", scope.where)
+    return sql.format(where=f"({where or 'true'})", **parts), list(scope.collections), *args, *scope.args
+
+
+def _keys(scope: Scope, asked: NDArray[np.int64], lists: Lists) -> list[int]:
+    """What lists are called, in one collection of a scope after the other."""
+    mixers = np.array([index_rows.mixer(name) for name in scope.collections], np.int32)
+    terms = index_rows.short(asked)
+    names = [terms[place] ^ index_rows.leveller(level) for level, place in lists]
+    return np.bitwise_xor.outer(mixers, np.array(names, np.int32)).ravel().tolist()
+
+
+def _near(scope: Scope, model: str, vector: NDArray[np.float32], limit: int, *, is_walk: bool) -> tuple[Any, ...]:
+    """The statement for the vectors nearest to one: `is_walk` has it name what a graph is over, and sort by nothing
+    that a graph does not know."""
+    dimension = len(vector)
+    stored = f"CAST(v.vector AS halfvec({dimension}))" if is_walk else "v.vector"
+    # A subquery, for PostgreSQL would otherwise read the text anew for every row it compares.
+    distance = f"{stored} <=> (SELECT CAST(CAST($2 AS text) AS halfvec({dimension})))"
+    literal = orjson.dumps(np.ascontiguousarray(vector, np.float32), option=orjson.OPT_SERIALIZE_NUMPY).decode()
+    order = "distance" if is_walk else "distance, v.passage_id"
+    parts = {"distance": distance, "order": order, "dimension": dimension, "limit": limit, "model": _quoted(model)}
+    return _ask(_NEAR, scope, literal, **parts)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _graph_name(model: str, dimension: int) -> str:
+    return f"vectors_near_{hashlib.sha256(model.encode()).hexdigest()[:16]}_{dimension}"
+
+
+async def _none() -> None:
+    """What is to be had without asking."""
+
+
+def _nothing() -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    return np.empty(0, np.int64), np.empty(0, np.float32)
+
+
+async def maintain(db: Database) -> list[str]:
+    """What has to be done in the background now and then: the collections counted and the graphs built. One process at
+    a time does it; searches and writes go on meanwhile."""
+    async with db.exclusive("index"):
+        return [*await index_frequencies.count(db), *await _build_graphs(db)]
+
+
+async def compare(db: Database) -> list[str]:
+    """Where what is kept for searching differs from the passages it was made of, a sentence for each kind."""
+    counted = [(text, (await db.scan(sql))[0][0]) for text, sql in _DIFFERENCES.items()]
+    return [f"{count} {text}" for text, count in counted if count]
+
+
+async def _build_graphs(db: Database) -> list[str]:
+    """Build the graphs of models that have come to many vectors, and drop those that are broken or of no use."""
+    rows = await db.scan(_MODELS, SCANNED // 2)  # a graph stays until its model has come down to half
+    useful = {_graph_name(row["model"], row["dimension"]): row for row in rows}
+    there = {row["name"]: row["is_whole"] for row in await db.fetch(_GRAPHS)}
+    for name, is_whole in there.items():
+        if name not in useful or not is_whole:
+            await db.scan(f"DROP INDEX CONCURRENTLY {name}")
+    missing = {name: row for name, row in useful.items() if row["passages"] >= SCANNED and not there.get(name)}
+    for name, row in missing.items():
+        await db.scan(_BUILD.format(name=name, dimension=row["dimension"], model=_quoted(row["model"])))
+    return list(missing)

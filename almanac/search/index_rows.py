@@ -1,0 +1,102 @@
+"""What each database keeps beside the passages so that they can be searched, and how it is kept.
+
+SQLite keeps the vectors, as bytes, and nothing else: files derived from the rows catch up by what the triggers of its
+schema note down. PostgreSQL also keeps the terms of each passage, in a table with an index of its own, and the size of
+each source. Whoever calls these has changed the source's row before, in the same transaction, and so holds its lock.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from almanac.core.database import Transaction
+from almanac.search import analysis, bm25
+
+LEVELS = (0.0, 0.55, 0.7, 0.82)  # a term is listed anew where it counts for this much: a shorter way to the best
+USUAL = 2_000  # length of a passage by which that is judged when it is listed
+
+_TERM_COLUMNS = ("passage_id", "source_id", "collection", "terms")
+_WORDS = "SELECT id, words FROM passages WHERE source_id = $1 AND words IS NOT NULL ORDER BY id"
+_SIZE = "UPDATE sources SET passages = $2, length = $3 WHERE id = $1"
+_VECTOR = """
+INSERT INTO vectors (passage_id, source_id, collection, model, vector) VALUES ($1, $2, $3, $4, {vector})
+ON CONFLICT (passage_id, model) DO UPDATE SET vector = excluded.vector, collection = excluded.collection
+"""
+_AS_VECTOR = {"sqlite": "$5", "postgres": "CAST(CAST($5 AS text) AS halfvec)"}
+
+
+def short(terms: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Terms as PostgreSQL lists them: the upper half of each hash."""
+    return (terms >> 32).astype(np.int32)
+
+
+def mixer(collection: str) -> np.int32:
+    """What makes (by exclusive or) of a short term the one that is listed for a collection."""
+    return _short_hash(f"collection {collection}")
+
+
+def leveller(level: int) -> np.int32:
+    """What makes of a short term the one that is listed for a level."""
+    return _short_hash(f"level {level}") if level else np.int32(0)
+
+
+def listed(collection: str, words: bytes) -> NDArray[np.int32]:
+    """What a passage is listed under: its terms, and again those that stand in it often, for its length."""
+    hashes, counts = analysis.unpack(words)
+    terms = short(hashes) ^ mixer(collection)
+    worth = bm25.saturate(counts, bm25.damp(np.array([counts.sum()]), USUAL))
+    return np.concatenate([terms[worth >= least] ^ leveller(level) for level, least in enumerate(LEVELS)])
+
+
+async def added(tx: Transaction, source_id: int, collection: str) -> None:
+    """Passages of a source, with their words, have been added."""
+    if tx.dialect == "postgres":
+        await _write_terms(tx, source_id, collection)
+
+
+async def write_words(tx: Transaction, source_id: int, collection: str, words: Sequence[tuple[int, bytes]]) -> None:
+    """Put counted words (by passage) in the place of what these passages had."""
+    await tx.execute_many("UPDATE passages SET words = $2 WHERE id = $1", words)
+    if tx.dialect == "postgres":
+        await _write_terms(tx, source_id, collection)
+
+
+async def write_vectors(
+    tx: Transaction, model: str, rows: Sequence[tuple[int, int, str]], vectors: NDArray[np.float32]
+) -> None:
+    """Store the vectors of passages; each row is (passage, source, collection)."""
+    written = _vectors_for(tx.dialect, vectors)
+    sql = _VECTOR.format(vector=_AS_VECTOR[tx.dialect])
+    await tx.execute_many(sql, [(*row, model, vector) for row, vector in zip(rows, written, strict=True)])
+
+
+async def move(tx: Transaction, source_id: int, collection: str) -> None:
+    """A source has come into another collection."""
+    await tx.execute("UPDATE vectors SET collection = $2 WHERE source_id = $1", source_id, collection)
+    if tx.dialect == "postgres":
+        await _write_terms(tx, source_id, collection)
+
+
+def _vectors_for(dialect: str, vectors: NDArray[np.float32]) -> Iterable[bytes | str]:
+    if dialect == "sqlite":
+        return (vector.tobytes() for vector in vectors.astype("<f2"))
+    # PostgreSQL reads them as text, and rounds as numpy does.
+    return (orjson.dumps(vector, option=orjson.OPT_SERIALIZE_NUMPY).decode() for vector in vectors)
+
+
+async def _write_terms(tx: Transaction, source_id: int, collection: str) -> None:
+    rows: list[tuple[Any, ...]] = []
+    length = 0
+    for row in await tx.fetch(_WORDS, source_id):
+        rows.append((row["id"], source_id, collection, listed(collection, row["words"]).tolist()))
+        length += int(analysis.unpack(row["words"])[1].sum())
+    await tx.execute("DELETE FROM terms WHERE source_id = $1", source_id)
+    await tx.insert_many("terms", _TERM_COLUMNS, rows)
+    await tx.execute(_SIZE, source_id, len(rows), length)
+
+
+def _short_hash(name: str) -> np.int32:
+    return np.int32(analysis.hash_of(name) >> 32)  # no term has a space in it

@@ -1,0 +1,233 @@
+"""Search: from a question to the passages that answer it, best first, each with how likely it does.
+
+Both legs, words and vectors, look inside the scope and nowhere else, at the same time. What they find is judged
+together (`rank.py`), and of what is good enough a page is read and shown.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from almanac.ai.embedder import Embedder
+from almanac.ai.errors import EmbeddingRefused, EmbeddingUnavailable
+from almanac.core.database import Database, Row
+from almanac.core.errors import BadRequest
+from almanac.search import citations, filters, highlights, rank
+from almanac.search.index import Hits, Index, Scope, WordHits
+from almanac.search.passage import passage_of
+from almanac.search.question import MODES, Answer, Found, Question
+from almanac.search.rank import Asked, Candidate, Judge
+
+LONGEST = 4_000  # characters of a question
+DEEPEST = 500  # passages, counted from the best, that can be paged through
+DEPTH = 50  # passages each leg brings, at least
+
+_ENGLISH = frozenset(("en",))
+_NOTHING = Hits(np.empty(0, np.int64), np.empty(0, np.float32))
+_NO_WORDS = WordHits(_NOTHING.ids, _NOTHING.scores, 0, 0.0, ())
+_ROWS = """
+SELECT p.*, s.kind AS source_kind, s.owner_id, s.collection, s.title
+FROM passages p JOIN sources s ON s.id = p.source_id WHERE p.id IN ({ids})
+"""
+
+_log = structlog.get_logger("almanac.search")
+
+
+class Search:
+    """Searches over one index. Create it once for a process; what it is asked may come from many callers at a time."""
+
+    def __init__(self, db: Database, index: Index, embedders: Mapping[str, Embedder]) -> None:
+        self._db = db
+        self.index = index
+        self._embedders = embedders  # by the names that collections record
+
+    async def find(self, question: Question) -> Answer:
+        """The passages that answer a question best. Whoever asks has seen to it that the caller may search there."""
+        check(question)
+        if not question.collections:
+            return Answer(())
+        return await _Finding(self, question).answer()
+
+    async def models(self, collections: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """The collections by the model whose vectors they are searched by."""
+        rows = await self._db.fetch("SELECT name, model FROM collections")
+        by_name = {row["name"]: row["model"] for row in rows}
+        found: dict[str, list[str]] = {}
+        for name in collections:
+            if model := by_name.get(name):
+                found.setdefault(model, []).append(name)
+        return {model: tuple(names) for model, names in found.items()}
+
+    async def rows(self, ids: Sequence[int]) -> dict[int, Row]:
+        """Passages with their sources, by id; those that are gone by now are left out."""
+        if not ids:
+            return {}
+        rows = await self._db.fetch(_ROWS.format(ids=", ".join(str(int(id)) for id in ids)))
+        return {row["id"]: row for row in rows}
+
+    def embedder(self, model: str) -> Embedder | None:
+        """What makes vectors of a model, where this process has it."""
+        return self._embedders.get(model)
+
+
+def check(question: Question) -> None:
+    """Refuse a question that cannot be asked, saying what can."""
+    if not question.text.strip():
+        raise BadRequest("The question is empty.", remedy="Say what you are looking for, in a few words or a sentence.")
+    if len(question.text) > LONGEST:
+        raise BadRequest(f"The question is longer than {LONGEST} characters.", remedy="Ask for one thing at a time.")
+    if question.mode not in MODES:
+        raise BadRequest(f"There is no mode {question.mode!r}.", remedy=f"The modes are: {', '.join(MODES)}.")
+    if question.limit < 1 or question.offset < 0 or question.offset + question.limit > DEEPEST:
+        raise BadRequest(f"Only the best {DEEPEST} passages can be paged through.", remedy="Narrow the search instead.")
+    if not 0 <= question.min_score <= 1:
+        raise BadRequest("'min_score' is between 0 and 1.")
+
+
+class _Finding:
+    """One search under way: what it has found so far, how long each stage took, what each left over."""
+
+    def __init__(self, search: Search, question: Question) -> None:
+        self._search = search
+        self._question = question
+        self._asked: Asked = rank.ask(question.text)
+        where, args = filters.resolve(question.filter)
+        self._scope = Scope(tuple(sorted(set(question.collections))), where, args)
+        self._depth = max(DEPTH, 2 * (question.offset + question.limit))
+        self._notes: list[str] = []
+        self._vector_of: dict[str, NDArray[np.float32]] = {}  # the question's, by model
+        self._timings: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    async def answer(self) -> Answer:
+        question = self._question
+        begun = time.perf_counter()
+        words, vectors = await asyncio.gather(self._words(), self._vectors())
+        self._stage("legs", begun, words=len(words.ids), vectors=len(vectors.ids))
+        begun = time.perf_counter()
+        rows = await self._search.rows([*words.ids.tolist(), *vectors.ids.tolist()])
+        judge = Judge(self._asked, words, await self._cosines(words, vectors), vectors, rows)
+        self._stage("read", begun, fused=len(judge.ids))
+        begun = time.perf_counter()
+        candidates = self._rank(judge)
+        good = [each for each in candidates if each.score >= question.min_score]
+        page, has_more = self._page(good, rows)
+        self._stage("rank", begun, above_min_score=len(good), returned=len(page))
+        if not question.explain:
+            return Answer(tuple(page), tuple(self._notes), has_more)
+        return Answer(tuple(page), tuple(self._notes), has_more, self._timings, self._counts)
+
+    async def _words(self) -> WordHits:
+        if self._question.mode == "vector" or not self._asked.terms:
+            return _NO_WORDS
+        begun = time.perf_counter()
+        found = await self._search.index.words(self._scope, self._asked.hashes, self._depth)
+        self._stage("words", begun)
+        return found
+
+    async def _vectors(self) -> Hits:
+        if self._question.mode == "keyword":
+            return _NOTHING
+        models = await self._search.models(self._scope.collections)
+        found = [hits for model, names in models.items() if (hits := await self._near(model, names)) is not None]
+        if self._question.mode == "vector" and not found:
+            self._notes.append("Nothing here has vectors yet: ask again later, or search with mode 'hybrid'.")
+        return _merged(found, self._depth)
+
+    async def _near(self, model: str, collections: tuple[str, ...]) -> Hits | None:
+        """What a model finds in those collections that use it; None where it cannot be asked."""
+        embedder = self._search.embedder(model)
+        if embedder is None:
+            self._notes.append("Some of what was searched has vectors of a model that is not there; words were used.")
+            return None
+        if self._asked.is_unspaced and self._question.mode == "hybrid" and embedder.languages == _ENGLISH:
+            return None  # what it would find is no better than chance
+        try:
+            begun = time.perf_counter()
+            vector = self._vector_of[model] = await embedder.query(self._question.text)
+            self._stage("embed", begun)
+        except (EmbeddingUnavailable, EmbeddingRefused) as error:
+            _log.warning("query_not_embedded", model=model, error=type(error).__name__)
+            self._notes.append("The question could not be embedded, so it was searched for by words only.")
+            return None
+        begun = time.perf_counter()
+        covered = await self._search.index.coverage(collections, model)
+        if covered.embedded < covered.passages:
+            self._notes.append(
+                f"{covered.passages - covered.embedded} of {covered.passages} passages have no vectors yet and"
+                " are found by words only."
+            )
+        found = await self._search.index.vectors(
+            replace(self._scope, collections=collections), model, vector, self._depth
+        )
+        self._stage("vectors", begun)
+        return found
+
+    async def _cosines(self, words: WordHits, vectors: Hits) -> dict[int, float]:
+        """How near every candidate is, also those that the vectors leg left behind others."""
+        near = dict(zip(vectors.ids.tolist(), vectors.scores.tolist(), strict=True))
+        for model, vector in self._vector_of.items():
+            if missing := [id for id in words.ids.tolist() if id not in near]:
+                found = await self._search.index.cosines(model, vector, missing)
+                near |= zip(found.ids.tolist(), found.scores.tolist(), strict=True)
+        return near
+
+    def _rank(self, judge: Judge) -> list[Candidate]:
+        if self._question.mode == "vector":
+            return judge.by_vectors()
+        if not self._vector_of:
+            return judge.by_words()
+        return judge.by_text() if self._question.rerank else judge.by_both()
+
+    def _page(self, candidates: list[Candidate], rows: dict[int, Row]) -> tuple[list[Found], bool]:
+        """The page that was asked for, of what is left when no source has more than its share."""
+        question = self._question
+        shown: list[tuple[Candidate, Row]] = []
+        taken: Counter[int] = Counter()
+        for each in candidates:
+            row = rows[each.id]
+            taken[row["source_id"]] += 1
+            if not question.most_per_source or taken[row["source_id"]] <= question.most_per_source:
+                shown.append((each, row))
+        self._counts["diverse"] = len(shown)
+        page = shown[question.offset : question.offset + question.limit]
+        return [self._found(each, row) for each, row in page], len(shown) > question.offset + question.limit
+
+    def _found(self, candidate: Candidate, row: Row) -> Found:
+        passage = passage_of(row)
+        return Found(
+            passage_id=candidate.id,
+            kind=row["source_kind"],
+            owner_id=row["owner_id"],
+            collection=row["collection"],
+            title=row["title"],
+            text=passage.text,
+            score=round(candidate.score, 4),
+            legs=candidate.legs,
+            headings=passage.headings,
+            page=passage.page,
+            boxes=passage.boxes,
+            start=passage.start,
+            end=passage.end,
+            hash=citations.hash_of(passage.text),
+            highlights=highlights.find(passage.text, self._asked.terms),
+        )
+
+    def _stage(self, name: str, begun: float, **counts: int) -> None:
+        self._timings[name] = round(1000 * (time.perf_counter() - begun), 3)
+        self._counts.update(counts)
+
+
+def _merged(found: Sequence[Hits], limit: int) -> Hits:
+    """The best of what several models found. Their cosines are not the same measure; it is the best there is."""
+    if len(found) < 2:
+        return found[0] if found else _NOTHING
+    ids, scores = np.concatenate([each.ids for each in found]), np.concatenate([each.scores for each in found])
+    order = np.lexsort((ids, -scores))[:limit]
+    return Hits(ids[order], scores[order])

@@ -1,0 +1,122 @@
+"""Sources: what passages are of, as far as a search has to know it.
+
+A slice tells search of a thing by `put`, as often as it likes; what has changed about it is found out here.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from almanac.core.database import Row, Transaction
+from almanac.jobs import queue
+from almanac.search import analysis, index_rows
+from almanac.search.passage import passage_of
+
+_PUT = """
+INSERT INTO sources (org_id, collection, kind, owner_id, title, folder_id, tags, metadata, created_at, updated_at,
+    is_live, version, is_embedded) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 1, 1)
+RETURNING id
+"""
+_CHANGE = """
+UPDATE sources SET org_id = $2, title = $3, folder_id = $4, tags = $5, metadata = $6, created_at = $7, updated_at = $8
+WHERE id = $1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A thing with passages: where it is, what it is called, and what it can be filtered by."""
+
+    org_id: str
+    collection: str  # 'base:7'
+    kind: str  # 'document'
+    owner_id: str  # what its slice calls it
+    title: str
+    created_at: int
+    updated_at: int
+    folder_id: int = 0
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    is_live: bool = True
+
+
+async def put(tx: Transaction, source: Source) -> int:
+    """Let search know how a thing is now; the number search has for it."""
+    await tx.execute(
+        "INSERT INTO collections (name, org_id, model) VALUES ($1, $2, '') ON CONFLICT (name) DO NOTHING",
+        source.collection,
+        source.org_id,
+    )
+    known = await tx.fetch_one(
+        "SELECT id, collection, title, is_live FROM sources WHERE kind = $1 AND owner_id = $2",
+        source.kind,
+        source.owner_id,
+    )
+    tags, metadata = orjson.dumps(source.tags).decode(), orjson.dumps(source.metadata).decode()
+    described = (source.title, source.folder_id, tags, metadata, source.created_at, source.updated_at)
+    if known is None:
+        head = (source.org_id, source.collection, source.kind, source.owner_id)
+        row = await tx.fetch_one(_PUT, *head, *described, int(source.is_live))
+        assert row is not None
+        return row["id"]
+    await tx.execute(_CHANGE, known["id"], source.org_id, *described)
+    await _adjust(tx, known, source)
+    return known["id"]
+
+
+async def show(tx: Transaction, kind: str, owner_ids: Iterable[str], *, is_live: bool) -> None:
+    """Let things be found, or hide them."""
+    await tx.execute_many(
+        "UPDATE sources SET is_live = $3 WHERE kind = $1 AND owner_id = $2 AND is_live <> $3",
+        [(kind, owner_id, int(is_live)) for owner_id in owner_ids],
+    )
+
+
+async def refile(tx: Transaction, collection: str, folder_id: int, into: int) -> None:
+    """All that was in one folder of a collection is in another now."""
+    await tx.execute(
+        "UPDATE sources SET folder_id = $3 WHERE collection = $1 AND folder_id = $2", collection, folder_id, into
+    )
+
+
+async def remove(tx: Transaction, kind: str, owner_ids: Iterable[str]) -> None:
+    """Forget things, and with them their passages."""
+    await tx.execute_many(
+        "DELETE FROM sources WHERE kind = $1 AND owner_id = $2", [(kind, owner_id) for owner_id in owner_ids]
+    )
+
+
+async def touch(tx: Transaction, source_ids: Iterable[int]) -> None:
+    """Note that the passages of sources, their words or their vectors have changed."""
+    ids = sorted(set(source_ids))  # in one order, so that two writers cannot lock each other out
+    await tx.execute_many("UPDATE sources SET version = version + 1 WHERE id = $1", [(id,) for id in ids])
+
+
+async def ask_for_vectors(tx: Transaction, source_id: int, collection: str) -> None:
+    """Have the vectors that a source's passages lack made as soon as a worker can."""
+    await tx.execute("UPDATE sources SET is_embedded = 0 WHERE id = $1", source_id)
+    await queue.add(tx, "embed", {"collection": collection}, key=f"embed:{collection}")
+
+
+async def _adjust(tx: Transaction, known: Row, source: Source) -> None:
+    """What follows from a thing's having been shown or hidden, moved, or called something else."""
+    if bool(known["is_live"]) != source.is_live:
+        await tx.execute("UPDATE sources SET is_live = $2 WHERE id = $1", known["id"], int(source.is_live))
+    if known["collection"] != source.collection:
+        await tx.execute("UPDATE sources SET collection = $2 WHERE id = $1", known["id"], source.collection)
+        await index_rows.move(tx, known["id"], source.collection)
+        await ask_for_vectors(tx, known["id"], source.collection)  # the two may use different models
+    if known["title"] != source.title:
+        await _retitle(tx, known["id"], source)
+
+
+async def _retitle(tx: Transaction, source_id: int, source: Source) -> None:
+    rows = await tx.fetch("SELECT * FROM passages WHERE source_id = $1 ORDER BY ordinal", source_id)
+    words = analysis.count(source.title, [passage_of(row) for row in rows])
+    counted = list(zip((row["id"] for row in rows), words, strict=True))
+    await index_rows.write_words(tx, source_id, source.collection, counted)
+    await tx.execute("DELETE FROM vectors WHERE source_id = $1", source_id)
+    await touch(tx, [source_id])
+    await ask_for_vectors(tx, source_id, source.collection)

@@ -1,0 +1,183 @@
+"""The tools of our own surface that search, fetch what was found, and check citations.
+
+`search` and `fetch` take and give what ChatGPT's connectors and deep research expect of tools with these names: a
+query and results with id, title and url; an id and the text with title, url and metadata. What is more is optional.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from almanac.core import clock
+from almanac.knowledge import finding, readings
+from almanac.knowledge.finding import Citation, Hit, Inquiry
+from almanac.knowledge.readings import Excerpt
+from almanac.surfaces.tool import Arguments, Tool, ToolCall
+
+_SEARCH = frozenset({"search:read"})
+_READ = frozenset({"knowledge:read"})
+_LOOKS = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
+
+
+class Fetch(Arguments):
+    """Arguments of `fetch`."""
+
+    id: Annotated[str, Field(max_length=100, description="As search gave it.")]
+
+
+@dataclass(slots=True)
+class Result:
+    """A passage that was found."""
+
+    id: str
+    title: str
+    url: str
+    text: str
+    score: Annotated[float, Field(description="Above 0.8 it answers, above 0.5 it is related.")]
+    base_id: int
+    headings: list[str]
+    page: int | None
+    boxes: Annotated[list[Any], Field(description="Page, x0, y0, x1, y1.")]
+    span: Annotated[list[int], Field(description="Offsets for read_document.")]
+    hash: Annotated[str, Field(description="For verify_citation.")]
+
+
+@dataclass(slots=True)
+class Results:
+    """The answer of `search`."""
+
+    results: list[Result]
+    has_more: bool
+    notes: list[str]
+    explained: dict[str, Any] | None
+
+
+@dataclass(slots=True)
+class Fetched:
+    """The answer of `fetch`."""
+
+    id: str
+    title: str
+    text: str
+    url: str
+    metadata: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Verified:
+    """The answer of `verify_citation`."""
+
+    outcome: Annotated[str, Field(description="unchanged, moved, changed or gone.")]
+    span: Annotated[list[int] | None, Field(description="Where it is now; if changed, the nearest passage.")]
+    page: int | None
+    hash: str | None
+
+
+async def search(call: ToolCall, given: Inquiry) -> Results:
+    """The passages that answer best."""
+    found = await finding.inquire(call, call.house.search, given)
+    return Results(
+        results=[_result(hit, call.house.settings.url) for hit in found.hits],
+        has_more=found.has_more,
+        notes=list(found.notes),
+        explained={"milliseconds": found.timings, "passages": found.counts} if given.explain else None,
+    )
+
+
+async def fetch(call: ToolCall, given: Fetch) -> Fetched:
+    """A document that was found, whole or as much as is read at once."""
+    excerpt = await readings.read(call, finding.number_of(given.id))
+    document = excerpt.document
+    return Fetched(
+        id=finding.name_of(document.id),
+        title=document.title or document.name,
+        text=excerpt.text,
+        url=finding.url_of(call.house.settings.url, document.id, document.source_url),
+        metadata=_about(excerpt),
+    )
+
+
+async def verify_citation(call: ToolCall, given: Citation) -> Verified:
+    """Whether something quoted is still there."""
+    verdict = await finding.verify(call, given)
+    span = None if verdict.start is None or verdict.end is None else [verdict.start, verdict.end]
+    return Verified(verdict.outcome, span, verdict.page, verdict.hash)
+
+
+def _result(hit: Hit, public: str) -> Result:
+    found = hit.found
+    return Result(
+        id=hit.id,
+        title=found.title,
+        url=finding.url_of(public, hit.document_id, hit.source_url),
+        text=found.text,
+        score=round(found.score, 4),
+        base_id=hit.base_id,
+        headings=list(found.headings),
+        page=found.page,
+        boxes=[list(box) for box in found.boxes],
+        span=[found.start, found.end],
+        hash=found.hash,
+    )
+
+
+def _about(excerpt: Excerpt) -> dict[str, Any]:
+    document = excerpt.document
+    about: dict[str, Any] = {
+        "name": document.name,
+        "base_id": document.base_id,
+        "status": document.index_status,
+        "mime_type": document.mime_type,
+        "pages": document.page_count,
+        "tags": list(document.tags),
+        "updated_at": clock.iso(document.updated_at),
+        **({"metadata": document.metadata} if document.metadata else {}),
+    }
+    if document.failure is not None:
+        about["failure"] = f"{document.failure.code}: {document.failure.message}"
+    if excerpt.has_more:
+        read = len(excerpt.text)
+        about["next_offset"] = read
+        about["note"] = (
+            f"These are the first {read:,} of {excerpt.total:,} characters. "
+            f"Read on with read_document: document_id {document.id}, offset {read}."
+        )
+    return about
+
+
+TOOLS = (
+    Tool(
+        name="search",
+        title="Search",
+        description=(
+            "Find passages that answer a question, in all documents you may read. Begin here; then fetch a document "
+            "whole, or read_document around a span."
+        ),
+        run=search,
+        arguments=Inquiry,
+        output=Results,
+        scopes=_SEARCH,
+        annotations=_LOOKS,
+    ),
+    Tool(
+        name="fetch",
+        title="Fetch a document",
+        description="The text of a document that search found, and what is known of it.",
+        run=fetch,
+        arguments=Fetch,
+        output=Fetched,
+        scopes=_READ,
+        annotations=_LOOKS,
+    ),
+    Tool(
+        name="verify_citation",
+        title="Verify a citation",
+        description="Whether a passage you quoted still stands in its document.",
+        run=verify_citation,
+        arguments=Citation,
+        output=Verified,
+        scopes=_SEARCH,
+        annotations=_LOOKS,
+    ),
+)

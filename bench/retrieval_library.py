@@ -1,0 +1,120 @@
+"""The homes that the retrieval bench searches: one for each set, filled as `almanac bench retrieval` fills its own.
+
+To embed a set takes minutes, so homes are kept. One is filled anew when its corpus, the model or the way documents are
+cut has changed; where only the analysis of words has, the words are counted anew and the vectors stay.
+"""
+# What the command fills its home with is nobody's business but its own and this bench's.
+# pyright: reportPrivateUsage=false
+
+import hashlib
+import inspect
+import json
+import shutil
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from contestants import ROOT, BenchFailed
+
+from almanac.ai.choice import open_embedder
+from almanac.cli import benching
+from almanac.cli.benching import TestSet
+from almanac.cli.searching import call_of
+from almanac.core.call import Call
+from almanac.core.database import Database
+from almanac.core.settings import Settings
+from almanac.identity import orgs, principals
+from almanac.premises import open_store
+from almanac.search import embedding, upkeep
+from almanac.search.opening import open_search
+from almanac.search.search import Search
+
+_CODE = ROOT / "almanac"
+_CUTTING = ("knowledge/passages.py", "search/neighbours.py", "db/migrations/0004_search.sql")
+_COUNTING = ("search/analysis.py", "search/languages.py")
+_AT_ONCE = 500
+
+
+@dataclass(frozen=True)
+class Library:
+    """A set that can be searched, and somebody to search it as."""
+
+    test: TestSet
+    search: Search
+    call: Call
+    bases: dict[str, int]  # by part of the set
+    ids: dict[int, str]  # of the set, by document
+    passages: int
+
+
+@asynccontextmanager
+async def opened(test: TestSet, folder: Path, cache: Path) -> AsyncGenerator[Library]:
+    """A set's home, from the cache or filled now."""
+    settings = Settings(home=cache / test.name)
+    keys = _keys(folder, settings)
+    told = cache / f"{test.name}.json"
+    known: dict[str, str] = json.loads(told.read_text()) if told.exists() else {}
+    if known.get("filled") != keys["filled"]:
+        told.unlink(missing_ok=True)
+        shutil.rmtree(settings.home, ignore_errors=True)
+        await _fill(settings, test)
+        known = keys
+    async with open_store(settings) as db:
+        if known != keys:
+            await _count_anew(db)
+        told.write_text(json.dumps(keys))
+        async with open_search(settings, db) as search:
+            yield await _found(test, db, search)
+
+
+def _keys(folder: Path, settings: Settings) -> dict[str, str]:
+    """What a home was made of: all of it, and the words alone."""
+    # Of that file only this one function, for the rest changes for other reasons too.
+    embedded = inspect.getsource(embedding.text_of)
+    cut = [folder / "corpus.jsonl", *(_CODE / name for name in _CUTTING)]
+    return {
+        "filled": _digest(cut, open_embedder(settings).name, embedded),
+        "counted": _digest(_CODE / name for name in _COUNTING),
+    }
+
+
+async def _fill(settings: Settings, test: TestSet) -> None:
+    async with open_store(settings) as db:
+        with benching._display(False) as display:
+            library = benching._Library(await benching._settle(db))
+            await library.fill(settings, test.corpus, display)
+            await benching._work_off(db, settings, display)
+
+
+async def _count_anew(db: Database) -> None:
+    for row in await db.scan("SELECT name FROM collections"):
+        async for passages in upkeep.walk(db, row["name"], _AT_ONCE):
+            await upkeep.analyse(db, passages)
+
+
+async def _found(test: TestSet, db: Database, search: Search) -> Library:
+    """Who is who in a home that was filled before: documents are named by the line they were, bases by their turn."""
+    org = await orgs.pick(db, "bench")
+    call = call_of(db, org, await principals.pick(db, org.id, "bench"))
+    named = {row["name"]: row["id"] for row in await db.scan("SELECT id, name FROM bases")}
+    parts = dict.fromkeys(line.part for line in test.corpus)
+    documents = await db.scan("SELECT id, name FROM documents")
+    counts = await db.scan(
+        "SELECT (SELECT count(*) FROM passages) AS passages, (SELECT count(*) FROM vectors) AS vectors"
+    )
+    if counts[0]["passages"] != counts[0]["vectors"]:
+        raise BenchFailed(f"{test.name}: not every passage has its vector")
+    return Library(
+        test,
+        search,
+        call,
+        {part: named[f"Part {number}"] for number, part in enumerate(parts, 1)},
+        {row["id"]: test.corpus[int(row["name"].removesuffix(".txt"))].id for row in documents},
+        counts[0]["passages"],
+    )
+
+
+def _digest(files: Iterable[Path], *more: str) -> str:
+    content = b"\0".join([*(file.read_bytes() for file in files), *(each.encode() for each in more)])
+    return hashlib.sha256(content).hexdigest()

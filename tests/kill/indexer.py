@@ -1,0 +1,78 @@
+"""A worker as the kill tests of the index run it: the real jobs, with a model that costs nothing and is slow all the
+same, and compaction whenever there is anything to compact.
+
+python -m tests.kill.indexer
+"""
+
+import asyncio
+import hashlib
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from almanac.ai.embedder import Vectors
+from almanac.core import clock
+from almanac.core.database import Database
+from almanac.core.settings import Settings
+from almanac.jobs.worker import Worker
+from almanac.premises import load_settings, open_store
+from almanac.search import compaction, embedding, index_postgres, opening
+from almanac.search.embedding import Embed
+from almanac.search.upkeep import Reword
+
+DIMENSION = 16
+AT_ONCE = 8  # passages, so that a kill finds many batches to come between
+
+
+class Slow:
+    """An embedder that takes its time. What it gives depends on the text and on nothing else."""
+
+    name = "slow"
+    dimension = DIMENSION
+    languages = frozenset[str]()
+
+    async def passages(self, texts: Sequence[str]) -> Vectors:
+        await asyncio.sleep(0.01)
+        return np.stack([vector_of(text) for text in texts])
+
+    async def query(self, text: str) -> Vectors:
+        return vector_of(text)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def vector_of(text: str) -> Vectors:
+    seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+    row = np.random.default_rng(seed).standard_normal(DIMENSION)
+    return (row / np.linalg.norm(row)).astype(np.float32)
+
+
+async def tend(settings: Settings, db: Database, stop: asyncio.Event) -> None:
+    """What the schedule has done every half minute, without a pause."""
+    while not stop.is_set():
+        if settings.on_sqlite:
+            await compaction.compact(db, opening.folder_of(settings), least=1, masked=0.1)
+        else:
+            await index_postgres.maintain(db)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await stop.wait()
+
+
+async def work() -> None:
+    settings = load_settings().settings
+    embedding.AT_ONCE = AT_ONCE
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with open_store(settings) as db:
+        handlers = {"embed": Embed(db, Slow()), "reword": Reword(db)}
+        lease = round(settings.job_lease_seconds * clock.SECOND)
+        worker = Worker(db, handlers, lease=lease, poll=clock.SECOND // 20)
+        await asyncio.gather(worker.run(stop), tend(settings, db, stop))
+
+
+if __name__ == "__main__":
+    asyncio.run(work())

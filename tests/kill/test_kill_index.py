@@ -1,0 +1,147 @@
+"""kill −9 of the worker while passages are analysed and embedded and their index is compacted.
+
+Whatever it dies in the middle of: a search beside it sees what is stored, and when all is done every passage has its
+words and its own vector, the index agrees with the store, and no file is left that nobody needs.
+"""
+
+import asyncio
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from almanac.core.database import Database
+from almanac.core.settings import Settings
+from almanac.search import compaction, embedding, opening, upkeep
+from almanac.search.index import Scope
+from almanac.search.opening import open_search
+from tests.house import settings_for
+from tests.kill.indexer import Slow, vector_of
+from tests.kill.test_kill import ask, wait_until
+from tests.search.shelf import Shelf, open_shelf, terms
+
+KILLS = 5
+THINGS = 40
+COLLECTIONS = ("base:1", "base:2", "base:3")
+UNFINISHED = "SELECT count(*) AS n FROM jobs WHERE state IN ('queued', 'running')"
+
+
+class Worker:
+    """The program, which is killed and started again."""
+
+    def __init__(self, database_url: str, home: Path) -> None:
+        settings = {"ALMANAC_HOME": str(home), "ALMANAC_DATABASE_URL": database_url}
+        self._environment = {**os.environ, **settings, "ALMANAC_JOB_LEASE_SECONDS": "5", "ALMANAC_LOG_LEVEL": "error"}
+        self.start()
+
+    def start(self) -> None:
+        self._process = subprocess.Popen([sys.executable, "-m", "tests.kill.indexer"], env=self._environment)
+
+    def kill(self) -> None:
+        assert self._process.poll() is None, "it stopped by itself"
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(30)
+
+
+def test_whenever_the_worker_dies_the_index_comes_to_agree_with_the_store(database_url: str, tmp_path: Path):
+    settings = settings_for(database_url, tmp_path)
+    ask(database_url, fill)
+    worker = Worker(database_url, tmp_path)
+    try:
+        for turn in range(KILLS):
+            has = ask(database_url, progress)
+            wait_until(lambda has=has: ask(database_url, progress) > has, 30)  # it is at work
+            time.sleep(random.Random(turn).uniform(0, 0.1))
+            worker.kill()
+            ask(database_url, lambda db, turn=turn: disturb(db, settings, turn))
+            worker.start()
+        wait_until(lambda: ask(database_url, unfinished) == 0, 60)
+    finally:
+        worker.stop()
+    ask(database_url, lambda db: check(db, settings))
+
+
+async def fill(db: Database) -> None:
+    """Things that wait to be embedded; some have not been analysed either."""
+    shelf = await open_shelf(db)
+    for number in range(THINGS):
+        await put(shelf, number)
+    if db.dialect == "postgres":
+        await db.write(lambda tx: tx.execute("DELETE FROM terms"))
+        await db.write(lambda tx: tx.execute("UPDATE sources SET passages = 0, length = 0"))
+    await db.write(lambda tx: tx.execute("UPDATE passages SET words = NULL"))
+    await upkeep.survey(db)
+
+
+def word(kind: str, number: int) -> str:
+    """A word of letters alone, which nothing but the same number shares."""
+    return kind + "".join("bcdfghjkmn"[int(digit)] for digit in f"{number:02}")
+
+
+async def put(shelf: Shelf, number: int, version: int = 0) -> None:
+    texts = [f"{word('thing', number)} {word('version', version)} part{part}" for part in range(1 + number % 9)]
+    await shelf.put(str(number), texts, COLLECTIONS[(number + version) % len(COLLECTIONS)], title=f"Thing {number}")
+
+
+async def disturb(db: Database, settings: Settings, turn: int) -> None:
+    """Change things while nobody is at work, and see that a search knows of it at once."""
+    rows = await db.fetch("SELECT id FROM orgs")
+    shelf = Shelf(db, rows[0]["id"])
+    moved, gone = turn, THINGS - 1 - turn
+    await put(shelf, moved, version=turn + 1)
+    shelf.things[str(gone)] = shelf.things[str(moved)]
+    await shelf.remove(str(gone))
+    async with open_search(settings, db) as search:
+        scope = Scope(COLLECTIONS)
+        found = await search.index.words(scope, terms(word("version", turn + 1)), 50)
+        assert len(found.ids) == 1 + moved % 9
+        assert len((await search.index.words(scope, terms(word("thing", gone)), 50)).ids) == 0
+    assert await upkeep.compare(settings, db) == []
+    # How long one waits, and how often a job is tried, is the queue's affair.
+    await db.write(lambda tx: tx.execute("UPDATE jobs SET attempts = 0, run_at = 0 WHERE state = 'queued'"))
+    await db.write(lambda tx: tx.execute("UPDATE jobs SET attempts = 0, lease_until = 0 WHERE state = 'running'"))
+
+
+async def progress(db: Database) -> int:
+    """How much has been written: words, vectors, and files of the index."""
+    rows = await db.fetch("SELECT sum(version) AS n FROM sources")
+    return rows[0]["n"]
+
+
+async def unfinished(db: Database) -> int:
+    return (await db.fetch(UNFINISHED))[0]["n"]
+
+
+async def check(db: Database, settings: Settings) -> None:
+    standings = await upkeep.standings(db)
+    assert [each.collection for each in standings] == list(COLLECTIONS)
+    assert {each.model for each in standings} == {Slow.name}
+    assert all(each.is_embedded and not each.unread for each in standings)
+    assert await upkeep.compare(settings, db) == []
+    await check_vectors(db, settings)
+    if settings.on_sqlite:
+        folder = opening.folder_of(settings)
+        await compaction.compact(db, folder)  # which also removes what was left half-written
+        there = await asyncio.to_thread(lambda: {file.name for file in folder.iterdir()})
+        assert there == {row["file"] for row in await db.fetch("SELECT file FROM segments")}
+        assert await upkeep.compare(settings, db) == []
+
+
+async def check_vectors(db: Database, settings: Settings) -> None:
+    """Each passage has the vector of its own text, and is found by it."""
+    rows = [row for name in COLLECTIONS async for batch in upkeep.walk(db, name, 50) for row in batch]
+    assert len(rows) > THINGS
+    async with open_search(settings, db) as search:
+        for row in rows[:: len(rows) // 20]:
+            asked = vector_of(embedding.text_of(row))
+            hits = await search.index.vectors(Scope(COLLECTIONS), Slow.name, asked, 1)
+            assert hits.ids.tolist() == [row["id"]]
+            assert np.isclose(hits.scores[0], 1, atol=1e-2)

@@ -1,0 +1,133 @@
+"""Filters: of many sources those that are meant, whatever their tags are made of."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from almanac.core.database import Database, Reader, Transaction
+from almanac.core.errors import BadRequest
+from almanac.db.connect import connect
+from almanac.identity import orgs
+from almanac.search import filters, sources
+from almanac.search.question import Filter
+from almanac.search.sources import Source
+
+PLAIN = Source("", "base:1", "document", "", "a title", 100, 200)
+SHELF = [
+    replace(PLAIN, owner_id="1", folder_id=3, tags=("red", "old"), metadata={"year": 2020}),
+    replace(PLAIN, owner_id="2", folder_id=4, tags=("red",), created_at=150, metadata={"year": 2021}),
+    replace(PLAIN, owner_id="3", folder_id=3, updated_at=250),
+    replace(PLAIN, owner_id="1", kind="note", tags=("redder", "Red"), created_at=99, metadata={"year": 2021}),
+]
+
+
+async def store(tx: Transaction, things: list[Source]) -> None:
+    org = await orgs.add(tx, "acme")
+    for each in things:
+        await sources.put(tx, replace(each, org_id=org.id))
+
+
+async def kept(db: Reader, filter: Filter) -> list[str]:
+    """What a filter leaves, as 'kind:id'."""
+    where, args = filters.resolve(filter)
+    rows = await db.fetch(f"SELECT s.kind, s.owner_id FROM sources s WHERE {where or 'TRUE'} ORDER BY s.id", *args)
+    return [f"{row['kind']}:{row['owner_id']}" for row in rows]
+
+
+def test_an_empty_filter_asks_for_nothing():
+    assert filters.resolve(Filter()) == ("", ())
+
+
+@pytest.mark.parametrize(
+    ("filter", "expected"),
+    [
+        (Filter(kinds=("note",)), ["note:1"]),
+        (Filter(kinds=("note", "document", "note")), ["document:1", "document:2", "document:3", "note:1"]),
+        (Filter(owners=(("document", "1"), ("document", "3"))), ["document:1", "document:3"]),
+        (Filter(owners=(("document", "2"), ("note", "1"), ("note", "2"))), ["document:2", "note:1"]),
+        (Filter(folders=(3, 9, 3)), ["document:1", "document:3"]),
+        (Filter(folders=(9,)), []),
+        (Filter(tags=("red",)), ["document:1", "document:2"]),
+        (Filter(tags=("old", "red")), ["document:1"]),
+        (Filter(tags=("re",)), []),
+        (Filter(created_from=100), ["document:1", "document:2", "document:3"]),
+        (Filter(created_until=100), ["note:1"]),
+        (Filter(created_from=100, created_until=150), ["document:1", "document:3"]),
+        (Filter(updated_from=250), ["document:3"]),
+        (Filter(updated_until=250, folders=(3,)), ["document:1"]),
+        (Filter(condition={"key": "year", "op": "gt", "value": 2020}), ["document:2", "note:1"]),
+        (
+            Filter(("document",), (("document", "2"), ("note", "1")), (4,), ("red",), 100, 200, 200, 201,
+                   {"and": [{"key": "year", "op": "in", "value": [2021, "x"]}]}),
+            ["document:2"],
+        ),
+    ],
+)  # fmt: skip
+async def test_a_filter_leaves_what_it_says(database: Database, filter: Filter, expected: list[str]):
+    await database.write(lambda tx: store(tx, SHELF))
+    assert await kept(database, filter) == expected
+
+
+async def test_parameters_are_numbered_from_where_they_are_told_to(database: Database):
+    await database.write(lambda tx: store(tx, SHELF))
+    condition = {"key": "year", "op": "eq", "value": 2020}
+    where, args = filters.resolve(Filter(kinds=("document",), tags=("old",), condition=condition), start=3)
+    rows = await database.fetch(
+        f"SELECT s.owner_id FROM sources s WHERE s.id > $1 AND s.id < $2 AND {where}", 0, 99, *args
+    )
+    assert [row["owner_id"] for row in rows] == ["1"]
+
+
+async def test_thousands_of_folders_and_things_can_be_named(database: Database):
+    await database.write(lambda tx: store(tx, SHELF))
+    assert await kept(database, Filter(folders=tuple(range(4, 5_004)))) == ["document:2"]
+    many = tuple(("document", str(number)) for number in range(2, 2 + filters.MOST_OWNERS))
+    assert await kept(database, Filter(owners=many)) == ["document:2", "document:3"]
+    with pytest.raises(BadRequest, match="at most 20000 things"):
+        filters.resolve(Filter(owners=(*many, ("document", "1"))))
+
+
+def test_a_tag_that_cannot_be_stored_and_a_condition_that_is_none_are_refused():
+    with pytest.raises(BadRequest, match="A tag is not a text"):
+        filters.resolve(Filter(tags=("\ud800",)))
+    with pytest.raises(BadRequest, match="condition: is neither"):
+        filters.resolve(Filter(condition={"year": 2020}))
+
+
+TAGS = st.one_of(
+    st.text(st.sampled_from("\",\\[]- 'n"), max_size=5),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=4),
+)
+
+
+class Undone(Exception):
+    """What a transaction ends with that is to leave nothing behind, and costs no commit."""
+
+
+def test_tags_are_found_whatever_they_are_made_of(database_url: str):
+    with asyncio.Runner() as runner:
+        db = runner.run(connect(database_url, pool_size=1))
+
+        @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        @given(st.data(), st.lists(st.lists(TAGS, max_size=4), min_size=1, max_size=4))
+        def agree(data: st.DataObject, tags: list[list[str]]) -> None:
+            known = st.sampled_from([tag for each in tags for tag in each] or [""])
+            wanted = set(data.draw(st.lists(known | TAGS, min_size=1, max_size=2)))
+            things = [replace(PLAIN, owner_id=str(n), tags=tuple(each)) for n, each in enumerate(tags)]
+
+            async def body(tx: Transaction) -> None:
+                await store(tx, things)
+                expected = [f"document:{n}" for n, each in enumerate(tags) if wanted <= set(each)]
+                assert await kept(tx, Filter(tags=tuple(wanted))) == expected
+                raise Undone
+
+            with pytest.raises(Undone):
+                runner.run(db.write(body))
+
+        try:
+            agree()
+        finally:
+            runner.run(db.close())

@@ -1,0 +1,93 @@
+"""Highlights: the words of a question are found in the text as it is, and a snippet shows them."""
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from almanac.search import analysis, highlights
+
+
+def shown(text: str, *terms: str, most: int = 8) -> list[str]:
+    return [text[start:end] for start, end in highlights.find(text, frozenset(terms), most)]
+
+
+@pytest.mark.parametrize(
+    ("text", "terms", "expected"),
+    [
+        ("The pump, the Pump and pumps.", ["pump"], ["pump", "Pump"]),
+        ("no such thing", ["pump"], []),
+        ("", ["pump"], []),
+        ("Straße und STRASSE", ["strasse"], ["Straße", "STRASSE"]),
+        ("cafe\u0301 or caf\u00e9", ["caf\u00e9"], ["cafe\u0301", "caf\u00e9"]),
+        ("the \ufb01le is \uff26\uff29\uff2c\uff25", ["file"], ["\ufb01le", "\uff26\uff29\uff2c\uff25"]),
+        ("x½y and ½", ["1"], ["½"]),
+        ("\u1112\u1161\u11ab\u1100\u1173\u11af", ["한글"], ["\u1112\u1161\u11ab\u1100\u1173\u11af"]),
+        ("ｶﾞｽ", ["ガス"], ["ｶﾞｽ"]),
+    ],
+)
+def test_terms_are_found_as_they_are_written(text: str, terms: list[str], expected: list[str]):
+    assert shown(text, *terms) == expected
+
+
+def test_each_term_is_shown_before_any_is_shown_again():
+    text = "the the the the pump of the valve"
+    assert shown(text, "the", "pump", "valve", most=3) == ["the", "pump", "valve"]
+    assert shown(text, "the", "pump", "valve", most=5) == ["the", "the", "the", "pump", "valve"]
+    assert highlights.find(text, frozenset({"the"}), 2) == ((0, 3), (4, 7))
+
+
+def test_terms_that_share_characters_are_shown_as_one(monkeypatch: pytest.MonkeyPatch):
+    def pairs(text: str) -> list[tuple[str, int, int]]:
+        return [(text[at : at + 2], at, at + 2) for at in range(len(text) - 1)]
+
+    monkeypatch.setattr(highlights, "spans", pairs)
+    assert highlights.find("系统设计文档", frozenset({"系统", "统设", "文档"})) == ((0, 3), (4, 6))
+
+
+@given(st.text(max_size=30), st.integers(0, 9))
+@example("İx½y", 8)
+@example("\u0344a\u3099", 8)
+def test_the_terms_of_a_text_are_those_it_is_found_by_and_stand_in_order(text: str, most: int):
+    found = list(highlights.spans(text))
+    assert [term for term, _, _ in found] == analysis.terms_of(text)
+    places = highlights.find(text, frozenset(analysis.terms_of(text)), most)
+    assert len(places) == min(most, len({(start, end) for _, start, end in found}))
+    edges = [edge for place in places for edge in place]
+    assert edges == sorted(edges)
+    assert all(0 <= start < end <= len(text) for start, end in places)
+
+
+# Snippets
+
+TEXT = " ".join(f"word{number:03}" for number in range(100))
+
+
+def test_a_short_text_is_shown_whole_on_one_line():
+    assert highlights.snippet("one\n\n two", [(0, 3)]) == "one two"
+
+
+def test_a_snippet_is_around_the_most_spans_and_is_cut_between_words():
+    at = [TEXT.index(f"word{number:03}") for number in (5, 60, 62)]
+    seen = highlights.snippet(TEXT, [(start, start + 7) for start in at], 60)
+    assert seen.startswith("…word05")
+    assert seen.endswith("…")
+    assert "word060" in seen
+    assert "word062" in seen
+    assert all(word in TEXT.split() for word in seen.strip("…").split())
+
+
+def test_a_snippet_without_spans_is_the_beginning():
+    assert highlights.snippet(TEXT, [], 20) == "word000 word001…"
+
+
+def test_a_text_without_spaces_is_cut_anywhere():
+    assert highlights.snippet("系统设计文档" * 20, [(60, 62)], 12) == "…统设计文档系统设计文档系…"
+
+
+@given(st.text(st.sampled_from("ab \n字"), max_size=80), st.data(), st.integers(5, 40))
+def test_a_snippet_is_no_longer_than_asked_and_shows_a_span_that_fits(text: str, data: st.DataObject, length: int):
+    words = [(start, end) for _, start, end in highlights.spans(text) if end - start <= length]
+    spans = sorted(set(data.draw(st.lists(st.sampled_from(words), max_size=4)))) if words else []
+    seen = highlights.snippet(text, spans, length)
+    assert len(seen.strip("…")) <= length
+    assert not spans or any(text[start:end] in seen for start, end in spans)

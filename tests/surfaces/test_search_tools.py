@@ -1,0 +1,184 @@
+"""Searching, fetching and citing on our own surface, through the front door, with a real worker behind it."""
+
+import json
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from almanac.knowledge import readings
+from tests.house import ERAS, Running
+from tests.surfaces.test_knowledge_tools import ask, base, refused
+from tests.surfaces.wire import audit_of
+
+__all__ = ["base"]  # a fixture
+
+PUMPS = "# Pumps\n\nThe pump runs at forty turns a minute.\n\n## Care\n\nOil the bearing every spring.\n"
+LAMPS = "# Lamps\n\nThe lamp is lit with whale oil.\n"
+
+
+@pytest.fixture
+def shelf(server: Running, base: int) -> dict[str, int]:
+    """Two documents that have been read, by name."""
+    for name, text in {"pumps.md": PUMPS, "lamps.md": LAMPS}.items():
+        ask(server, "add_document", base_id=base, name=name, content=text, tags=[name[:4]], folder=name[:4])
+    server.work()
+    return {item["name"]: item["id"] for item in ask(server, "browse", base_id=base, recursive=True)["items"]}
+
+
+def held(server: Running, tool: str, result: Any) -> None:
+    """Hold an answer to the schema that its tool promises."""
+    tools = {each["name"]: each for each in server.rpc("tools/list").json()["result"]["tools"]}
+    assert list(Draft202012Validator(tools[tool]["outputSchema"]).iter_errors(result)) == []  # pyright: ignore[reportUnknownMemberType]
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_connector_that_sends_nothing_but_a_query_and_an_id_gets_what_it_expects(
+    server: Running, shelf: dict[str, int], era: str
+):
+    found = server.call("search", {"query": "How often is the bearing of a pump oiled?"}, era=era)
+    assert found["isError"] is False
+    assert [part["type"] for part in found["content"]] == ["text"]
+    assert json.loads(found["content"][0]["text"]) == found["structuredContent"]
+    best = found["structuredContent"]["results"][0]
+    assert (best["id"], best["title"]) == (f"document:{shelf['pumps.md']}", "Pumps")
+    assert best["url"] == f"{server.settings.url}/api/v1/documents/{shelf['pumps.md']}"
+    fetched = server.call("fetch", {"id": best["id"]}, era=era)
+    assert [part["type"] for part in fetched["content"]] == ["text"]
+    document = fetched["structuredContent"]
+    assert json.loads(fetched["content"][0]["text"]) == document
+    assert document.keys() == {"id", "title", "text", "url", "metadata"}
+    assert (document["id"], document["title"], document["text"], document["url"]) == (
+        best["id"], "Pumps", PUMPS, best["url"],
+    )  # fmt: skip
+    assert document["metadata"]["name"] == "pumps.md"
+
+
+def test_the_schemas_are_those_a_connector_looks_for(server: Running):
+    tools = {each["name"]: each["inputSchema"] for each in server.rpc("tools/list").json()["result"]["tools"]}
+    for name, argument in (("search", "query"), ("fetch", "id")):
+        assert tools[name]["required"] == [argument]
+        assert tools[name]["properties"][argument]["type"] == "string"
+
+
+def test_a_result_says_where_it_stands_and_how_sure_it_is(server: Running, base: int, shelf: dict[str, int]):
+    answer = ask(server, "search", query="bearing spring", bases=[base], explain=True)
+    held(server, "search", answer)
+    best = answer["results"][0]
+    assert "Oil the bearing every spring." in best["text"]
+    assert best["base_id"] == base
+    assert 0 < best["score"] <= 1
+    assert best["page"] is None
+    start, end = best["span"]
+    text = ask(server, "read_document", document_id=shelf["pumps.md"], offset=start, limit=end - start)["text"]
+    assert text == best["text"]
+    assert answer["has_more"] is False
+    assert answer["explained"]["milliseconds"]
+    assert answer["explained"]["passages"]["returned"] == len(answer["results"])
+    assert ask(server, "search", query="bearing")["explained"] is None
+
+
+def test_a_search_is_narrowed_by_what_it_names(server: Running, base: int, shelf: dict[str, int]):
+    def found(**more: Any) -> set[str]:
+        answer = ask(server, "search", query="the oil", mode="keyword", **more)
+        return {each["title"] for each in answer["results"]}
+
+    assert found() == {"Pumps", "Lamps"}
+    assert found(documents=[shelf["lamps.md"]]) == {"Lamps"}
+    assert found(folders=[shelf["pump"]]) == {"Pumps"}
+    assert found(tags=["lamp"]) == {"Lamps"}
+    assert found(created_until="2020-01-01") == set()
+    assert len(found(limit=1)) == 1
+    ask(server, "manage_document", action="describe", document_ids=[shelf["lamps.md"]], metadata={"year": 1850})
+    assert found(condition={"key": "year", "op": "lt", "value": 1900}) == {"Lamps"}
+    ask(server, "manage_document", action="delete", document_ids=[shelf["lamps.md"]])
+    assert found() == {"Pumps"}
+
+
+def test_a_search_that_finds_nothing_is_an_empty_answer(server: Running, shelf: dict[str, int]):
+    answer = ask(server, "search", query="xylophone", mode="keyword")
+    held(server, "search", answer)
+    assert (answer["results"], answer["has_more"]) == ([], False)
+
+
+def test_a_bad_condition_says_what_is_wrong_with_it(server: Running, shelf: dict[str, int]):
+    said = refused(server, "search", query="oil", condition={"key": "year", "op": "near", "value": 1})
+    assert said.startswith("bad_request: condition.op: ")
+    said = refused(server, "search", query="oil", created_from="soon")
+    assert said.startswith("bad_request: created_from: ")
+    assert "such as 2026-11-02" in said
+
+
+def test_what_belongs_to_others_is_not_found(server: Running, base: int, shelf: dict[str, int]):
+    sam = server.new_token("sam")
+    answer = server.call("search", {"query": "oil"}, token=sam)["structuredContent"]
+    assert (answer["results"], answer["notes"]) == ([], ["There is no knowledge base that you may read."])
+    name = f"document:{shelf['pumps.md']}"
+    assert refused(server, "search", token=sam, query="oil", bases=[base]).startswith("not_found: ")
+    assert refused(server, "fetch", token=sam, id=name).startswith("not_found: ")
+    verdict = server.call("verify_citation", {"id": name, "text": "whale oil"}, token=sam)["structuredContent"]
+    assert verdict["outcome"] == "gone"
+
+
+def test_a_token_is_shown_search_only_with_its_scope(server: Running):
+    def names(token: str) -> set[str]:
+        return {each["name"] for each in server.rpc("tools/list", token=token).json()["result"]["tools"]}
+
+    reader = server.new_token("reader", scope=["knowledge:read"])
+    assert names(reader) & {"search", "fetch", "verify_citation"} == {"fetch"}
+    searcher = server.new_token("searcher", scope=["search:read"])
+    assert names(searcher) & {"search", "fetch", "verify_citation"} == {"search", "verify_citation"}
+
+
+def test_a_long_document_is_fetched_in_part_and_says_how_to_read_on(
+    server: Running, base: int, monkeypatch: pytest.MonkeyPatch
+):
+    text = "\n\n".join(f"Paragraph {number} of many." for number in range(6000)) + "\n"
+    id = ask(server, "add_document", base_id=base, name="long.txt", content=text)["document"]["id"]
+    server.work()
+    fetched = ask(server, "fetch", id=f"document:{id}")
+    held(server, "fetch", fetched)
+    at = fetched["metadata"]["next_offset"]
+    assert fetched["text"] == text[: readings.MOST]
+    assert f"document_id {id}, offset {at}" in fetched["metadata"]["note"]
+    rest = ask(server, "read_document", document_id=id, offset=at, limit=readings.MOST)
+    assert fetched["text"] + rest["text"] == text
+
+
+def test_a_document_that_could_not_be_read_says_so_when_it_is_fetched(server: Running, base: int):
+    id = ask(server, "add_document", base_id=base, name="empty.pdf", content="%PDF-1.7 no such thing")["document"]["id"]
+    server.work()
+    fetched = ask(server, "fetch", id=f"document:{id}")
+    assert fetched["text"] == ""
+    assert fetched["metadata"]["status"] == "failed"
+    assert fetched["metadata"]["failure"]
+
+
+def test_an_id_that_search_never_gave_is_refused_with_the_fix(server: Running):
+    assert refused(server, "fetch", id="pumps.md") == (
+        "bad_request: id: is not one that search gives. Use one as search gave it, such as document:12."
+    )
+    assert refused(server, "fetch", id="document:999").startswith("not_found: There is no document 999")
+
+
+def test_a_citation_is_verified(server: Running, shelf: dict[str, int]):
+    best = ask(server, "search", query="bearing")["results"][0]
+    verdict = ask(server, "verify_citation", id=best["id"], hash=best["hash"], start=best["span"][0])
+    held(server, "verify_citation", verdict)
+    assert (verdict["outcome"], verdict["span"]) == ("unchanged", best["span"])
+    ask(server, "add_document", document_id=shelf["pumps.md"], content=PUMPS.replace("spring", "autumn"))
+    server.work()
+    verdict = ask(server, "verify_citation", id=best["id"], hash=best["hash"])
+    held(server, "verify_citation", verdict)
+    assert verdict["outcome"] == "changed"
+    assert refused(server, "verify_citation", id=best["id"]).startswith("bad_request: Give what was quoted")
+
+
+def test_a_search_is_in_the_audit_trail_with_what_it_showed_and_not_with_its_words(
+    server: Running, base: int, shelf: dict[str, int]
+):
+    server.call("search", {"query": "bearing", "bases": [base]}, headers={"x-request-id": "a-search"})
+    [row] = audit_of(server, "a-search")
+    assert (row["tool"], row["outcome"]) == ("search", "ok")
+    assert row["touched"].split()[:2] == [f"base:{base}", f"document:{shelf['pumps.md']}"]
+    assert "bearing" not in str([row[name] for name in row.keys()])  # noqa: SIM118
