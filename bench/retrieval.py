@@ -25,7 +25,7 @@ import numpy as np
 import uvloop
 from contestants import ROOT, BenchFailed
 from numpy.typing import NDArray
-from retrieval_library import Library, opened
+from retrieval_library import Home, opened
 from rich.console import Console
 from rich.table import Table
 
@@ -111,7 +111,7 @@ async def measure_set(folder: Path, cache: Path, every_query: bool) -> Measured:
         return Measured(test.name, tallies, len(test.corpus), library.passages, embedding)
 
 
-async def _embed(library: Library, queries: Sequence[Line]) -> float:
+async def _embed(library: Home, queries: Sequence[Line]) -> float:
     """Have every query embedded, one by one, so that it is remembered when its time is taken; ms."""
     names = [shelf.collection_of(base) for base in library.bases.values()]
     seconds: list[float] = []
@@ -125,11 +125,11 @@ async def _embed(library: Library, queries: Sequence[Line]) -> float:
     return 1000 * measure.percentile(seconds, 0.5)
 
 
-async def _ask_all(library: Library, query: Line, tallies: Mapping[str, Tally]) -> None:
+async def _ask_all(library: Home, query: Line, tallies: Mapping[str, Tally]) -> None:
     grades = library.test.grades[query.id]
     bases = [library.bases[query.part]] if query.part else []
     reach = await finding.scope(library.call, bases)
-    question = Question(query.text[:LONGEST], reach.collections, limit=TOP, most_per_source=1)
+    question = Question(query.text[:LONGEST], reach.collections, limit=TOP, most_per_source=0 if query.part else 1)
     ways = {way: replace(question, mode=mode, rerank=rerank) for way, (mode, rerank) in ASKED.items()}
     # All ways once before times are taken: otherwise whichever comes later finds the words of passages remembered.
     lists = {way: [id for id, _ in await _ask(library, replace(asked, limit=DEPTH))] for way, asked in ways.items()}
@@ -143,10 +143,10 @@ async def _ask_all(library: Library, query: Line, tallies: Mapping[str, Tally]) 
     tallies[RRF].add(fused[:TOP], fused, grades, spent)
 
 
-async def _ask(library: Library, question: Question) -> list[tuple[str, float]]:
+async def _ask(library: Home, question: Question) -> list[tuple[str, float]]:
     """Documents by the names they have in the set, with the scores of their passages."""
     found = await finding.find(replace(library.call, touched=[]), library.search, question)
-    return [(library.ids[hit.document_id], hit.found.score) for hit in found.hits]
+    return [(library.library.line(hit), hit.found.score) for hit in found.hits]
 
 
 def fuse(*lists: Sequence[str]) -> list[str]:

@@ -3,8 +3,6 @@
 To embed a set takes minutes, so homes are kept. One is filled anew when its corpus, the model or the way documents are
 cut has changed; where only the analysis of words has, the words are counted anew and the vectors stay.
 """
-# What the command fills its home with is nobody's business but its own and this bench's.
-# pyright: reportPrivateUsage=false
 
 import hashlib
 import inspect
@@ -19,7 +17,7 @@ from contestants import ROOT, BenchFailed
 
 from almanac.ai.choice import open_embedder
 from almanac.cli import benching
-from almanac.cli.benching import TestSet
+from almanac.cli.benching import Library, TestSet
 from almanac.cli.searching import call_of
 from almanac.core.call import Call
 from almanac.core.database import Database
@@ -37,19 +35,26 @@ _AT_ONCE = 500
 
 
 @dataclass(frozen=True)
-class Library:
+class Home:
     """A set that can be searched, and somebody to search it as."""
 
     test: TestSet
     search: Search
-    call: Call
-    bases: dict[str, int]  # by part of the set
-    ids: dict[int, str]  # of the set, by document
+    library: Library
     passages: int
+
+    @property
+    def call(self) -> Call:
+        return self.library.call
+
+    @property
+    def bases(self) -> dict[str, int]:
+        """By part of the set."""
+        return self.library.bases
 
 
 @asynccontextmanager
-async def opened(test: TestSet, folder: Path, cache: Path) -> AsyncGenerator[Library]:
+async def opened(test: TestSet, folder: Path, cache: Path) -> AsyncGenerator[Home]:
     """A set's home, from the cache or filled now."""
     settings = Settings(home=cache / test.name)
     keys = _keys(folder, settings)
@@ -71,7 +76,7 @@ async def opened(test: TestSet, folder: Path, cache: Path) -> AsyncGenerator[Lib
 def _keys(folder: Path, settings: Settings) -> dict[str, str]:
     """What a home was made of: all of it, and the words alone."""
     # Of that file only this one function, for the rest changes for other reasons too.
-    embedded = inspect.getsource(embedding.text_of)
+    embedded = inspect.getsource(embedding.text_of) + inspect.getsource(benching.sheets)
     cut = [folder / "corpus.jsonl", *(_CODE / name for name in _CUTTING)]
     return {
         "filled": _digest(cut, open_embedder(settings).name, embedded),
@@ -81,10 +86,10 @@ def _keys(folder: Path, settings: Settings) -> dict[str, str]:
 
 async def _fill(settings: Settings, test: TestSet) -> None:
     async with open_store(settings) as db:
-        with benching._display(False) as display:
-            library = benching._Library(await benching._settle(db))
+        with benching.display_of(False) as display:
+            library = benching.Library(await benching.settle(db))
             await library.fill(settings, test.corpus, display)
-            await benching._work_off(db, settings, display)
+            await benching.work_off(db, settings, display)
 
 
 async def _count_anew(db: Database) -> None:
@@ -93,7 +98,7 @@ async def _count_anew(db: Database) -> None:
             await upkeep.analyse(db, passages)
 
 
-async def _found(test: TestSet, db: Database, search: Search) -> Library:
+async def _found(test: TestSet, db: Database, search: Search) -> Home:
     """Who is who in a home that was filled before: documents are named by the line they were, bases by their turn."""
     org = await orgs.pick(db, "bench")
     call = call_of(db, org, await principals.pick(db, org.id, "bench"))
@@ -105,14 +110,13 @@ async def _found(test: TestSet, db: Database, search: Search) -> Library:
     )
     if counts[0]["passages"] != counts[0]["vectors"]:
         raise BenchFailed(f"{test.name}: not every passage has its vector")
-    return Library(
-        test,
-        search,
+    sheets = benching.sheets(test.corpus)
+    library = Library(
         call,
         {part: named[f"Part {number}"] for number, part in enumerate(parts, 1)},
-        {row["id"]: test.corpus[int(row["name"].removesuffix(".txt"))].id for row in documents},
-        counts[0]["passages"],
+        {row["id"]: sheets[int(row["name"].removesuffix(".txt"))] for row in documents},
     )
+    return Home(test, search, library, counts[0]["passages"])
 
 
 def _digest(files: Iterable[Path], *more: str) -> str:

@@ -4,9 +4,11 @@ import asyncio
 import json
 import tempfile
 import time
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
@@ -30,7 +32,7 @@ from almanac.knowledge import bases, documents, finding
 from almanac.knowledge import passages as cutting
 from almanac.knowledge.documents import Draft
 from almanac.knowledge.files import Files, Stored
-from almanac.knowledge.finding import Inquiry
+from almanac.knowledge.finding import Hit, Inquiry
 from almanac.knowledge.ingest import Ingest
 from almanac.knowledge.parsers import kinds, reading
 from almanac.knowledge.parsers.nursery import Nursery
@@ -39,6 +41,7 @@ from almanac.knowledge.parsers.parsed import Block, Parsed
 from almanac.premises import open_store
 from almanac.search import measure
 from almanac.search.opening import open_search
+from almanac.search.passage import Passage
 from almanac.search.search import LONGEST, Search
 
 T = TypeVar("T")
@@ -68,8 +71,9 @@ def retrieval(
 
     corpus.jsonl has a document in each line ("_id", "text", and if it has one "title"), queries.jsonl a query ("_id",
     "text"), and qrels.jsonl a judgement ("query-id", "corpus-id", "score"). A "conv" in documents and queries lets each
-    query search its own part alone. What is asked goes the way of the tools, as a user with one knowledge base for each
-    part. Only queries with judgements are asked.
+    query search its own part alone; lines of one "conv" and title that follow each other are the turns of a
+    conversation, and become the passages of one document. What is asked goes the way of the tools, as a user with one
+    knowledge base for each part. Only queries with judgements are asked.
 
     Prints nDCG@10, recall@10 and recall@100 (means over the queries), the expected calibration error of the scores of
     the first ten, and how long the answers took, one at a time.
@@ -77,7 +81,7 @@ def retrieval(
     Example: [bold]almanac bench retrieval data/scifact --json[/bold]
     """
     test = read_set(folder)
-    asked = inquire(query="-", mode=mode, rerank=rerank, limit=DEPTHS[0], most_per_document=1)
+    asked = inquire(query="-", mode=mode, rerank=rerank, limit=DEPTHS[0])
     settings = settings_at(None)
     with tempfile.TemporaryDirectory(prefix="almanac-bench-") as home:
         # The embedded default, whatever serves here; models and their settings stay.
@@ -185,12 +189,12 @@ class _Tally:
 
 async def _run(settings: Settings, test: TestSet, asked: Inquiry, most: int | None, quiet: bool) -> dict[str, Any]:
     async with open_store(settings) as db, open_search(settings, db) as search:
-        with _display(quiet) as display:
-            call = await _settle(db)
+        with display_of(quiet) as display:
+            call = await settle(db)
             begun = time.perf_counter()
-            library = _Library(call)
+            library = Library(call)
             await library.fill(settings, test.corpus, display)
-            await _work_off(db, settings, display)
+            await work_off(db, settings, display)
             built = time.perf_counter() - begun
             tally = _Tally()
             queries = test.queries[:most]
@@ -214,66 +218,105 @@ async def _run(settings: Settings, test: TestSet, asked: Inquiry, most: int | No
 
 
 async def _ask(
-    call: Call, search: Search, library: "_Library", test: TestSet, query: Line, asked: Inquiry, tally: _Tally
+    call: Call, search: Search, library: "Library", test: TestSet, query: Line, asked: Inquiry, tally: _Tally
 ) -> None:
     """Ask one query as a tool would, and a second time, not counting how long that takes, for those further down."""
     where = [library.bases[query.part]] if query.part else []
-    inquiry = asked.model_copy(update={"query": query.text[:LONGEST], "bases": where})
+    most = 0 if query.part else 1  # a turn of a conversation is a passage, any other line a document
+    inquiry = asked.model_copy(update={"query": query.text[:LONGEST], "bases": where, "most_per_document": most})
     begun = time.perf_counter()
     found = await finding.inquire(call, search, inquiry)
     tally.seconds.append(time.perf_counter() - begun)
     question = finding.question(inquiry, await finding.scope(call, where))
     further = await finding.find(call, search, replace(question, limit=DEPTHS[-1]))
     grades = test.grades[query.id]
-    first = [library.ids[hit.document_id] for hit in found.hits]
+    first = [library.line(hit) for hit in found.hits]
     tally.gained.append(measure.ndcg(first, grades, DEPTHS[0]))
     tally.found[DEPTHS[0]].append(measure.recall(first, grades, DEPTHS[0]))
-    tally.found[DEPTHS[-1]].append(
-        measure.recall([library.ids[hit.document_id] for hit in further.hits], grades, DEPTHS[-1])
-    )
+    tally.found[DEPTHS[-1]].append(measure.recall([library.line(hit) for hit in further.hits], grades, DEPTHS[-1]))
     tally.judged += [(hit.found.score, grades.get(id, 0) > 0) for id, hit in zip(first, found.hits, strict=True)]
 
 
 # The library that is searched
 
 
-class _Reader(Nursery):
-    """Reads the lines of a set as documents. They are plain text and nobody's attack, so it needs no process."""
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A document of the library: one line, or the turns of a conversation under one title."""
 
-    def __init__(self, lines: Mapping[str, Line]) -> None:
+    lines: Sequence[Line]
+
+    @property
+    def text(self) -> str:
+        """The lines, one below the other; the title of one that has no text."""
+        return "\n".join(_said(line) for line in self.lines)
+
+    @property
+    def starts(self) -> list[int]:
+        """Where each line begins."""
+        return list(accumulate((len(_said(line)) + 1 for line in self.lines[:-1]), initial=0))
+
+
+def _said(line: Line) -> str:
+    """What a line says, on one line of a conversation, so that it can be told where it is."""
+    return reading.clean(Parsed(line.text if line.text.strip() else line.title, ())).text
+
+
+def sheets(corpus: Sequence[Line]) -> list[Sheet]:
+    """The documents that a corpus becomes."""
+    lines = [line for line in corpus if line.text.strip() or line.title.strip()]
+    numbered = enumerate(lines)
+    runs = groupby(numbered, key=lambda each: (each[1].part, each[1].title) if each[1].part else each[0])
+    return [Sheet([line for _, line in run]) for _, run in runs]
+
+
+class _Reader(Nursery):
+    """Reads the sheets of a set as documents. They are plain text and nobody's attack, so it needs no process."""
+
+    def __init__(self, sheets: Mapping[str, Sheet]) -> None:
         super().__init__()
-        self._lines = lines
+        self._sheets = sheets
 
     async def parse(self, path: Path, name: str, options: dict[str, Any]) -> Outcome:
-        line = self._lines[name]
-        text = line.text if line.text.strip() else line.title
-        parsed = reading.clean(Parsed(text, (Block("text", 0, len(text)),), title=line.title))
-        passages = cutting.split(parsed, cutting.Splitter.from_options(options))
+        sheet = self._sheets[name]
+        parsed = Parsed(sheet.text, (Block("text", 0, len(sheet.text)),), title=sheet.lines[0].title)
+        if len(sheet.lines) == 1:
+            passages = cutting.split(parsed, cutting.Splitter.from_options(options))
+        else:
+            ends = (start + len(_said(line)) for start, line in zip(sheet.starts, sheet.lines, strict=True))
+            passages = [
+                Passage(start, end, parsed.text[start:end]) for start, end in zip(sheet.starts, ends, strict=True)
+            ]
         return Outcome(reading.pack(kinds.PLAIN, parsed, passages), 0, 0.0, 0.0)
 
 
 @dataclass(slots=True)
-class _Library:
-    """A knowledge base for each part of a set, and in it a document for each line."""
+class Library:
+    """A knowledge base for each part of a set, and in it the sheets."""
 
     call: Call
     bases: dict[str, int] = field(default_factory=dict[str, int])  # by part
-    ids: dict[int, str] = field(default_factory=dict[int, str])  # of lines, by document
+    sheets: dict[int, Sheet] = field(default_factory=dict[int, Sheet])  # by document
+
+    def line(self, hit: Hit) -> str:
+        """The id of the line that was found."""
+        sheet = self.sheets[hit.document_id]
+        return sheet.lines[bisect_right(sheet.starts, hit.found.start) - 1].id
 
     async def fill(self, settings: Settings, corpus: Sequence[Line], display: Progress) -> None:
         """Put the documents where they can be found, by the verbs that everyone uses."""
         db = self.call.db
-        lines = {f"{number}.txt": line for number, line in enumerate(corpus) if line.text.strip() or line.title.strip()}
+        named = {f"{number}.txt": sheet for number, sheet in enumerate(sheets(corpus))}
         self.bases = await db.write(lambda tx: self._add_bases(tx, corpus))
         files = Files(settings.home, settings.max_file_bytes)
-        ingest = Ingest(db, files, _Reader(lines), _AT_ONCE)
-        task = display.add_task("Reading", total=len(lines))
+        ingest = Ingest(db, files, _Reader(named), _AT_ONCE)
+        task = display.add_task("Reading", total=len(named))
         try:
             async with files.receive(db) as incoming:
                 await incoming.write(b"a line of the set")
                 stored = await incoming.finish()
-                for part in _batches(list(lines.items())):
-                    self.ids |= await db.write(lambda tx, part=part: self._add(tx, part, stored))
+                for part in _batches(list(named.items())):
+                    self.sheets |= await db.write(lambda tx, part=part: self._add(tx, part, stored))
                     await _read(db, ingest)
                     display.update(task, advance=len(part))
         finally:
@@ -283,11 +326,12 @@ class _Library:
         parts = dict.fromkeys(line.part for line in corpus)
         return {part: (await bases.add(self.call, tx, f"Part {n}")).id for n, part in enumerate(parts, 1)}
 
-    async def _add(self, tx: Transaction, part: Sequence[tuple[str, Line]], stored: Stored) -> dict[int, str]:
-        added: dict[int, str] = {}
-        for name, line in part:
-            document = (await documents.add(self.call, tx, self.bases[line.part], Draft(name), stored)).document
-            added[document.id] = line.id
+    async def _add(self, tx: Transaction, part: Sequence[tuple[str, Sheet]], stored: Stored) -> dict[int, Sheet]:
+        added: dict[int, Sheet] = {}
+        for name, sheet in part:
+            base_id = self.bases[sheet.lines[0].part]
+            document = (await documents.add(self.call, tx, base_id, Draft(name), stored)).document
+            added[document.id] = sheet
         return added
 
 
@@ -295,7 +339,7 @@ def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
     return (items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE))
 
 
-async def _settle(db: Database) -> Call:
+async def settle(db: Database) -> Call:
     """Somebody to search as."""
 
     async def body(tx: Transaction) -> Call:
@@ -318,7 +362,7 @@ async def _read(db: Database, ingest: Ingest) -> None:
     await db.write(body)
 
 
-async def _work_off(db: Database, settings: Settings, display: Progress) -> None:
+async def work_off(db: Database, settings: Settings, display: Progress) -> None:
     """Let a worker do whatever else is waiting: the vectors."""
     passages = (await db.scan("SELECT count(*) AS n FROM passages"))[0]["n"]
     task = display.add_task("Embedding", total=passages)
@@ -347,7 +391,7 @@ async def _worker(
         await working
 
 
-def _display(quiet: bool) -> Progress:
+def display_of(quiet: bool) -> Progress:
     console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),

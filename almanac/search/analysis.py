@@ -128,6 +128,7 @@ def _forms(part: str, language: str | None, *, is_alone: bool) -> Iterable[str]:
     else:
         # As it stands too: in a question of a word or two, nothing tells the language.
         yield from dict.fromkeys((fold(languages.stem(part.casefold(), spoken)), whole))
-    if len(whole) >= (_COMPOUND if language in languages.COMPOUNDING else _SURE_COMPOUND) and language != "english":
+    shortest = _COMPOUND if language in languages.COMPOUNDING else _SURE_COMPOUND
+    if language != languages.ENGLISH and len(whole) >= shortest and whole.isalpha():
         yield from (whole[:length] for length in _PIECES if length <= len(whole) - _PIECES.start)
         yield from (whole[-length:] for length in _PIECES if length <= len(whole) - _PIECES.start)

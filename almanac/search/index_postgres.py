@@ -4,7 +4,11 @@ Words. Lists of a GIN index lead to candidates: every passage that has one of th
 one of its common terms stands often. These are judged by their words as they are stored, by the same BM25 as in the
 embedded index. In a scope of up to `CANDIDATES` passages every list is followed, and the answer is exact. In a larger
 one about as many are judged: what is missed has nothing but very common terms, each of them rarely; and the weights of
-terms too common to follow rest on counts that may be out of date (`index_frequencies.py`). MEASURED
+terms too common to follow rest on counts that may be out of date (`index_frequencies.py`).
+
+Measured on made-up text (frequencies as in a language, words independent of each other; sixty questions each of one,
+two, four and eight words, the sixty commonest words left out): of the ten best, none was lost among 10,000 passages and
+one of 600, with eight words, among 50,000.
 
 Vectors. A scope of up to `SCANNED` passages is scanned, exactly. A larger one is searched through a graph, once
 `maintain` has built one for the model; until then it is scanned too.

@@ -230,7 +230,12 @@ def test_a_file_that_cannot_be_read_is_one_line_naming_it(
 
 
 def test_secrets_are_marked_and_never_shown():
-    given = {"database_url": "postgresql://u:pw-marker@h/d", "redis_url": "redis://:pw-marker@h", "secret": "pw-marker"}
+    given = {
+        "database_url": "postgresql://u:pw-marker@h/d",
+        "redis_url": "redis://:pw-marker@h",
+        "secret": "pw-marker",
+        "embedding_key": "pw-marker",
+    }
     settings = load({}, None, given).settings
     assert {name for name, item in FIELDS.items() if item.metadata["secret"]} == SECRETS
     for name in SECRETS:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from almanac.search import analysis, languages
 from almanac.search.analysis import terms_of, words_of
+from almanac.search.passage import Passage
 
 
 def meets(question: str, text: str) -> bool:
@@ -98,7 +99,17 @@ def test_languages_are_told_by_their_common_words(text: str, language: str | Non
 def test_a_passage_is_found_by_its_title_and_headings_too():
     hashes, counts = analysis.unpack(analysis.pack("Pumps", ("Care", "Oil"), "Oil the pump."))
     found = dict(zip(hashes.tolist(), counts.tolist(), strict=True))
-    assert found == {analysis.hash_of("pump"): 2, analysis.hash_of("care"): 1, analysis.hash_of("oil"): 2}
+    assert found == {analysis.hash_of("pump"): 25, analysis.hash_of("care"): 15, analysis.hash_of("oil"): 25}
+
+
+def test_what_stands_beside_a_short_passage_counts_a_little():
+    short, long = Passage(0, 9, "Yes, tea."), Passage(9, 900, "x " * 400)
+    first, second, third = analysis.count("", [Passage(0, 9, "Coffee?"), short, long])
+    assert analysis.hash_of("coffe") in analysis.unpack(second)[0].tolist()
+    assert analysis.hash_of("tea") in analysis.unpack(first)[0].tolist()
+    assert analysis.hash_of("tea") not in analysis.unpack(third)[0].tolist()
+    other = Passage(0, 9, "Coffee?", headings=("Another day",))
+    assert analysis.hash_of("coffe") not in analysis.unpack(analysis.count("", [other, short])[1])[0].tolist()
 
 
 def test_counts_stop_where_a_byte_does():
@@ -110,7 +121,7 @@ def test_counts_stop_where_a_byte_does():
 def test_any_text_can_be_packed_and_comes_back_sorted_with_every_term(title: str, text: str):
     hashes, counts = analysis.unpack(analysis.pack(title, (), text))
     assert np.all(np.diff(hashes.astype(object)) > 0)
-    assert set(hashes.tolist()) == {analysis.hash_of(term) for term in terms_of(f"{title}\n{text}")}
+    assert set(hashes.tolist()) == {analysis.hash_of(term) for part in (title, text) for term in terms_of(part)}
     assert np.all(counts >= 1)
 
 
