@@ -132,10 +132,10 @@ async def _ask_all(library: Home, query: Line, tallies: Mapping[str, Tally]) -> 
     question = Question(query.text[:LONGEST], reach.collections, limit=TOP, most_per_source=0 if query.part else 1)
     ways = {way: replace(question, mode=mode, rerank=rerank) for way, (mode, rerank) in ASKED.items()}
     # All ways once before times are taken: otherwise whichever comes later finds the words of passages remembered.
-    lists = {way: [id for id, _ in await _ask(library, replace(asked, limit=DEPTH))] for way, asked in ways.items()}
+    lists = {way: [id for id, _ in await ask(library, replace(asked, limit=DEPTH))] for way, asked in ways.items()}
     for way, asked in ways.items():
         begun = time.perf_counter()
-        first = await _ask(library, asked)
+        first = await ask(library, asked)
         tallies[way].add([id for id, _ in first], lists[way], grades, time.perf_counter() - begun)
         tallies[way].judged += [(score, grades.get(id, 0) > 0) for id, score in first]
     fused = fuse(lists[BM25], lists[VECTORS])
@@ -143,7 +143,7 @@ async def _ask_all(library: Home, query: Line, tallies: Mapping[str, Tally]) -> 
     tallies[RRF].add(fused[:TOP], fused, grades, spent)
 
 
-async def _ask(library: Home, question: Question) -> list[tuple[str, float]]:
+async def ask(library: Home, question: Question) -> list[tuple[str, float]]:
     """Documents by the names they have in the set, with the scores of their passages."""
     found = await finding.find(replace(library.call, touched=[]), library.search, question)
     return [(library.library.line(hit), hit.found.score) for hit in found.hits]
@@ -196,8 +196,14 @@ def _row(every: Sequence[Measured], measured: Measured, way: str) -> Row:
 
 
 def refitted(judged: Judged, others: Sequence[Judged]) -> Judged:
-    """The scores that a curve gives which was fitted (a logistic one, by Newton's method) on other sets, each of which
-    weighs the same."""
+    """The scores that a curve gives which was fitted on other sets."""
+    offset, slope = fit(others)
+    scores = 1 / (1 + np.exp(-offset - slope * _odds(judged)))
+    return [(float(score), is_right) for score, (_, is_right) in zip(scores, judged, strict=True)]
+
+
+def fit(others: Sequence[Judged]) -> tuple[float, float]:
+    """A logistic curve over the odds of scores, by Newton's method; every set weighs the same."""
     odds = np.concatenate([_odds(each) for each in others])
     right = np.array([is_right for each in others for _, is_right in each], float)
     weights = np.repeat([1 / len(each) for each in others], [len(each) for each in others])
@@ -207,8 +213,7 @@ def refitted(judged: Judged, others: Sequence[Judged]) -> Judged:
         likely = 1 / (1 + np.exp(-terms @ curve))
         bend = (terms * (weights * likely * (1 - likely))[:, None]).T @ terms + 1e-6 * np.eye(2)
         curve = curve + np.linalg.solve(bend, terms.T @ (weights * (right - likely)))
-    scores = 1 / (1 + np.exp(-curve[0] - curve[1] * _odds(judged)))
-    return [(float(score), is_right) for score, (_, is_right) in zip(scores, judged, strict=True)]
+    return float(curve[0]), float(curve[1])
 
 
 def _odds(judged: Judged) -> NDArray[np.float64]:

@@ -20,9 +20,9 @@ ATTEMPTS = 5
 BACKOFF_SECONDS = 0.01
 CONNECT_SECONDS = 10
 READ_SECONDS = 30.0
-LONG_SECONDS = 600.0  # scans, and statements of a transaction: a migration may build an index
+LONG_SECONDS = 3600.0  # scans, and statements of a transaction: both may build an index
 
-_SESSION = {"application_name": "almanac"}
+_SESSION = {"application_name": "almanac", "jit": "off"}  # compiling costs more than the queries we ask
 _KEY_COLUMNS = re.compile(r"^Key \((.+?)\)=")
 _GONE = re.compile("clos|released back")  # asyncpg tells a lost connection from misuse by its words only
 _DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)

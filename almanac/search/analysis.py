@@ -53,9 +53,14 @@ def words_of(text: str) -> Iterator[tuple[int, int, tuple[str, ...]]]:
             yield match.start(), match.end(), terms
 
 
-def quick(text: str) -> list[tuple[str, ...]]:
-    """The terms of each word, taken for English: for a second look at a text, where telling its language costs most."""
-    return [terms for word in _WORD.findall(text) if (terms := _terms(word[:_LONGEST], languages.ENGLISH))]
+def terms_of_word(word: str) -> tuple[str, ...]:
+    """The terms of a single word, taken for English."""
+    return _terms(word[:_LONGEST], languages.ENGLISH)
+
+
+def is_unspaced(character: str) -> bool:
+    """Whether a character is of a script that puts no spaces between words."""
+    return _IS_UNSPACED.match(character) is not None
 
 
 @lru_cache(200_000)

@@ -1,7 +1,6 @@
 """Highlights: where the words of a question stand in a text, and the part of a text to show for them."""
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -10,10 +9,10 @@ from almanac.search import analysis
 
 Span = tuple[int, int]
 
-_WORD = re.compile(r"\w+")
 _SPACE = re.compile(r"\s")
 _LONGEST_WORD = 30  # characters; not every language has a space after so many
-_HANGUL = re.compile("[\u1160-\u11ff\ud7b0-\ud7fb]")  # vowels and finals, which make one character with what is before
+_ACCENTED = re.compile("[\u00c0-\u024f\u1e00-\u1eff\ufb00-\uffdc]")  # Latin letters that folding makes plain
+_BEGINNING = 4  # letters that a word and its stem have in common; fewer if the stem is shorter
 
 
 def find(text: str, terms: frozenset[str], most: int = 8) -> tuple[Span, ...]:
@@ -23,9 +22,7 @@ def find(text: str, terms: frozenset[str], most: int = 8) -> tuple[Span, ...]:
     """
     seen: Counter[str] = Counter()
     ranked: list[tuple[int, int, int]] = []
-    for term, start, end in spans(text):
-        if term not in terms:
-            continue
+    for start, end, term in occurrences(text, terms):
         rank = seen[term]
         seen[term] += 1
         if ranked and start < ranked[-1][1]:  # terms may share characters
@@ -36,14 +33,15 @@ def find(text: str, terms: frozenset[str], most: int = 8) -> tuple[Span, ...]:
     return tuple(sorted((start, end) for start, end, _ in best))
 
 
-def spans(text: str) -> Iterator[tuple[str, int, int]]:
-    """The terms of a text, each with where it stands there, by their starts.
-
-    A word that is analysed into several terms lends each of them its whole length.
-    """
-    for start, end in _words(text):
-        for term in _terms(text[start:end]):
-            yield term, start, end
+def occurrences(text: str, terms: frozenset[str]) -> Iterator[tuple[int, int, str]]:
+    """Where terms stand in a text, by their starts, and which they are."""
+    if _ACCENTED.search(text) or not all(map(str.isascii, terms)):
+        yield from _analysed(text, terms)
+        return
+    # Few words of a text begin like one of the question: only these are worth a closer look.
+    for match in _beginnings(terms).finditer(text):
+        if term := _first(analysis.terms_of_word(match[0]), terms):
+            yield match.start(), match.end(), term
 
 
 def snippet(text: str, spans: Sequence[Span], length: int = 300) -> str:
@@ -71,48 +69,23 @@ def _window(spans: Sequence[Span], length: int) -> Span:
     return best
 
 
-@lru_cache(50_000)
-def _terms(word: str) -> tuple[str, ...]:
-    return tuple(analysis.terms_of(word))
+def _analysed(text: str, terms: frozenset[str]) -> Iterator[tuple[int, int, str]]:
+    for start, end, found in analysis.words_of(text):
+        if analysis.is_unspaced(text[start]):
+            for at in range(start, end):
+                if term := _first((text[at : min(at + 2, end)], text[at]), terms):
+                    yield at, at + len(term), term
+        elif term := _first(found, terms):
+            yield start, end, term
 
 
-def _words(text: str) -> Iterator[Span]:
-    """Where the words of a text are, as they are once it is normalised."""
-    folded = text.casefold()
-    if len(folded) == len(text) and unicodedata.is_normalized("NFKC", text):  # nothing moves
-        yield from (match.span() for match in _WORD.finditer(folded))
-        return
-    places: list[Span] = []  # of each normalised character
-    pieces: list[str] = []
-    for start, end in _characters(text):
-        pieces.append(unicodedata.normalize("NFKC", text[start:end]).casefold())
-        places.extend([(start, end)] * len(pieces[-1]))
-    held = (0, 0)
-    for match in _WORD.finditer("".join(pieces)):
-        start, end = places[match.start()][0], places[match.end() - 1][1]
-        if start < held[1]:  # one character of the text, such as ½, has parts of both
-            held = (held[0], end)
-            continue
-        if held[1]:
-            yield held
-        held = (start, end)
-    if held[1]:
-        yield held
+def _first(found: Sequence[str], terms: frozenset[str]) -> str | None:
+    return next((term for term in found if term in terms), None)
 
 
-def _characters(text: str) -> Iterator[Span]:
-    """The stretches of a text that normalisation changes each by itself."""
-    start = 0
-    for index in range(1, len(text)):
-        if not _joins(text[index]):
-            yield start, index
-            start = index
-    if text:
-        yield start, len(text)
-
-
-@lru_cache(10_000)
-def _joins(character: str) -> bool:
-    """Whether a character may become one with that before it."""
-    first = unicodedata.normalize("NFKD", character)[0]
-    return unicodedata.category(first).startswith("M") or _HANGUL.match(first) is not None
+@lru_cache(1_000)
+def _beginnings(terms: frozenset[str]) -> re.Pattern[str]:
+    plain = {term for term in terms if term.isascii()}
+    starts = {re.escape(term[: max(2, min(len(term) - 1, _BEGINNING))]) for term in plain} or {"(?!)"}
+    either = f"(?i:{'|'.join(sorted(starts))})"
+    return re.compile(rf"(?<![A-Za-z0-9]){either}[A-Za-z0-9]*|(?<=[a-z0-9])(?=[A-Z]){either}[a-z0-9]*")

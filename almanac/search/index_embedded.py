@@ -81,7 +81,8 @@ class EmbeddedIndex:
                 version = self._db.version()  # before the look at what changed, so that no change is taken for seen
                 if version is None or version != self._version:
                     await self._catch_up()
-                    self._version = version
+                    is_ahead = self._reading is not None and self._reading.done()
+                    self._version = None if is_ahead else version
         return (*self._present[0], *self._present[1])
 
     async def close(self) -> None:

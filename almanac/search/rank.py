@@ -9,9 +9,9 @@ on what.
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,7 +20,7 @@ import orjson
 from numpy.typing import NDArray
 
 from almanac.core.database import Row
-from almanac.search import analysis, bm25
+from almanac.search import analysis, bm25, highlights
 from almanac.search.index import Hits, WordHits
 
 # Fitted together on five sets, by a coarse grid; the cosine weighs 1.
@@ -175,11 +175,11 @@ class Judge:
         """How much of the question is in the title and the headings of each."""
         mass = max(self._mass(), 1e-3)
         found = np.zeros(len(head), np.float32)
+        words = [(max(map(self._rarity, each)), each) for each in dict.fromkeys(self._asked.words)]
         for place, at in enumerate(head):
             row = self._rows[self.ids[at]]
-            terms = set(analysis.terms_of(" ".join((row["title"], *orjson.loads(row["headings"])))))
-            matched = (max(map(self._rarity, each)) for each in dict.fromkeys(self._asked.words) if terms & set(each))
-            found[place] = sum(matched) / mass
+            terms = _title_terms(row["title"], row["headings"])
+            found[place] = sum(rarity for rarity, each in words if not terms.isdisjoint(each)) / mass
         return found
 
     def _pairs(self, head: NDArray[np.intp]) -> NDArray[np.float32]:
@@ -193,22 +193,23 @@ class Judge:
         wanted = [(number[first[0]], number[second[0]]) for first, second in pairs]
         found = np.zeros(len(head), np.float32)
         for place, at in enumerate(head[:_READ]):
-            met = _neighbours(self._rows[self.ids[at]]["text"], number)
-            found[place] = sum(each for each, pair in zip(worth, wanted, strict=True) if met[pair]) / sum(worth)
+            met = _neighbours(self._rows[self.ids[at]]["text"], self._asked.terms, number)
+            found[place] = sum(each for each, pair in zip(worth, wanted, strict=True) if pair in met) / sum(worth)
         return found
 
 
-def _neighbours(text: str, number: Mapping[str, int]) -> Counter[tuple[int, int]]:
-    """How often two words of a question, by their numbers, stand next to each other in a text, in either order."""
-    met: Counter[tuple[int, int]] = Counter()
+def _neighbours(text: str, terms: frozenset[str], number: Mapping[str, int]) -> set[tuple[int, int]]:
+    """The words of a question, by their numbers, of which one stands next to another in a text, in either order."""
+    met: set[tuple[int, int]] = set()
     last: list[tuple[int, int]] = []
-    for place, terms in enumerate(analysis.quick(text)):
-        here = next((number[term] for term in terms if term in number), None)
-        if here is None:
-            continue
-        last = [(at, other) for at, other in last if place - at <= _NEAR]
+    for start, end, term in highlights.occurrences(text, terms):
+        last = [(at, other) for at, other in last if text.count(" ", at, start) <= _NEAR]
         for _, other in last:
-            met[here, other] += 1
-            met[other, here] += 1
-        last.append((place, here))
+            met |= {(number[term], other), (other, number[term])}
+        last.append((end, number[term]))
     return met
+
+
+@lru_cache(20_000)
+def _title_terms(title: str, headings: str) -> frozenset[str]:
+    return frozenset(analysis.terms_of(" ".join((title, *orjson.loads(headings)))))

@@ -260,7 +260,8 @@ async def check(db: Database, home: Path, acknowledged: dict[str, int]) -> None:
 async def check_texts(db: Database, found: dict[str, Any]) -> None:
     """No half document: the parts add up, the passages are all there, and of what failed there is nothing."""
     parts = await sums(db, "SELECT document_id, sum(length(text)) FROM reading_parts GROUP BY document_id")
-    cut = await sums(db, "SELECT owner_id, count(*) FROM passages WHERE is_live = 1 GROUP BY owner_id")
+    live = "SELECT s.owner_id, count(*) FROM passages p JOIN sources s ON s.id = p.source_id WHERE s.is_live = 1"
+    cut = await sums(db, f"{live} GROUP BY s.owner_id")
     whole = {row["document_id"]: row for row in await db.fetch("SELECT * FROM readings")}
     for name, row in found.items():
         reading = whole.pop(row["id"], None)

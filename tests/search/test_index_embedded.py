@@ -23,6 +23,7 @@ from almanac.db.connect import connect
 from almanac.db.errors import StatementRejected
 from almanac.search import (
     analysis,
+    bm25,
     compaction,
     index_changes,
     index_embedded,
@@ -212,10 +213,13 @@ async def test_skipping_common_words_leaves_no_trace(shelf: Shelf, files: Path, 
         assert_agrees(found, await Reference(shelf.db).words(Scope(("base:1",)), terms(question)), limit, EXACT)
 
 
-async def test_passages_with_common_words_only_are_found_where_they_beat_the_rare_one(shelf: Shelf, files: Path):
-    # Long passages with the rarest word once score less than short ones that have two others many times.
-    await write_words(shelf, [{"rare": 1, "filler": 250}] * 6 + [{"one": 9, "two": 9}] * 12 + [{"three": 3}] * 20)
-    asked = [analysis.hash_of(word) for word in ("one", "rare", "two")]
+async def test_passages_that_lack_the_rarest_word_are_found_where_they_beat_those_that_have_it(
+    shelf: Shelf, files: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(bm25, "K1", 0.9)
+    monkeypatch.setattr(bm25, "B", 0.4)
+    await write_words(shelf, [{"rare": 1}] * 6 + [{"other": 30}] * 9 + [{"filler": 3}] * 23)
+    asked = [analysis.hash_of(word) for word in ("other", "rare")]
     found = await EmbeddedIndex(shelf.db, files).words(Scope(("base:1",)), asked, 5)
     assert_agrees(found, await Reference(shelf.db).words(Scope(("base:1",)), asked), 5, EXACT)
     assert found.ids.tolist() == [7, 8, 9, 10, 11]

@@ -1,0 +1,100 @@
+"""Fits the curves that make probabilities of scores, on the sets of `bench-retrieval`, and writes them down.
+
+    make calibrate                    fit, and write almanac/search/calibration.json
+    make calibrate ARGS="--dry-run"   only say what would be written
+
+Each mode has a curve of two numbers. A set weighs as much as any other, however many queries it has. Beside the error
+with all sets in the fit stands the error with the set left out of it, which is what to expect of questions never seen.
+Sets in a script that the model does not know are left out where its vectors are judged.
+"""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import orjson
+import uvloop
+from contestants import ROOT, BenchFailed
+from retrieval import SAMPLED, Judged, arguments, ask, fit, folders_of, refitted
+from retrieval_library import opened
+from rich.console import Console
+from rich.table import Table
+
+from almanac.cli.benching import read_set
+from almanac.core.errors import AlmanacError
+from almanac.knowledge import finding
+from almanac.search import measure
+from almanac.search.question import Question
+from almanac.search.search import LONGEST
+
+FILE = ROOT / "almanac" / "search" / "calibration.json"
+CURVES = {
+    "hybrid": ("hybrid", True),
+    "fused": ("hybrid", False),
+    "keyword": ("keyword", False),
+    "vector": ("vector", False),
+}
+UNKNOWN_SCRIPT = ("cmrc2018_dev_zh",)
+
+
+async def judge(folder: Path, cache: Path) -> dict[str, Judged]:
+    """The scores of the first ten for every query of a set, and whether they were right, by curve."""
+    test = read_set(folder)
+    queries = list(test.queries)
+    if len(queries) > SAMPLED.get(test.name, len(queries)):
+        queries = Random(4).sample(queries, SAMPLED[test.name])
+    judged: dict[str, Judged] = {curve: [] for curve in CURVES}
+    async with opened(test, folder, cache) as home:
+        for query in queries:
+            reach = await finding.scope(home.call, [home.bases[query.part]] if query.part else [])
+            question = Question(query.text[:LONGEST], reach.collections, most_per_source=0 if query.part else 1)
+            for curve, (mode, rerank) in CURVES.items():
+                found = await ask(home, replace(question, mode=mode, rerank=rerank))
+                judged[curve] += [(score, test.grades[query.id].get(id, 0) > 0) for id, score in found]
+    return judged
+
+
+def main() -> None:
+    console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+    dry = "--dry-run" in sys.argv
+    sys.argv = [each for each in sys.argv if each != "--dry-run"]
+    options = arguments()
+    options.cache.mkdir(parents=True, exist_ok=True)
+    every: dict[str, dict[str, Judged]] = {}
+    try:
+        for folder in folders_of(options):
+            console.print(f"{folder.name} …")
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                every[folder.name] = runner.run(judge(folder, options.cache))
+    except (BenchFailed, AlmanacError) as failure:
+        sys.exit(f"calibration failed: {failure}")
+    present = orjson.loads(FILE.read_bytes())["curves"]
+    curves: dict[str, list[float]] = {}
+    table = Table()
+    for title in ("curve", "set", "ECE, all in the fit", "ECE, left out"):
+        table.add_column(title)
+    for curve in CURVES:
+        sets = [name for name in every if curve == "keyword" or name not in UNKNOWN_SCRIPT]
+        curves[curve] = _fitted(present[curve], [every[name][curve] for name in sets])
+        for name in sets:
+            own, others = every[name][curve], [every[each][curve] for each in sets if each != name]
+            errors = [measure.calibration_error(refitted(own, fitted)) for fitted in ([own, *others], others) if fitted]
+            table.add_row(curve, name, *(f"{error:.3f}" for error in errors))
+    console.print(table)
+    written = orjson.dumps({"curves": curves, "fitted_on": sorted(every)}, option=orjson.OPT_INDENT_2) + b"\n"
+    console.print(written.decode())
+    if not dry:
+        FILE.write_bytes(written)
+
+
+def _fitted(present: Sequence[float], judged: Sequence[Judged]) -> list[float]:
+    """The curve over what the present one was given: its own two numbers, and then the fitted ones on top of them."""
+    offset, slope = fit(judged)
+    return [round(offset + slope * present[0], 3), round(slope * present[1], 3)]
+
+
+if __name__ == "__main__":
+    main()
