@@ -95,6 +95,12 @@ def unpack(words: bytes) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     return np.frombuffer(words, np.int64, number), np.frombuffer(words, np.uint8, number, 8 * number)
 
 
+def own(words: bytes) -> NDArray[np.int64]:
+    """The hashes of those of a passage's terms that do not only stand beside it."""
+    hashes, counts = unpack(words)
+    return hashes[counts >= _TEXT]
+
+
 def fold(word: str) -> str:
     """A word in small letters of plain shape, without accents."""
     if word.isascii():

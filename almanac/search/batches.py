@@ -81,11 +81,13 @@ def _invert(
     hashes = np.frombuffer(b"".join([each[: 8 * size] for each, size in pairs]), np.int64)  # see `analysis.unpack`
     counts = np.frombuffer(b"".join([each[8 * size : 9 * size] for each, size in pairs]), np.uint8)
     rows = np.repeat(np.arange(len(words), dtype=np.uint32), sizes)
-    lengths = np.bincount(rows, counts, len(words)).astype(np.uint32)
+    lengths = np.diff(np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))[np.cumsum([0, *sizes])]).astype(
+        np.uint32
+    )
     lengths[[place for place, each in enumerate(words) if each is None]] = UNREAD
     order = _order(hashes)
     hashes = hashes[order]
-    begins = np.flatnonzero(np.diff(hashes, prepend=~hashes[:1]))
+    begins = np.flatnonzero(np.concatenate(([True] * bool(len(hashes)), hashes[1:] != hashes[:-1])))
     return lengths, hashes[begins], np.append(begins, len(hashes)).astype(np.int64), rows[order], counts[order]
 
 

@@ -152,7 +152,7 @@ def _nearest(rows: Sequence[Row], quoted: str) -> Row | None:
     asked = np.array(sorted({analysis.hash_of(term) for term in analysis.terms_of(quoted)}), np.int64)
     best, most = None, max(1, math.ceil(ALIKE * len(asked))) - 1
     for row in rows:
-        shared = 0 if row["words"] is None else int(np.isin(asked, analysis.unpack(bytes(row["words"]))[0]).sum())
+        shared = int(np.isin(asked, analysis.own(bytes(row["words"] or b""))).sum())
         if shared > most:
             best, most = row, shared
     return best

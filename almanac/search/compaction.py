@@ -133,15 +133,18 @@ async def _replace(
 
 async def _read(db: Database, folder: Path, source_ids: NDArray[np.int64]) -> list[View]:
     """What sources have now: in memory, or if it is much, in files that are not to stay."""
-    found: list[View] = []
+    building: list[asyncio.Task[View]] = []
     batch = Batch()
     for start in range(0, len(source_ids), SOURCES_AT_ONCE):
         await index_changes.read(db, source_ids[start : start + SOURCES_AT_ONCE].tolist(), batch)
         is_last = start + SOURCES_AT_ONCE >= len(source_ids)
         if len(batch.passages) >= PASSAGES_AT_ONCE or (is_last and batch.passages):
-            found.append(await asyncio.to_thread(_build, batch, None if is_last and not found else folder))
+            if building:
+                await building[-1]  # one is built while the next is read
+            work = asyncio.to_thread(_build, batch, None if is_last and not building else folder)
+            building.append(asyncio.create_task(work))
             batch = Batch()
-    return found
+    return [await each for each in building]
 
 
 def _build(batch: Batch, folder: Path | None) -> View:

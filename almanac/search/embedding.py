@@ -23,6 +23,7 @@ from almanac.search import index_rows, neighbours, sources
 
 AT_ONCE = 128  # passages embedded and stored together: what is lost with a worker that is killed
 ROUND = 20 * clock.SECOND  # after which another collection has its turn
+TURN = 2 * clock.SECOND  # between two looks at whether another collection's round is over
 PAUSE = clock.MINUTE  # before the next attempt where the model cannot be reached
 
 _LACKING = f"""
@@ -58,6 +59,8 @@ class Embed:
     async def __call__(self, job: Job) -> Effect | None:
         """Embed what a collection lacks, or as much of it as a round allows."""
         collection = job.payload["collection"]
+        if self._turn.locked():  # not to hold a place that reading documents could have
+            return lambda tx: again(tx, collection, clock.now() + TURN)
         async with self._turn:
             await self._db.write(lambda tx: _choose(tx, collection, self._embedder.name))
             try:
@@ -109,10 +112,11 @@ async def _store(tx: Transaction, model: str, rows: Sequence[Row], vectors: NDAr
     await sources.touch(tx, owners)  # first, for whoever replaces passages locks their source first too
     ids = ", ".join(str(row["id"]) for row in rows)
     found = await tx.fetch(
-        "SELECT p.id, s.collection FROM passages p JOIN sources s ON s.id = p.source_id"  # noqa: S608 - our numbers
+        "SELECT p.id, s.collection, s.title FROM passages p JOIN sources s ON s.id = p.source_id"  # noqa: S608
         f" WHERE p.id IN ({ids})"
     )
-    there = {row["id"]: row["collection"] for row in found}
+    titles = {row["id"]: row["title"] for row in rows}  # a vector of another title would not be the passage's
+    there = {row["id"]: row["collection"] for row in found if row["title"] == titles[row["id"]]}
     kept = [place for place, row in enumerate(rows) if row["id"] in there]
     places = [(rows[place]["id"], rows[place]["source_id"], there[rows[place]["id"]]) for place in kept]
     await index_rows.write_vectors(tx, model, places, vectors[kept])

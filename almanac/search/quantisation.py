@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from almanac.search.segments import Allocate, Key, Matrix, in_memory, matrix_name
 
 LEAST_SKETCHED = 20_000  # vectors of one segment; fewer are compared in no time
-_PORTION = 2**15  # vectors at once
+_PORTION = 2**11  # vectors at once: they fit into a cache
 
 
 def quantise(rows: NDArray[np.int64], stored: Sequence[bytes], key: Key) -> Matrix:
@@ -56,8 +56,10 @@ def sketch_of(vectors: NDArray[np.float32], centre: NDArray[np.float32]) -> NDAr
 
 
 def _round(vectors: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    np.nan_to_num(vectors, copy=False, posinf=0.0, neginf=0.0)
     norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+    if not np.isfinite(norms).all():
+        np.nan_to_num(vectors, copy=False, posinf=0.0, neginf=0.0)
+        norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
     largest = np.maximum(vectors.max(axis=1, initial=0.0), -vectors.min(axis=1, initial=0.0))
     vectors *= (127 / np.where(largest > 0, largest, 1))[:, None]
     scales = largest / 127 / np.where(norms > 0, norms, 1)
