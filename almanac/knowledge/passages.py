@@ -58,14 +58,14 @@ class Splitter:
     """How a base wants its documents cut.
 
     Sizes are characters of Latin text; a Chinese, Japanese or Korean character counts as three. `flat` makes passages
-    of `size`; unless told otherwise 1600 characters, about 250 words. `hierarchical` makes parents of `parent_size`
+    of `size`; unless told otherwise 2000 characters, about 300 words. `hierarchical` makes parents of `parent_size`
     and within each its children of `size`; unless told otherwise children of 512 in parents of four times the size.
     Each passage repeats the last `overlap` characters of the one before; unless told otherwise an eighth of the size.
     """
 
     strategy: Literal["flat", "hierarchical"] = "flat"
-    size: int = 1600
-    overlap: int = 200
+    size: int = 2000
+    overlap: int = 250
     parent_size: int = 4800  # of no consequence when flat
 
     def __post_init__(self) -> None:

@@ -639,7 +639,7 @@ def test_a_document_without_text_has_no_passages():
 @pytest.mark.parametrize(
     ("options", "splitter"),
     [
-        ({}, Splitter("flat", 1600, 200)),
+        ({}, Splitter("flat", 2000, 250)),
         ({"size": 400}, Splitter("flat", 400, 50)),
         ({"strategy": "flat", "size": 1024, "overlap": 0}, Splitter("flat", 1024, 0)),
         ({"strategy": "hierarchical"}, Splitter("hierarchical", 512, 64, 2048)),
