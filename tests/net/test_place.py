@@ -87,7 +87,7 @@ def test_an_allowed_name_may_stand_for_an_address_inside(inside: str):
 @pytest.mark.parametrize(
     "address",
     ["169.254.169.254", "0.0.0.0", "168.63.129.16", "224.0.0.1", "255.255.255.255", "192.0.0.192", "fe80::1", "::",
-     "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "ff02::1", *map(str, METADATA)],
+     "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "ff02::1", *sorted(map(str, METADATA))],
 )  # fmt: skip
 def test_an_allowed_name_never_stands_for_what_hands_out_credentials_or_is_no_host(address: str):
     assert not read_allowed(["wiki.internal"]).admits("wiki.internal", ip_address(address))
