@@ -37,7 +37,7 @@ from almanac.search.question import Question
 from almanac.search.search import LONGEST
 
 SETS = ("scifact", "cranfield", "cmrc2018_dev_zh", "squad_v2.0_dev", "locomo")
-SAMPLED = {"squad_v2.0_dev": 1_000}  # queries asked, unless all are asked for
+SAMPLED = {"squad_v2.0_dev": 1_000, "cmrc2018_dev_zh": 1_000}  # queries asked, unless all are asked for
 TOP, DEPTH = 10, 100
 RANK = 60  # the constant of reciprocal rank fusion
 

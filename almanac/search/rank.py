@@ -114,6 +114,8 @@ class Judge:
 
     def by_text(self) -> list[Candidate]:
         """By both legs and by what the best of them say."""
+        if not self.ids:
+            return []
         plain = PLAIN_WORDS * self._shares + self._cosines
         order = np.lexsort((self.ids, -plain))
         head = order[:JUDGED]

@@ -830,7 +830,7 @@ def test_on_a_terminal_there_is_a_bar_and_removing_asks_first(tmp_path: Path):
     code, shown = on_a_terminal(home, "ingest", "1", str(folder))
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
     assert code == 1
-    assert re.search(r"Reading ━+ 4/4 files \d+\.\d files/s 1 failed 0:00:\d\d", plain)
+    assert re.search(r"Reading\s+━+\s+4/4 files\s+\d+\.\d files/s\s+1 failed\s+0:00:\d\d", plain)
     assert re.search(r"^file +code +message", plain, re.MULTILINE)
     assert "4 files: 3 read, 1 kept but not readable; 3 files in" in plain
 
