@@ -62,8 +62,13 @@ async def handlers(db: Database, settings: Settings) -> AsyncGenerator[Mapping[s
         await ingest.sweep(db)
         await files.clear(db)
         await trash.remove_unused(db, files)
-        await embedding.survey(db, embedder.name)
         await upkeep.survey(db)
+        if settings.embedding:
+            await embedding.survey(db, embedder.name)
+        return None
+
+    async def no_vectors(_: Job) -> Effect | None:
+        """They are not wanted; what asked for them needs no answer."""
         return None
 
     async def index(_: Job) -> Effect | None:
@@ -77,7 +82,7 @@ async def handlers(db: Database, settings: Settings) -> AsyncGenerator[Mapping[s
             "housekeeping": housekeeping,
             "tidy": tidy,
             "index": index,
-            "embed": Embed(db, embedder),
+            "embed": Embed(db, embedder) if settings.embedding else no_vectors,
             "reword": Reword(db),
             "ingest": Ingest(db, files, nursery, settings.parsers or os.cpu_count() or 1),
         }

@@ -136,6 +136,7 @@ def house(scratch: Path, database_url: str = "") -> Generator[House]:
         "ALMANAC_HOME": str(home),
         "ALMANAC_RATE_LIMIT_CALLS": HIGH_LIMIT,
         "ALMANAC_JOB_WORKERS": "1",
+        "ALMANAC_EMBEDDING": "false",  # that is bench-embedding's to measure
         **({"ALMANAC_DATABASE_URL": database_url} if database_url else {}),
     }
     server = Contestant("almanac", lambda port: [ALMANAC, "serve", "--port", str(port)], env=env)

@@ -112,6 +112,7 @@ class Settings:
     )
 
     # Models
+    embedding: bool = _of(True, "Make vectors of passages. Without them search goes by words alone.")
     embedding_model: str = _of(
         "",
         "What embeds passages and queries: empty for the bundled English model, the name of a folder in the home's "

@@ -1,0 +1,135 @@
+"""Search from end to end, over a few passages, with the bundled model, on both databases."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from almanac.core.database import Database
+from almanac.core.errors import BadRequest
+from almanac.core.settings import Settings
+from almanac.identity import orgs
+from almanac.search import citations, passages
+from almanac.search.opening import open_search
+from almanac.search.passage import Passage
+from almanac.search.question import Answer, Filter, Question
+from almanac.search.search import Search
+from almanac.search.sources import Source
+from tests.house import settings_for, work_off
+
+TEXTS = {
+    "1": "The bearing of the pump is oiled every spring.",
+    "2": "Cats sleep for most of the day.",
+    "3": "Die Krankenversicherung zahlt für den Zahnersatz.",
+    "4": "市立图书馆每周一休息，周末开放到晚上八点。",
+    "5": "المكتبة مغلقة يوم الاثنين",
+    "6": "市立図書館は月曜日に休みます。",
+}
+HERE = ("base:1",)
+
+
+@pytest.fixture
+def settings(database_url: str, tmp_path: Path) -> Settings:
+    return settings_for(database_url, tmp_path)
+
+
+@pytest.fixture
+async def search(database: Database, settings: Settings) -> AsyncIterator[Search]:
+    org = await database.write(lambda tx: orgs.add(tx, "acme"))
+    for owner, text in TEXTS.items():
+        source = Source(org.id, "base:1", "document", owner, f"Note {owner}", 1, int(owner), tags=(f"t{owner}",))
+        await save(database, source, [Passage(0, len(text), text)])
+    long = Source(org.id, "base:2", "document", "9", "Ropes", 1, 1)
+    many = [Passage(n, n + 1, f"rope number {'x' * n} " + "of hemp " * 80) for n in range(8)]
+    await save(database, long, many)
+    async with open_search(settings, database) as opened:
+        yield opened
+
+
+async def save(db: Database, source: Source, found: list[Passage]) -> None:
+    prepared = passages.prepare(source.title, found)
+    await db.write(lambda tx: passages.replace(tx, source, prepared))
+
+
+def owners(answer: Answer) -> list[str]:
+    return [found.owner_id for found in answer.found]
+
+
+async def test_words_are_found_at_once_and_meaning_when_its_vectors_are_there(
+    search: Search, database: Database, settings: Settings
+):
+    assert owners(await search.find(Question("oiled bearings", HERE))) == ["1"]
+    assert owners(await search.find(Question("feline rest", HERE))) == []
+    await work_off(database, settings)
+    answer = await search.find(Question("feline rest", HERE))
+    assert owners(answer)[0] == "2"
+    assert answer.found[0].legs == ("vectors",)
+    assert owners(await search.find(Question("oiled bearings", HERE)))[0] == "1"
+
+
+@pytest.mark.parametrize(
+    ("asked", "owner"),
+    [
+        ("图书馆什么时候休息", "4"),
+        ("図書館はいつ休みですか", "6"),
+        ("متى تغلق المكتبات", "5"),
+        ("Krankenversicherungen", "3"),
+        ("Versicherung für Zähne", "3"),
+        ("library 图书馆 opening hours", "4"),
+    ],
+)
+async def test_a_question_in_another_language_finds_what_a_reader_would_expect(search: Search, asked: str, owner: str):
+    assert owners(await search.find(Question(asked, HERE)))[0] == owner
+
+
+async def test_a_result_says_where_it_stands_and_can_be_verified(search: Search, database: Database):
+    (found,) = (await search.find(Question("bearing", HERE, mode="keyword"))).found
+    assert (found.title, found.start, found.end, found.text) == ("Note 1", 0, len(TEXTS["1"]), TEXTS["1"])
+    assert [found.text[start:end] for start, end in found.highlights] == ["bearing"]
+    assert 0 < found.score < 1
+    verdict = await citations.verify(database, found.kind, found.owner_id, hash=found.hash)
+    assert verdict.outcome == "unchanged"
+
+
+async def test_no_source_has_more_than_its_share_unless_asked(search: Search):
+    asked = Question("rope", ("base:2",), mode="keyword")
+    assert len((await search.find(asked)).found) == 3
+    assert len((await search.find(replace(asked, most_per_source=0))).found) == 8
+    first = await search.find(replace(asked, most_per_source=0, limit=5))
+    rest = await search.find(replace(asked, most_per_source=0, limit=5, offset=5))
+    assert (first.has_more, rest.has_more) == (True, False)
+    assert len({found.passage_id for found in (*first.found, *rest.found)}) == 8
+
+
+async def test_filters_and_scores_cut_what_is_found(search: Search):
+    asked = Question("cats pump", HERE, mode="keyword")
+    assert sorted(owners(await search.find(asked))) == ["1", "2"]
+    assert owners(await search.find(replace(asked, filter=Filter(tags=("t2",))))) == ["2"]
+    assert owners(await search.find(replace(asked, min_score=0.999))) == []
+
+
+async def test_what_happened_is_told_on_request(search: Search):
+    answer = await search.find(Question("pump", HERE, explain=True))
+    assert {"words", "legs", "read", "rank"} <= answer.timings.keys()
+    assert (answer.counts["words"], answer.counts["returned"]) == (1, 1)
+    assert (await search.find(Question("pump", HERE))).timings == {}
+
+
+async def test_nothing_found_is_an_answer(search: Search):
+    for mode in ("hybrid", "keyword", "vector"):
+        assert (await search.find(Question("zeppelin", HERE, mode=mode))).found == ()
+    assert (await search.find(Question("pump", ()))).found == ()
+    assert (await search.find(Question("the of and", HERE))).found == ()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"text": "  "}, {"text": "x" * 4001}, {"mode": "psychic"}, {"limit": 0}, {"offset": -1}, {"offset": 495},
+        {"min_score": 1.5},
+    ],
+)  # fmt: skip
+async def test_a_question_that_cannot_be_asked_is_refused(search: Search, wrong: dict[str, object]):
+    with pytest.raises(BadRequest):
+        await search.find(replace(Question("pump", HERE), **wrong))  # pyright: ignore[reportArgumentType]
