@@ -92,6 +92,10 @@ class Judge:
             hash: bm25.idf(words.passages, frequency)
             for hash, frequency in zip(asked.hashes, words.frequencies, strict=False)
         }
+        # What a perfect match would score; terms that no passage has cannot be asked of one.
+        self._most = sum(
+            self._idf[hash] for hash, number in zip(asked.hashes, words.frequencies, strict=False) if number
+        )
         self._cosines = np.array([near.get(id, 0.0) for id in self.ids], np.float32)
         self._bags: list[tuple[NDArray[np.int64], NDArray[np.uint8]]] = [
             analysis.unpack(rows[id]["words"] or b"") for id in self.ids
@@ -145,10 +149,10 @@ class Judge:
                 counts[:, place] = np.where(hashes[at] == terms, occurrences[at], 0)
         idfs = np.array([self._idf[int(term)] for term in terms], np.float32)
         score = bm25.score(counts, self._lengths.astype(np.int64), self._average, idfs)
-        return score / np.float32(max(self._mass(), 1e-3))
+        return score / np.float32(max(self._most, 1e-3))
 
     def _mass(self) -> float:
-        """What a perfect match would score: each word of the question by the rarest of its forms."""
+        """What all words of the question are worth, each by the rarest of its forms."""
         return sum(max(self._rarity(term) for term in terms) for terms in dict.fromkeys(self._asked.words))
 
     def _rarity(self, term: str) -> float:
