@@ -55,13 +55,15 @@ class Search:
         return await _Finding(self, question).answer()
 
     async def models(self, collections: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """The collections by the model whose vectors they are searched by."""
-        rows = await self._db.fetch("SELECT name, model FROM collections")
-        by_name = {row["name"]: row["model"] for row in rows}
+        """The collections by the model whose vectors they are searched by; an empty one while they have none."""
+        names = ", ".join(f"${number}" for number in range(1, len(collections) + 1))
+        rows = await self._db.fetch(
+            f"SELECT name, model FROM collections WHERE name IN ({names}) ORDER BY name",  # noqa: S608 - numbers
+            *collections,
+        )
         found: dict[str, list[str]] = {}
-        for name in collections:
-            if model := by_name.get(name):
-                found.setdefault(model, []).append(name)
+        for row in rows:
+            found.setdefault(row["model"], []).append(row["name"])
         return {model: tuple(names) for model, names in found.items()}
 
     async def rows(self, ids: Sequence[int]) -> dict[int, Row]:
@@ -135,6 +137,8 @@ class _Finding:
         if self._question.mode == "keyword":
             return _NOTHING
         models = await self._search.models(self._scope.collections)
+        if models.pop("", ()) and self._question.mode == "hybrid":
+            self._notes.append("Some of what was searched has no vectors yet and is found by words only.")
         found = [hits for model, names in models.items() if (hits := await self._near(model, names)) is not None]
         if self._question.mode == "vector" and not found:
             self._notes.append("Nothing here has vectors yet: ask again later, or search with mode 'hybrid'.")
@@ -183,7 +187,14 @@ class _Finding:
             return judge.by_vectors()
         if not self._vector_of:
             return judge.by_words()
-        return judge.by_text() if self._question.rerank else judge.by_both()
+        if not self._question.rerank:
+            return judge.by_both()
+        try:
+            return judge.by_text()
+        except (ArithmeticError, IndexError, ValueError) as error:  # an answer in plainer order is better than none
+            _log.error("rerank_failed", error=type(error).__name__)
+            self._notes.append("Reranking failed; this is the order before it.")
+            return judge.by_both()
 
     def _page(self, candidates: list[Candidate], rows: dict[int, Row]) -> tuple[list[Found], bool]:
         """The page that was asked for, of what is left when no source has more than its share."""

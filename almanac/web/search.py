@@ -20,7 +20,7 @@ class ResultFacts:
     title: str
     url: Annotated[str, Field(description="Where the document came from; otherwise where it is here.")]
     text: str
-    score: Annotated[float, Field(description="How likely it answers: above 0.8 it does, above 0.5 it is related.")]
+    score: Annotated[float, Field(description="How likely it answers, 0 to 1; a cautious guess.")]
     legs: Annotated[list[str], Field(description="How it was found: words, vectors.")]
     headings: Annotated[list[str], Field(description="Those it stands under, the highest first.")]
     page: int | None

@@ -14,6 +14,7 @@ from almanac.search import citations, passages
 from almanac.search.opening import open_search
 from almanac.search.passage import Passage
 from almanac.search.question import Answer, Filter, Question
+from almanac.search.rank import Judge
 from almanac.search.search import Search
 from almanac.search.sources import Source
 from tests.house import settings_for, work_off
@@ -60,9 +61,12 @@ async def test_words_are_found_at_once_and_meaning_when_its_vectors_are_there(
     search: Search, database: Database, settings: Settings
 ):
     assert owners(await search.find(Question("oiled bearings", HERE))) == ["1"]
-    assert owners(await search.find(Question("feline rest", HERE))) == []
+    early = await search.find(Question("feline rest", HERE))
+    assert (early.found, len(early.notes)) == ((), 1)
+    assert "no vectors yet" in early.notes[0]
     await work_off(database, settings)
     answer = await search.find(Question("feline rest", HERE))
+    assert answer.notes == ()
     assert owners(answer)[0] == "2"
     assert answer.found[0].legs == ("vectors",)
     assert owners(await search.find(Question("oiled bearings", HERE)))[0] == "1"
@@ -114,6 +118,19 @@ async def test_what_happened_is_told_on_request(search: Search):
     assert {"words", "legs", "read", "rank"} <= answer.timings.keys()
     assert (answer.counts["words"], answer.counts["returned"]) == (1, 1)
     assert (await search.find(Question("pump", HERE))).timings == {}
+
+
+async def test_where_reranking_fails_the_order_before_it_is_given_and_said(
+    search: Search, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: object) -> None:
+        raise ValueError
+
+    await work_off(database, settings)
+    monkeypatch.setattr(Judge, "_titles", fail)
+    answer = await search.find(Question("oiled bearings", HERE))
+    assert owners(answer)[0] == "1"
+    assert answer.notes == ("Reranking failed; this is the order before it.",)
 
 
 async def test_nothing_found_is_an_answer(search: Search):

@@ -34,7 +34,7 @@ class Result:
     title: str
     url: str
     text: str
-    score: Annotated[float, Field(description="Above 0.8 it answers, above 0.5 it is related.")]
+    score: Annotated[float, Field(description="How likely it answers; a cautious guess.")]
     base_id: int
     headings: list[str]
     page: int | None
