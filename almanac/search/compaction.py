@@ -24,7 +24,7 @@ from almanac.search.views import View
 
 LEAST = 5_000  # changes, or passages of what changed, that are worth a new file
 MASKED = 0.2  # share of the passages in files that no longer hold, worth to be rid of
-PASSAGES_AT_ONCE = 25_000  # held in memory while a file is written
+PASSAGES_AT_ONCE = 5_000  # held in memory while a file is written
 _ATTEMPTS = 3
 
 

@@ -22,8 +22,11 @@ class NoArguments(Arguments):
     """For a tool that takes none."""
 
 
+READS = {"readOnlyHint": True, "destructiveHint": False, "openWorldHint": False}  # of a tool that changes nothing
+
 _NOTHING = NoArguments()
 _UNKNOWN = "is not an argument of this tool"
+_IMPLIED = (("default", None), ("additionalProperties", True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,7 @@ class Tool:
             entry["title"] = self.title
         entry |= {"description": self.description, "inputSchema": self.schema}
         if self.output is not None:
-            entry["outputSchema"] = schema_of(self.output)
+            entry["outputSchema"] = outline_of(self.output)
         if self.annotations:
             entry["annotations"] = dict(self.annotations)
         return entry
@@ -118,14 +121,38 @@ def schema_of(model: type[Any], *, nulls: bool = True) -> dict[str, Any]:
     return schema
 
 
+def outline_of(model: type[Any]) -> dict[str, Any]:
+    """What an answer holds: its fields, and those of the things it lists. What else is in it shows when it comes."""
+    schema = schema_of(model)
+    return _outline(schema, schema.pop("$defs", {}))
+
+
+def _outline(schema: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
+    properties: dict[str, Any] = schema.get("properties", {})
+    return {"properties": {name: _outlined(field, parts) for name, field in properties.items()}, "type": "object"}
+
+
+def _outlined(field: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
+    said = {key: field[key] for key in ("description",) if key in field}
+    match field:
+        case {"$ref": _}:
+            return said | {"type": "object"}
+        case {"anyOf": [{"$ref": _}, {"type": "null"}]}:
+            return said | {"type": ["object", "null"]}
+        case {"items": {"$ref": str(reference)}}:
+            return field | {"items": _outline(parts[reference.rpartition("/")[2]], parts)}
+        case _:
+            return field
+
+
 def _terse(node: Any, nulls: bool, names: bool = False) -> Any:
-    """Without the titles pydantic adds, defaults of null, and two ways of saying that something may be null."""
+    """Without the titles pydantic adds, what holds anyway, and two ways of saying that something may be null."""
     if isinstance(node, dict):
         # Below "properties" and "$defs" the keys are names, so one that is called "title" stays.
         kept = {
             key: _terse(value, nulls, key in ("properties", "$defs"))
             for key, value in cast("dict[str, Any]", node).items()
-            if names or not (key == "title" or (key == "default" and value is None))
+            if names or (key != "title" and (key, value) not in _IMPLIED)
         }
         return kept if names else _simplified(kept, nulls)
     if isinstance(node, list):
@@ -134,6 +161,8 @@ def _terse(node: Any, nulls: bool, names: bool = False) -> Any:
 
 
 def _simplified(schema: dict[str, Any], nulls: bool) -> dict[str, Any]:
+    if "ge" in schema:  # as pydantic writes the bound of a number that is strict as well
+        schema["minimum"] = schema.pop("ge")
     match schema.get("anyOf"):
         case [{"type": str(kind)} as known, {"type": "null"}]:
             rest = {key: value for key, value in schema.items() if key != "anyOf"}

@@ -13,10 +13,9 @@ from almanac.knowledge.documents import Document
 from almanac.knowledge.folders import ROOT, Folder
 from almanac.knowledge.nodes import Node
 from almanac.search.index import Coverage
-from almanac.surfaces.tool import Arguments, Tool, ToolCall
+from almanac.surfaces.tool import READS, Arguments, Tool, ToolCall
 
 _READ = frozenset({"knowledge:read"})
-_LOOKS = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 
 # What goes in
 
@@ -289,7 +288,7 @@ TOOLS = (
         arguments=ListBases,
         output=BaseList,
         scopes=_READ,
-        annotations=_LOOKS,
+        annotations=READS,
     ),
     Tool(
         name="browse",
@@ -302,7 +301,7 @@ TOOLS = (
         arguments=Browse,
         output=Listing,
         scopes=_READ,
-        annotations=_LOOKS,
+        annotations=READS,
     ),
     Tool(
         name="read_document",
@@ -312,7 +311,7 @@ TOOLS = (
         arguments=ReadDocument,
         output=Excerpt,
         scopes=_READ,
-        annotations=_LOOKS,
+        annotations=READS,
     ),
     Tool(
         name="download_document",
@@ -322,6 +321,6 @@ TOOLS = (
         arguments=DownloadDocument,
         output=Download,
         scopes=_READ,
-        annotations=_LOOKS,
+        annotations=READS,
     ),
 )

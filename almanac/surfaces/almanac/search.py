@@ -13,11 +13,10 @@ from almanac.core import clock
 from almanac.knowledge import finding, readings
 from almanac.knowledge.finding import Citation, Hit, Inquiry
 from almanac.knowledge.readings import Excerpt
-from almanac.surfaces.tool import Arguments, Tool, ToolCall
+from almanac.surfaces.tool import READS, Arguments, Tool, ToolCall
 
 _SEARCH = frozenset({"search:read"})
 _READ = frozenset({"knowledge:read"})
-_LOOKS = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 
 
 class Fetch(Arguments):
@@ -158,7 +157,7 @@ TOOLS = (
         arguments=Inquiry,
         output=Results,
         scopes=_SEARCH,
-        annotations=_LOOKS,
+        annotations=READS,
     ),
     Tool(
         name="fetch",
@@ -168,7 +167,7 @@ TOOLS = (
         arguments=Fetch,
         output=Fetched,
         scopes=_READ,
-        annotations=_LOOKS,
+        annotations=READS,
     ),
     Tool(
         name="verify_citation",
@@ -178,6 +177,6 @@ TOOLS = (
         arguments=Citation,
         output=Verified,
         scopes=_SEARCH,
-        annotations=_LOOKS,
+        annotations=READS,
     ),
 )

@@ -13,7 +13,7 @@ from almanac.jobs import queue
 from almanac.quotas import usage
 from almanac.surfaces.almanac import knowledge, search, upkeep
 from almanac.surfaces.surface import Surface
-from almanac.surfaces.tool import NoArguments, Tool, ToolCall
+from almanac.surfaces.tool import READS, NoArguments, Tool, ToolCall
 
 INSTRUCTIONS = (
     "Almanac holds what this organisation knows, in knowledge bases of documents. Begin with search, then fetch or "
@@ -145,8 +145,6 @@ async def server_status(call: ToolCall, _: NoArguments) -> Status:
     )
 
 
-_READS = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
-
 SURFACE = Surface(
     name="almanac",
     path="/mcp",
@@ -161,7 +159,7 @@ SURFACE = Surface(
             ),
             run=whoami,
             output=Whoami,
-            annotations=_READS,
+            annotations=READS,
         ),
         Tool(
             name="server_status",
@@ -172,7 +170,7 @@ SURFACE = Surface(
             ),
             run=server_status,
             output=Status,
-            annotations=_READS,
+            annotations=READS,
         ),
         *search.TOOLS,
         *knowledge.TOOLS,
