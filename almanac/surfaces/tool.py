@@ -124,7 +124,7 @@ def schema_of(model: type[Any], *, nulls: bool = True) -> dict[str, Any]:
 def outline_of(model: type[Any]) -> dict[str, Any]:
     """What an answer holds: its fields, and those of the things it lists. What else is in it shows when it comes."""
     schema = schema_of(model)
-    return _outline(schema, schema.pop("$defs", {}))
+    return _outline(schema, schema.get("$defs", {})) | {"required": schema.get("required", [])}
 
 
 def _outline(schema: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:

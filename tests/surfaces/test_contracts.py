@@ -85,10 +85,11 @@ def test_every_tool_says_what_an_agent_needs_to_choose_it(live: Running, surface
 
 
 def test_our_own_tools_declare_their_effects_and_their_answers(live: Running):
-    hints = {"readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"}
+    hints = {"readOnlyHint", "destructiveHint", "openWorldHint"}
     for tool in almanacs_tools(live):
         assert tool["title"]
-        assert tool["annotations"].keys() == hints
+        changes = not tool["annotations"]["readOnlyHint"]
+        assert tool["annotations"].keys() == (hints | {"idempotentHint"} if changes else hints)
         assert all(isinstance(value, bool) for value in tool["annotations"].values())
         assert tool["inputSchema"]["additionalProperties"] is False
         assert tool["outputSchema"]["type"] == "object"
