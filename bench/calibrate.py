@@ -10,7 +10,6 @@ Sets in a script that the model does not know are left out where its vectors are
 
 import asyncio
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -26,7 +25,7 @@ from rich.table import Table
 from almanac.cli.benching import read_set
 from almanac.core.errors import AlmanacError
 from almanac.knowledge import finding
-from almanac.search import measure
+from almanac.search import measure, rank
 from almanac.search.question import Question
 from almanac.search.search import LONGEST
 
@@ -64,6 +63,8 @@ def main() -> None:
     options = arguments()
     options.cache.mkdir(parents=True, exist_ok=True)
     every: dict[str, dict[str, Judged]] = {}
+    # The curves as they are would round what is near 0 or 1 away: these leave the values as they come.
+    rank.CURVES.update(dict.fromkeys(rank.CURVES, (0.0, 1.0)))
     try:
         for folder in folders_of(options):
             console.print(f"{folder.name} …")
@@ -71,14 +72,13 @@ def main() -> None:
                 every[folder.name] = runner.run(judge(folder, options.cache))
     except (BenchFailed, AlmanacError) as failure:
         sys.exit(f"calibration failed: {failure}")
-    present = orjson.loads(FILE.read_bytes())["curves"]
     curves: dict[str, list[float]] = {}
     table = Table()
     for title in ("curve", "set", "ECE, all in the fit", "ECE, left out"):
         table.add_column(title)
     for curve in CURVES:
         sets = [name for name in every if curve == "keyword" or name not in UNKNOWN_SCRIPT]
-        curves[curve] = _fitted(present[curve], [every[name][curve] for name in sets])
+        curves[curve] = [round(each, 3) for each in fit([every[name][curve] for name in sets])]
         for name in sets:
             own, others = every[name][curve], [every[each][curve] for each in sets if each != name]
             errors = [measure.calibration_error(refitted(own, fitted)) for fitted in ([own, *others], others) if fitted]
@@ -88,12 +88,6 @@ def main() -> None:
     console.print(written.decode())
     if not dry:
         FILE.write_bytes(written)
-
-
-def _fitted(present: Sequence[float], judged: Sequence[Judged]) -> list[float]:
-    """The curve over what the present one was given: its own two numbers, and then the fitted ones on top of them."""
-    offset, slope = fit(judged)
-    return [round(offset + slope * present[0], 3), round(slope * present[1], 3)]
 
 
 if __name__ == "__main__":

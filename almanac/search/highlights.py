@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from string import ascii_letters, digits
 
 from almanac.search import analysis
 
@@ -11,8 +12,13 @@ Span = tuple[int, int]
 
 _SPACE = re.compile(r"\s")
 _LONGEST_WORD = 30  # characters; not every language has a space after so many
-_ACCENTED = re.compile("[\u00c0-\u024f\u1e00-\u1eff\ufb00-\uffdc]")  # Latin letters that folding makes plain
+_ACCENTED = re.compile(  # Latin letters that folding makes plain
+    "[\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff\ufb00-\uffdc]"
+)
 _BEGINNING = 4  # letters that a word and its stem have in common; fewer if the stem is shorter
+_INSIDE = frozenset(ascii_letters + digits)  # of a word
+_REST = re.compile("[A-Za-z0-9]+")
+_HUMP = re.compile("(?<=[a-z0-9])[A-Z][a-z0-9]*")
 
 
 def find(text: str, terms: frozenset[str], most: int = 8) -> tuple[Span, ...]:
@@ -39,9 +45,25 @@ def occurrences(text: str, terms: frozenset[str]) -> Iterator[tuple[int, int, st
         yield from _analysed(text, terms)
         return
     # Few words of a text begin like one of the question: only these are worth a closer look.
-    for match in _beginnings(terms).finditer(text):
-        if term := _first(analysis.terms_of_word(match[0]), terms):
-            yield match.start(), match.end(), term
+    done = 0
+    for start in sorted(_places(text.lower(), _beginnings(terms))):
+        word = None
+        if start >= done:
+            is_inside = start > 0 and text[start - 1] in _INSIDE
+            word = (_HUMP if is_inside else _REST).match(text, start)
+        if word and (term := _first(analysis.terms_of_word(word[0]), terms)):
+            done = word.end()
+            yield start, done, term
+
+
+def _places(text: str, beginnings: Sequence[str]) -> set[int]:
+    found: set[int] = set()
+    for each in beginnings:
+        at = text.find(each)
+        while at >= 0:
+            found.add(at)
+            at = text.find(each, at + 1)
+    return found
 
 
 def snippet(text: str, spans: Sequence[Span], length: int = 300) -> str:
@@ -84,8 +106,7 @@ def _first(found: Sequence[str], terms: frozenset[str]) -> str | None:
 
 
 @lru_cache(1_000)
-def _beginnings(terms: frozenset[str]) -> re.Pattern[str]:
-    plain = {term for term in terms if term.isascii()}
-    starts = {re.escape(term[: max(2, min(len(term) - 1, _BEGINNING))]) for term in plain} or {"(?!)"}
-    either = f"(?i:{'|'.join(sorted(starts))})"
-    return re.compile(rf"(?<![A-Za-z0-9]){either}[A-Za-z0-9]*|(?<=[a-z0-9])(?=[A-Z]){either}[a-z0-9]*")
+def _beginnings(terms: frozenset[str]) -> tuple[str, ...]:
+    """What a word has to begin with to be one of these; none that begins with another."""
+    starts = sorted({term[: max(2, min(len(term) - 1, _BEGINNING))] for term in terms})
+    return tuple(each for place, each in enumerate(starts) if not place or not each.startswith(starts[place - 1]))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,21 @@ class WordHits(Hits):
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """Vectors as the database has them, brought to length one."""
+
+    ids: NDArray[np.int64]
+    rows: NDArray[np.float32]
+
+    @staticmethod
+    def of(ids: NDArray[np.int64], numbers: NDArray[Any]) -> "Stored":
+        """Those of `ids`, a row each. One of zeros, or of what is no number, is like nothing."""
+        rows: NDArray[np.float32] = np.nan_to_num(numbers.astype(np.float32), copy=False, posinf=0.0, neginf=0.0)
+        rows /= np.maximum(np.sqrt(np.sum(rows * rows, axis=1, keepdims=True)), np.float32(1e-9))
+        return Stored(ids, rows)
+
+
+@dataclass(frozen=True, slots=True)
 class Coverage:
     """How many passages of some collections there are, and how many of them have vectors."""
 
@@ -56,8 +71,8 @@ class Index(Protocol):
         """The passages nearest to a vector of length one, by cosine."""
         ...
 
-    async def cosines(self, model: str, vector: NDArray[np.float32], ids: Sequence[int]) -> Hits:
-        """How near some passages are to a vector, in any order; those without a vector of the model are left out."""
+    async def stored(self, model: str, size: int, ids: Sequence[int]) -> Stored:
+        """The vectors of some passages, in any order; those without one of the model and of that size are left out."""
         ...
 
     async def coverage(self, collections: Sequence[str], model: str) -> Coverage: ...

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from almanac.core.database import Database
 from almanac.search import index_changes, matrices, postings, segments
 from almanac.search.batches import Batch, build
-from almanac.search.index import Coverage, Hits, Scope, WordHits
+from almanac.search.index import Coverage, Hits, Scope, Stored, WordHits
 from almanac.search.index_changes import Changed, File, State
 from almanac.search.merging import choose, merge
 from almanac.search.segments import Segment, SegmentLost
@@ -27,8 +27,6 @@ from almanac.search.views import Part, View
 P = ParamSpec("P")
 T = TypeVar("T")
 
-SPARE = 16  # passages that are near in 8 bits a number, beyond those asked for
-RESCORED = 48  # of them are compared as they are stored
 SHORT = 20_000  # rows that are searched within about a millisecond: no thread is worth its while
 CHANGES_AT_ONCE = 1_000
 SOURCES_AT_ONCE = 500
@@ -61,13 +59,13 @@ class EmbeddedIndex:
 
     async def vectors(self, scope: Scope, model: str, vector: NDArray[np.float32], limit: int) -> Hits:
         parts = await self._parts(scope)
-        near = await _run(_rows(parts), matrices.search, parts, (model, len(vector)), vector, limit + SPARE)
-        return await self._rescore(near, model, vector, limit)
+        return await _run(_rows(parts), matrices.search, parts, (model, len(vector)), vector, limit)
 
-    async def cosines(self, model: str, vector: NDArray[np.float32], ids: Sequence[int]) -> Hits:
-        stored = await index_changes.vectors(self._db, model, ids)
-        kept = {id: each for id, each in stored.items() if len(each) == 2 * len(vector)}
-        return Hits(np.fromiter(kept, np.int64, len(kept)), _cosines(b"".join(kept.values()), vector))
+    async def stored(self, model: str, size: int, ids: Sequence[int]) -> Stored:
+        found = await index_changes.vectors(self._db, model, ids)
+        kept = {id: each for id, each in found.items() if len(each) == 2 * size}
+        rows = np.frombuffer(b"".join(kept.values()), np.float16).reshape(-1, size)
+        return Stored.of(np.fromiter(kept, np.int64, len(kept)), rows)
 
     async def coverage(self, collections: Sequence[str], model: str) -> Coverage:
         parts = await self._parts(Scope(tuple(collections)))
@@ -99,17 +97,6 @@ class EmbeddedIndex:
         only = await self._kept(scope) if scope.where else None
         collections = frozenset(scope.collections)
         return [part for view in views if (part := view.part(collections, only)) is not None]
-
-    async def _rescore(self, near: Hits, model: str, vector: NDArray[np.float32], limit: int) -> Hits:
-        """The best of what is near, the first of them by their vectors as they are stored."""
-        ids, scores = near.ids, near.scores.copy()
-        first = int(np.count_nonzero(scores >= scores[RESCORED - 1])) if len(scores) > RESCORED else len(scores)
-        stored = await index_changes.vectors(self._db, model, ids[:first].tolist())
-        kept = {place: stored.get(id, b"") for place, id in enumerate(ids[:first].tolist())}
-        kept = {place: each for place, each in kept.items() if len(each) == 2 * len(vector)}  # others changed just now
-        scores[list(kept)] = _cosines(b"".join(kept.values()), vector)
-        order = np.lexsort((ids, -scores))[: max(limit, 0)]
-        return Hits(ids[order], scores[order])
 
     async def _kept(self, scope: Scope) -> NDArray[np.int64]:
         """The sources that the condition of a scope leaves. Both legs ask for it at once, and it is read once."""
@@ -193,13 +180,6 @@ class EmbeddedIndex:
                 found = await asyncio.to_thread(_settle, [*found, View.of(await asyncio.to_thread(build, batch))])
                 batch = Batch()
         return found
-
-
-def _cosines(stored: bytes, vector: NDArray[np.float32]) -> NDArray[np.float32]:
-    numbers = np.frombuffer(stored, np.float16).reshape(-1, len(vector)).astype(np.float32)
-    np.nan_to_num(numbers, copy=False, posinf=0.0, neginf=0.0)
-    norms = np.sqrt(np.sum(numbers * numbers, axis=1))
-    return np.sum(numbers * vector, axis=1) / np.where(norms > 0, norms, np.float32(1))
 
 
 def read_all(

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from almanac.core.database import Database, Row, Transaction
 from almanac.search import bm25, index_frequencies, index_rows
-from almanac.search.index import Coverage, Hits, Scope, WordHits
+from almanac.search.index import Coverage, Hits, Scope, Stored, WordHits
 from almanac.search.index_frequencies import Known, choose
 from almanac.search.index_rows import LEVELS
 from almanac.search.recent import Recent
@@ -63,10 +63,11 @@ SELECT {place} AS place, count(*) AS passages FROM matching(${parameter}, {toget
     JOIN sources s ON s.id = m.source_id
 WHERE s.collection = ANY($1) AND s.is_live = 1
 """
-_COSINES = """
-SELECT passage_id, 1 - (vector <=> CAST(CAST($1 AS text) AS halfvec)) AS cosine FROM vectors
-WHERE model = $2 AND passage_id = ANY($3)
+_STORED = """
+SELECT passage_id, halfvec_send(vector) AS sent FROM vectors
+WHERE model = $1 AND vector_dims(vector) = $2 AND passage_id = ANY($3)
 """
+_HEADER = 2  # numbers of two bytes that come before those of the vector
 _NEAR = """
 SELECT v.passage_id, {distance} AS distance FROM vectors v JOIN sources s ON s.id = v.source_id
 WHERE v.collection = ANY($1) AND v.model = {model} AND vector_dims(v.vector) = {dimension}
@@ -176,14 +177,12 @@ class PostgresIndex:
         order = np.lexsort((ids, -scores))
         return Hits(ids[order], scores[order])
 
-    async def cosines(self, model: str, vector: NDArray[np.float32], ids: Sequence[int]) -> Hits:
-        """How near some passages are, in any order."""
+    async def stored(self, model: str, size: int, ids: Sequence[int]) -> Stored:
+        """The vectors of some passages, in any order."""
         asked: Any = list(ids)
-        rows = await self._db.fetch(_COSINES, np.array2string(vector, separator=",", threshold=10**6), model, asked)
-        return Hits(
-            np.fromiter((row["passage_id"] for row in rows), np.int64, len(rows)),
-            np.nan_to_num(np.fromiter((row["cosine"] for row in rows), np.float32, len(rows))),
-        )
+        rows = await self._db.fetch(_STORED, model, size, asked)
+        numbers = np.frombuffer(b"".join([row["sent"] for row in rows]), ">f2").reshape(-1, _HEADER + size)
+        return Stored.of(np.fromiter((row["passage_id"] for row in rows), np.int64, len(rows)), numbers[:, _HEADER:])
 
     async def coverage(self, collections: Sequence[str], model: str) -> Coverage:
         """How many passages there are, and how many have vectors. Of a large scope, a few seconds ago."""

@@ -3,13 +3,13 @@
 Both legs' scores are brought to one measure: of the words, the share that a perfect match would have; of the vectors,
 the cosine. A candidate that only one leg brought gets the other's score all the same. The best are then judged by what
 they say as well: words of the question in their titles and next to each other, and the words that the first few have in
-common, which a question often leaves out (pseudo-relevance feedback). The sum becomes a probability by a curve fitted
+common, which a question often leaves out (pseudo-relevance feedback). Last, what is like the first few by its vector
+gains by it. The sum becomes a probability by a curve fitted
 on questions with known answers (`calibration.json`; `make calibrate`). docs/explanation/search.md says what was fitted
 on what.
 """
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -21,19 +21,20 @@ from numpy.typing import NDArray
 
 from almanac.core.database import Row
 from almanac.search import analysis, bm25, highlights
-from almanac.search.index import Hits, WordHits
+from almanac.search.index import Hits, Stored, WordHits
 
 # Fitted together on five sets, by a coarse grid; the cosine weighs 1.
-WORDS, TITLE, PAIRS, FEEDBACK = 0.35, 0.1, 0.1, 0.2
-PLAIN_WORDS = 0.5  # without a look at the text
+WORDS, TITLE, PAIRS, FEEDBACK, LIKENESS = 0.5, 0.1, 0.1, 0.3, 0.5
 JUDGED = 50  # candidates whose text is looked at
-_TEACHERS = 5  # candidates whose words are taken for those of the answer
+_TEACHERS = 4  # candidates whose words are taken for those of the answer
 _LESSONS = 30  # words taken from them
+_MODELS = 3  # candidates that others are compared with by their vectors
 _SHARPNESS = 10.0  # how much more the first of them is believed than the second
 _NEAR = 2  # words apart at most
-_READ = 25  # candidates in which it is looked for words that stand together
+_TRUST = 0.3  # share of what the text adds that counts for the score: it orders better than it measures
+_READ = 10  # candidates in which it is looked for words that stand together
 
-_CURVES: dict[str, tuple[float, float]] = {
+CURVES: dict[str, tuple[float, float]] = {
     name: (curve[0], curve[1])
     for name, curve in orjson.loads((Path(__file__).parent / "calibration.json").read_bytes())["curves"].items()
 }
@@ -71,23 +72,27 @@ def ask(text: str) -> Asked:
     return Asked(text, words, frozenset(terms), tuple(map(analysis.hash_of, terms)))
 
 
-def probability(curve: str, value: float) -> float:
-    """A sum of scores as a probability."""
-    offset, slope = _CURVES[curve]
-    return 1 / (1 + math.exp(-offset - slope * value))
+def probability(curve: str, values: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Sums of scores as probabilities."""
+    offset, slope = CURVES[curve]
+    return 1 / (1 + np.exp(-offset - slope * values.astype(np.float64)))
 
 
 class Judge:
     """The candidates of one question, with all that is known of them."""
 
     def __init__(
-        self, asked: Asked, words: WordHits, near: Mapping[int, float], vectors: Hits, rows: Mapping[int, Row]
+        self,
+        asked: Asked,
+        words: WordHits,
+        vectors: Hits,
+        stored: Sequence[tuple[Stored, NDArray[np.float32]]],  # of each model, with the question's own
+        bags: Mapping[int, Row],
     ) -> None:
         self._asked = asked
         self._by_words = set(words.ids.tolist())
         self._by_vectors = set(vectors.ids.tolist())
-        self.ids = [id for id in dict.fromkeys((*words.ids.tolist(), *vectors.ids.tolist())) if id in rows]
-        self._rows = rows
+        self.ids = [id for id in dict.fromkeys((*words.ids.tolist(), *vectors.ids.tolist())) if id in bags]
         self._idf = {
             hash: bm25.idf(words.passages, frequency)
             for hash, frequency in zip(asked.hashes, words.frequencies, strict=False)
@@ -96,13 +101,16 @@ class Judge:
         self._most = sum(
             self._idf[hash] for hash, number in zip(asked.hashes, words.frequencies, strict=False) if number
         )
-        self._cosines = np.array([near.get(id, 0.0) for id in self.ids], np.float32)
-        self._bags: list[tuple[NDArray[np.int64], NDArray[np.uint8]]] = [
-            analysis.unpack(rows[id]["words"] or b"") for id in self.ids
-        ]
-        self._lengths = np.array([int(counts.sum(dtype=np.int64)) for _, counts in self._bags], np.float32)
+        place = {id: at for at, id in enumerate(self.ids)}
+        self._cosines = np.zeros(len(self.ids), np.float32)
+        self._groups: list[tuple[list[int], NDArray[np.float32]]] = []  # places of candidates with a model's vectors
+        for each, question in stored:
+            known = [at for at, id in enumerate(each.ids.tolist()) if id in place]
+            group = [place[id] for id in each.ids[known].tolist()], each.rows[known]
+            self._cosines[group[0]] = group[1] @ question
+            self._groups.append(group)
         self._average = words.average or 1.0
-        self._shares = self._share()
+        self._shares = self._share(dict(zip(words.ids.tolist(), words.scores.tolist(), strict=True)), bags)
 
     def by_words(self) -> list[Candidate]:
         """In the order of the words leg alone."""
@@ -114,42 +122,59 @@ class Judge:
 
     def by_both(self) -> list[Candidate]:
         """By both legs, and no more."""
-        return self._ranked("fused", PLAIN_WORDS * self._shares + self._cosines)
+        return self._ranked("fused", WORDS * self._shares + self._cosines)
 
-    def by_text(self) -> list[Candidate]:
+    def best(self) -> list[int]:
+        """The candidates whose text is worth a look."""
+        order = np.lexsort((self.ids, -(WORDS * self._shares + self._cosines)))
+        return [self.ids[at] for at in order[:JUDGED]]
+
+    def by_text(self, rows: Mapping[int, Row]) -> list[Candidate]:
         """By both legs and by what the best of them say."""
         if not self.ids:
             return []
-        plain = PLAIN_WORDS * self._shares + self._cosines
+        plain: NDArray[np.float32] = WORDS * self._shares + self._cosines
         order = np.lexsort((self.ids, -plain))
         head = order[:JUDGED]
-        values = WORDS * self._shares + self._cosines
-        values[head] += FEEDBACK * self._learn(head, plain)
-        values[head] += TITLE * self._titles(head) + PAIRS * self._pairs(head)
+        values = plain.copy()
+        values[head] += FEEDBACK * self._learn(head, plain, rows)
+        values[head] += TITLE * self._titles(head, rows) + PAIRS * self._pairs(head, rows)
+        values += LIKENESS * self._likeness(head, values)
         # What was not looked at keeps its place behind what was.
+        said = (plain + _TRUST * (values - plain)).astype(np.float32)
         values[order[JUDGED:]] = np.minimum(values[order[JUDGED:]], values[head].min(initial=np.inf))
-        return self._ranked("hybrid", values)
+        return self._ranked("hybrid", values, said)
 
-    def _ranked(self, curve: str, values: NDArray[np.float32]) -> list[Candidate]:
+    def _ranked(
+        self, curve: str, values: NDArray[np.float32], said: NDArray[np.float32] | None = None
+    ) -> list[Candidate]:
+        """In the order of values; as likely as they say, or what is `said` in their place."""
         order = np.lexsort((self.ids, -values))
+        likely = _falling(probability(curve, (values if said is None else said)[order]).tolist())
         return [
-            Candidate(self.ids[at], probability(curve, float(values[at])), self._legs(self.ids[at])) for at in order
+            Candidate(id, score, self._legs(id))
+            for id, score in zip(map(self.ids.__getitem__, order.tolist()), likely, strict=True)
         ]
 
     def _legs(self, id: int) -> tuple[str, ...]:
         return ("words",) * (id in self._by_words) + ("vectors",) * (id in self._by_vectors)
 
-    def _share(self) -> NDArray[np.float32]:
+    def _share(self, scores: Mapping[int, float], rows: Mapping[int, Row]) -> NDArray[np.float32]:
         """How much of what a perfect match would score each has by its words."""
+        found = np.array([scores.get(id, 0.0) for id in self.ids], np.float32)
+        others = [place for place, id in enumerate(self.ids) if id not in scores]
         terms = np.array(sorted(self._idf), np.int64)
-        counts = np.zeros((len(terms), len(self.ids)), np.uint8)
-        for place, (hashes, occurrences) in enumerate(self._bags):
+        counts = np.zeros((len(terms), len(others)), np.uint8)
+        lengths = np.zeros(len(others), np.int64)
+        for column, place in enumerate(others):
+            hashes, occurrences = analysis.unpack(rows[self.ids[place]]["words"] or b"")
             if len(hashes):
-                at = np.minimum(np.searchsorted(hashes, terms), len(hashes) - 1)
-                counts[:, place] = np.where(hashes[at] == terms, occurrences[at], 0)
+                at = np.minimum(hashes.searchsorted(terms), len(hashes) - 1)
+                counts[:, column] = np.where(hashes[at] == terms, occurrences[at], 0)
+                lengths[column] = occurrences.sum(dtype=np.int64)
         idfs = np.array([self._idf[int(term)] for term in terms], np.float32)
-        score = bm25.score(counts, self._lengths.astype(np.int64), self._average, idfs)
-        return score / np.float32(max(self._most, 1e-3))
+        found[others] = bm25.score(counts, lengths, self._average, idfs)
+        return found / np.float32(max(self._most, 1e-3))
 
     def _mass(self) -> float:
         """What all words of the question are worth, each by the rarest of its forms."""
@@ -158,37 +183,53 @@ class Judge:
     def _rarity(self, term: str) -> float:
         return self._idf.get(analysis.hash_of(term), 0.0)
 
-    def _learn(self, head: NDArray[np.intp], plain: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _learn(
+        self, head: NDArray[np.intp], plain: NDArray[np.float32], rows: Mapping[int, Row]
+    ) -> NDArray[np.float32]:
         """How much each has of the words that the first few have, the best of them 1."""
-        bags = [self._bags[int(at)] for at in head]
+        known = (rows.get(self.ids[at]) for at in head)
+        bags = [analysis.unpack((row["words"] if row else None) or b"") for row in known]
         every: NDArray[np.int64] = np.concatenate([each for each, _ in bags])
         hashes, places = np.unique(every, return_inverse=True)
         sizes = [len(each) for each, _ in bags]
-        rows = np.repeat(np.arange(len(bags)), sizes)
-        damping = bm25.damp(self._lengths[head], self._average)
+        owners = np.repeat(np.arange(len(bags)), sizes)
+        lengths = np.array([int(counts.sum(dtype=np.int64)) for _, counts in bags], np.float32)
+        damping = bm25.damp(lengths, self._average)
         worth = bm25.saturate(np.concatenate([counts for _, counts in bags]), np.repeat(damping, sizes))
         common = np.bincount(places, minlength=len(hashes))
         worth *= np.log1p((len(bags) - common + 0.5) / (common + 0.5)).astype(np.float32)[places]
         belief = np.exp(_SHARPNESS * (plain[head[:_TEACHERS]] - plain[head[0]]))
-        taught = rows < _TEACHERS
-        lesson = np.bincount(places[taught], worth[taught] * (belief / belief.sum())[rows[taught]], len(hashes))
+        taught = owners < _TEACHERS
+        lesson = np.bincount(places[taught], worth[taught] * (belief / belief.sum())[owners[taught]], len(hashes))
         if len(lesson) > _LESSONS:
             lesson[lesson < np.partition(lesson, -_LESSONS)[-_LESSONS]] = 0
-        learnt = np.bincount(rows, worth * lesson[places], len(bags))
+        learnt = np.bincount(owners, worth * lesson[places], len(bags))
         return (learnt / max(float(learnt.max(initial=0)), 1e-9)).astype(np.float32)
 
-    def _titles(self, head: NDArray[np.intp]) -> NDArray[np.float32]:
+    def _likeness(self, head: NDArray[np.intp], values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """How near each is to the first few together, by the vectors of one model."""
+        first = head[np.argsort(-values[head], kind="stable")[:_MODELS]]
+        belief = np.zeros(len(values), np.float32)
+        belief[first] = np.exp(_SHARPNESS * (values[first] - values[first[0]]))
+        found = np.zeros(len(values), np.float32)
+        for places, rows in self._groups:
+            middle = belief[places] @ rows
+            found[places] = rows @ middle / max(float(np.linalg.norm(middle)), 1e-9)
+        return found
+
+    def _titles(self, head: NDArray[np.intp], rows: Mapping[int, Row]) -> NDArray[np.float32]:
         """How much of the question is in the title and the headings of each."""
         mass = max(self._mass(), 1e-3)
         found = np.zeros(len(head), np.float32)
         words = [(max(map(self._rarity, each)), each) for each in dict.fromkeys(self._asked.words)]
         for place, at in enumerate(head):
-            row = self._rows[self.ids[at]]
+            if (row := rows.get(self.ids[at])) is None:
+                continue
             terms = _title_terms(row["title"], row["headings"])
             found[place] = sum(rarity for rarity, each in words if not terms.isdisjoint(each)) / mass
         return found
 
-    def _pairs(self, head: NDArray[np.intp]) -> NDArray[np.float32]:
+    def _pairs(self, head: NDArray[np.intp], rows: Mapping[int, Row]) -> NDArray[np.float32]:
         """How many of the words that stand together in the question stand together in each, by their rarity."""
         words = self._asked.words
         pairs = [(first, second) for first, second in pairwise(words) if first != second]
@@ -199,9 +240,23 @@ class Judge:
         wanted = [(number[first[0]], number[second[0]]) for first, second in pairs]
         found = np.zeros(len(head), np.float32)
         for place, at in enumerate(head[:_READ]):
-            met = _neighbours(self._rows[self.ids[at]]["text"], self._asked.terms, number)
+            if (row := rows.get(self.ids[at])) is None:
+                continue
+            met = _neighbours(row["text"], self._asked.terms, number)
             found[place] = sum(each for each, pair in zip(worth, wanted, strict=True) if pair in met) / sum(worth)
         return found
+
+
+def _falling(values: Sequence[float]) -> list[float]:
+    """Values of which none is above one before it: those that are share their mean (pool adjacent violators)."""
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        mean, number = value, 1
+        while pools and pools[-1][0] < mean:
+            before, others = pools.pop()
+            mean, number = (before * others + mean * number) / (others + number), others + number
+        pools.append((mean, number))
+    return [mean for mean, number in pools for _ in range(number)]
 
 
 def _neighbours(text: str, terms: frozenset[str], number: Mapping[str, int]) -> set[tuple[int, int]]:

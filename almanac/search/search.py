@@ -19,18 +19,19 @@ from almanac.ai.errors import EmbeddingRefused, EmbeddingUnavailable
 from almanac.core.database import Database, Row
 from almanac.core.errors import BadRequest
 from almanac.search import citations, filters, highlights, rank
-from almanac.search.index import Hits, Index, Scope, WordHits
+from almanac.search.index import Hits, Index, Scope, Stored, WordHits
 from almanac.search.passage import passage_of
 from almanac.search.question import MODES, Answer, Found, Question
 from almanac.search.rank import Asked, Candidate, Judge
 
 LONGEST = 4_000  # characters of a question
 DEEPEST = 500  # passages, counted from the best, that can be paged through
-DEPTH = 50  # passages each leg brings, at least
+DEPTH = 100  # passages each leg brings, at least
 
 _ENGLISH = frozenset(("en",))
 _NOTHING = Hits(np.empty(0, np.int64), np.empty(0, np.float32))
 _NO_WORDS = WordHits(_NOTHING.ids, _NOTHING.scores, 0, 0.0, ())
+_BAGS = "SELECT id, source_id, CASE WHEN id IN ({near}) THEN words END AS words FROM passages WHERE id IN ({ids})"
 _ROWS = """
 SELECT p.*, s.kind AS source_kind, s.owner_id, s.collection, s.title
 FROM passages p JOIN sources s ON s.id = p.source_id WHERE p.id IN ({ids})
@@ -66,11 +67,16 @@ class Search:
             found.setdefault(row["model"], []).append(row["name"])
         return {model: tuple(names) for model, names in found.items()}
 
+    async def bags(self, ids: Sequence[int], near: Sequence[int]) -> dict[int, Row]:
+        """The sources of passages, and of those that are `near` the words; those that are gone by now are left out."""
+        return await self._read(_BAGS, ids, _listed(near))
+
     async def rows(self, ids: Sequence[int]) -> dict[int, Row]:
         """Passages with their sources, by id; those that are gone by now are left out."""
-        if not ids:
-            return {}
-        rows = await self._db.fetch(_ROWS.format(ids=", ".join(str(int(id)) for id in ids)))
+        return await self._read(_ROWS, ids)
+
+    async def _read(self, sql: str, ids: Sequence[int], near: str = "") -> dict[int, Row]:
+        rows = await self._db.fetch(sql.format(ids=_listed(ids), near=near)) if ids else ()
         return {row["id"]: row for row in rows}
 
     def embedder(self, model: str) -> Embedder | None:
@@ -104,6 +110,7 @@ class _Finding:
         self._depth = max(DEPTH, 2 * (question.offset + question.limit))
         self._notes: list[str] = []
         self._vector_of: dict[str, NDArray[np.float32]] = {}  # the question's, by model
+        self._rows: dict[int, Row] = {}  # passages whose text was looked at
         self._timings: dict[str, float] = {}
         self._counts: dict[str, int] = {}
 
@@ -113,17 +120,20 @@ class _Finding:
         words, vectors = await asyncio.gather(self._words(), self._vectors())
         self._stage("legs", begun, words=len(words.ids), vectors=len(vectors.ids))
         begun = time.perf_counter()
-        rows = await self._search.rows([*words.ids.tolist(), *vectors.ids.tolist()])
-        judge = Judge(self._asked, words, await self._cosines(words, vectors), vectors, rows)
+        ids: list[int] = list(dict.fromkeys((*words.ids.tolist(), *vectors.ids.tolist())))
+        near = ids[len(words.ids) :]
+        bags = await self._search.bags(ids, near)
+        judge = Judge(self._asked, words, vectors, await self._stored(ids), bags)
         self._stage("read", begun, fused=len(judge.ids))
         begun = time.perf_counter()
-        candidates = self._rank(judge)
+        candidates = await self._rank(judge)
         good = [each for each in candidates if each.score >= question.min_score]
-        page, has_more = self._page(good, rows)
-        self._stage("rank", begun, above_min_score=len(good), returned=len(page))
+        page, has_more = self._page(good, bags)
+        found = await self._show(page)
+        self._stage("rank", begun, above_min_score=len(good), returned=len(found))
         if not question.explain:
-            return Answer(tuple(page), tuple(self._notes), has_more)
-        return Answer(tuple(page), tuple(self._notes), has_more, self._timings, self._counts)
+            return Answer(found, tuple(self._notes), has_more)
+        return Answer(found, tuple(self._notes), has_more, self._timings, self._counts)
 
     async def _words(self) -> WordHits:
         if self._question.mode == "vector" or not self._asked.terms:
@@ -173,42 +183,43 @@ class _Finding:
         self._stage("vectors", begun)
         return found
 
-    async def _cosines(self, words: WordHits, vectors: Hits) -> dict[int, float]:
-        """How near every candidate is, also those that the vectors leg left behind others."""
-        near = dict(zip(vectors.ids.tolist(), vectors.scores.tolist(), strict=True))
-        for model, vector in self._vector_of.items():
-            if missing := [id for id in words.ids.tolist() if id not in near]:
-                found = await self._search.index.cosines(model, vector, missing)
-                near |= zip(found.ids.tolist(), found.scores.tolist(), strict=True)
-        return near
+    async def _stored(self, ids: Sequence[int]) -> list[tuple[Stored, NDArray[np.float32]]]:
+        """For each model the candidates' vectors, also of those that the vectors leg left behind others."""
+        index = self._search.index
+        return [(await index.stored(model, len(asked), ids), asked) for model, asked in self._vector_of.items()]
 
-    def _rank(self, judge: Judge) -> list[Candidate]:
+    async def _rank(self, judge: Judge) -> list[Candidate]:
         if self._question.mode == "vector":
             return judge.by_vectors()
         if not self._vector_of:
             return judge.by_words()
         if not self._question.rerank:
             return judge.by_both()
+        self._rows = await self._search.rows(judge.best())
         try:
-            return judge.by_text()
+            return judge.by_text(self._rows)
         except (ArithmeticError, IndexError, ValueError) as error:  # an answer in plainer order is better than none
             _log.error("rerank_failed", error=type(error).__name__)
             self._notes.append("Reranking failed; this is the order before it.")
             return judge.by_both()
 
-    def _page(self, candidates: list[Candidate], rows: dict[int, Row]) -> tuple[list[Found], bool]:
+    def _page(self, candidates: list[Candidate], bags: dict[int, Row]) -> tuple[list[Candidate], bool]:
         """The page that was asked for, of what is left when no source has more than its share."""
         question = self._question
-        shown: list[tuple[Candidate, Row]] = []
+        shown: list[Candidate] = []
         taken: Counter[int] = Counter()
         for each in candidates:
-            row = rows[each.id]
-            taken[row["source_id"]] += 1
-            if not question.most_per_source or taken[row["source_id"]] <= question.most_per_source:
-                shown.append((each, row))
+            source = bags[each.id]["source_id"]
+            taken[source] += 1
+            if not question.most_per_source or taken[source] <= question.most_per_source:
+                shown.append(each)
         self._counts["diverse"] = len(shown)
-        page = shown[question.offset : question.offset + question.limit]
-        return [self._found(each, row) for each, row in page], len(shown) > question.offset + question.limit
+        until = question.offset + question.limit
+        return shown[question.offset : until], len(shown) > until
+
+    async def _show(self, page: Sequence[Candidate]) -> tuple[Found, ...]:
+        rows = self._rows | await self._search.rows([each.id for each in page if each.id not in self._rows])
+        return tuple(self._found(each, rows[each.id]) for each in page if each.id in rows)
 
     def _found(self, candidate: Candidate, row: Row) -> Found:
         passage = passage_of(row)
@@ -233,6 +244,10 @@ class _Finding:
     def _stage(self, name: str, begun: float, **counts: int) -> None:
         self._timings[name] = round(1000 * (time.perf_counter() - begun), 3)
         self._counts.update(counts)
+
+
+def _listed(ids: Sequence[int]) -> str:
+    return ", ".join(str(int(id)) for id in ids) or "NULL"
 
 
 def _merged(found: Sequence[Hits], limit: int) -> Hits:
