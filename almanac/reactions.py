@@ -1,12 +1,13 @@
 """What runs in the background: one table of job kinds, one of schedules."""
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
 from almanac.ai.choice import open_embedder
 from almanac.audit import trail
-from almanac.core import clock
+from almanac.core import allotment, clock
 from almanac.core.database import Database, Transaction
 from almanac.core.settings import Settings
 from almanac.jobs import queue, schedule
@@ -74,6 +75,7 @@ async def handlers(db: Database, settings: Settings) -> AsyncGenerator[Mapping[s
     async def index(_: Job) -> Effect | None:
         """Keep what searches read in good shape."""
         await opening.maintain(settings, db)
+        await asyncio.to_thread(allotment.give_back)
         return None
 
     try:

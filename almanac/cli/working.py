@@ -11,7 +11,7 @@ import uvloop
 
 from almanac import reactions
 from almanac.cli.terminal import Home, Json, say, settings_at, with_database
-from almanac.core import clock
+from almanac.core import allotment, clock
 from almanac.core.settings import Settings
 from almanac.db import migrate as migrations
 from almanac.jobs.worker import Worker
@@ -29,6 +29,7 @@ def worker(
     Example: [bold]ALMANAC_DATABASE_URL=postgresql://… almanac worker[/bold]
     """
     settings = settings_at(home)
+    allotment.be_thrifty()
     if with_parent:
         os.nice(10)  # embedding keeps every core busy, and the server beside us answers people
     uvloop.run(_work(settings, with_parent))

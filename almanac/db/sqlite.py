@@ -37,10 +37,10 @@ _PRAGMAS = (
     f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}",
     "PRAGMA synchronous = FULL",  # in WAL mode NORMAL may lose acknowledged commits when the power goes
     "PRAGMA foreign_keys = ON",
-    "PRAGMA cache_size = -16384",
-    "PRAGMA mmap_size = 268435456",
     "PRAGMA journal_size_limit = 67108864",  # a burst must not leave a huge WAL behind for ever
 )
+_REMEMBERING = ("PRAGMA cache_size = -4096", "PRAGMA mmap_size = 268435456")
+_FORGETFUL = ("PRAGMA cache_size = -2048",)  # a scan comes by most pages once
 ROWS_AT_ONCE = 200  # of 11 columns that is 2,200 parameters; SQLite takes 32,766
 _KEY_COLUMNS = re.compile(r"^UNIQUE constraint failed: (?!index )(.+)$")
 _ONLY_STATEMENTS = "a transaction may await nothing but its own statements"
@@ -67,7 +67,7 @@ class SqliteDatabase:
         self._writer = _Writer(path)
         self._scanners: SimpleQueue[sqlite3.Connection] = SimpleQueue()
         for _ in range(SCANNERS):
-            self._scanners.put(_connect(path, read_only=True))
+            self._scanners.put(_connect(path, read_only=True, more=_FORGETFUL))
         self._threads = ThreadPoolExecutor(SCANNERS, thread_name_prefix="sqlite-scan")
         self._index = WalIndex(path)
         self._closed = False
@@ -420,7 +420,7 @@ def _switch_to_wal(path: Path) -> None:
         connection.close()
 
 
-def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
+def _connect(path: Path, *, read_only: bool, more: Sequence[str] = _REMEMBERING) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path,
         timeout=BUSY_SECONDS,
@@ -429,7 +429,7 @@ def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
         cached_statements=512,
     )
     connection.row_factory = sqlite3.Row
-    for pragma in _PRAGMAS:
+    for pragma in (*_PRAGMAS, *more):
         connection.execute(pragma).fetchall()
     if read_only:
         connection.execute("PRAGMA query_only = ON")

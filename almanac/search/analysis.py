@@ -63,7 +63,7 @@ def is_unspaced(character: str) -> bool:
     return _IS_UNSPACED.match(character) is not None
 
 
-@lru_cache(20_000)
+@lru_cache(5_000)
 def hash_of(term: str) -> int:
     """The number a term is stored as: 64 bits, signed."""
     digest = hashlib.blake2b(term.encode("utf-8", "replace"), digest_size=8).digest()
@@ -109,7 +109,7 @@ def fold(word: str) -> str:
     return unicodedata.normalize("NFC", "".join(each for each in apart if not unicodedata.combining(each)))
 
 
-@lru_cache(20_000)
+@lru_cache(10_000)
 def _terms(word: str, language: str | None) -> tuple[str, ...]:
     word = unicodedata.normalize("NFKC", word)
     if _IS_UNSPACED.match(word):

@@ -75,7 +75,7 @@ def is_common(word: str, language: str) -> bool:
     return word in _WORDS.get(language, ())
 
 
-@lru_cache(10_000)
+@lru_cache(5_000)
 def stem(word: str, language: str) -> str:
     """A word without what its grammar adds to it."""
     return _stemmer(language).stemWord(word)

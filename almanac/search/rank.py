@@ -24,7 +24,7 @@ from almanac.search import analysis, bm25, highlights
 from almanac.search.index import Hits, Stored, WordHits
 
 # Fitted together on five sets, by a coarse grid; the cosine weighs 1.
-WORDS, TITLE, PAIRS, FEEDBACK, LIKENESS = 0.5, 0.1, 0.1, 0.3, 0.5
+WORDS, TITLE, PAIRS, FEEDBACK, LIKENESS = 0.5, 0.1, 0.2, 0.3, 0.5
 JUDGED = 50  # candidates whose text is looked at
 _TEACHERS = 4  # candidates whose words are taken for those of the answer
 _LESSONS = 30  # words taken from them
