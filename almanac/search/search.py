@@ -69,14 +69,18 @@ class Search:
 
     async def bags(self, ids: Sequence[int], near: Sequence[int]) -> dict[int, Row]:
         """The sources of passages, and of those that are `near` the words; those that are gone by now are left out."""
-        return await self._read(_BAGS, ids, _listed(near))
+        return await self._read(_BAGS, ids, near)
 
     async def rows(self, ids: Sequence[int]) -> dict[int, Row]:
         """Passages with their sources, by id; those that are gone by now are left out."""
         return await self._read(_ROWS, ids)
 
-    async def _read(self, sql: str, ids: Sequence[int], near: str = "") -> dict[int, Row]:
-        rows = await self._db.fetch(sql.format(ids=_listed(ids), near=near)) if ids else ()
+    async def _read(self, sql: str, ids: Sequence[int], near: Sequence[int] = ()) -> dict[int, Row]:
+        if not ids:
+            return {}
+        wanted, closer = _padded(ids), _padded(near)
+        sql = sql.format(ids=_numbers(1, len(wanted)), near=_numbers(len(wanted) + 1, len(closer)) or "NULL")
+        rows = await self._db.fetch(sql, *wanted, *closer)
         return {row["id"]: row for row in rows}
 
     def embedder(self, model: str) -> Embedder | None:
@@ -246,8 +250,13 @@ class _Finding:
         self._counts.update(counts)
 
 
-def _listed(ids: Sequence[int]) -> str:
-    return ", ".join(str(int(id)) for id in ids) or "NULL"
+def _padded(ids: Sequence[int]) -> list[int]:
+    """Ids, the last of them repeated: so that there are few lengths of lists, and a statement serves again."""
+    return [*ids, *[ids[-1]] * ((1 << (len(ids) - 1).bit_length()) - len(ids))] if ids else []
+
+
+def _numbers(first: int, count: int) -> str:
+    return ", ".join(f"${number}" for number in range(first, first + count))
 
 
 def _merged(found: Sequence[Hits], limit: int) -> Hits:
