@@ -13,7 +13,7 @@ from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, Forbidden, NotFound
 from almanac.core.pages import Page
 from almanac.identity import access, groups, principals
-from almanac.identity.access import Thing
+from almanac.identity.access import ACTIONS, Thing
 from almanac.identity.roles import Role
 from almanac.knowledge import shelf
 from almanac.knowledge.passages import Splitter
@@ -118,9 +118,9 @@ async def add(
 
 async def get(db: Reader, call: Call, base_id: int, action: str = "read", *, removed: bool = False) -> Base:
     """A base on which the caller may do this; `removed` for one that is in the trash."""
-    base = await known(db, base_id)
-    if base is not None and (base.removed_at is not None) != removed:
-        base = None
+    # Of another organisation's not even the row is read.
+    row = await db.fetch_one(f"{_SELECT} WHERE b.id = $1 AND b.org_id = $2", base_id, call.actor.org_id)
+    base = _base(row) if row is not None and (row["removed_at"] is not None) == removed else None
     held = await access.require(db, call, action, base.thing if base else None, name=f"knowledge base {base_id}")
     assert base is not None
     return replace(base, role=held)
@@ -130,6 +130,19 @@ async def known(db: Reader, base_id: int) -> Base | None:
     """A base, whoever asks: for work done on nobody's behalf."""
     row = await db.fetch_one(f"{_SELECT} WHERE b.id = $1", base_id)
     return None if row is None else _base(row)
+
+
+async def pick(call: Call, base_ids: Sequence[int]) -> list[Base]:
+    """Those of the bases named that the caller may read, in the order they were named."""
+    ids = ", ".join(str(int(id)) for id in base_ids) or "NULL"
+    rows = await call.db.fetch(
+        f"{_SELECT} WHERE b.id IN ({ids}) AND b.org_id = $1 AND b.removed_at IS NULL", call.actor.org_id
+    )
+    found = {row["id"]: _base(row) for row in rows}
+    named = [found[id] for id in base_ids if id in found]
+    held = await access.roles(call.db, call.actor, [base.thing for base in named])
+    pairs = zip(named, held, strict=True)
+    return [replace(base, role=role) for base, role in pairs if role is not None and role >= ACTIONS["read"]]
 
 
 async def find(

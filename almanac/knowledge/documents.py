@@ -164,7 +164,11 @@ async def get_with_base(
     db: Reader, call: Call, document_id: int, action: str = "read", *, removed: bool = False
 ) -> tuple[Document, Base]:
     """A document, and the base it is in."""
-    row = await db.fetch_one(f"{SELECT} WHERE d.id = $1", document_id)
+    row = await db.fetch_one(
+        f"{SELECT} WHERE d.id = $1 AND d.base_id IN (SELECT id FROM bases WHERE org_id = $2 AND id = d.base_id)",  # noqa: S608
+        document_id,
+        call.actor.org_id,
+    )
     is_there = row is not None and (row["removed_at"] is not None) == removed
     try:
         # Also for one that is not there, so that it takes as long as one that the caller may not see.
@@ -174,6 +178,17 @@ async def get_with_base(
     assert row is not None
     call.touch("document", document_id)
     return document_of(row), base
+
+
+async def is_there(call: Call, document_id: int) -> bool:
+    """Whether the caller's organisation has a document, whoever may read it."""
+    row = await call.db.fetch_one(
+        "SELECT 1 FROM documents d JOIN bases b ON b.id = d.base_id WHERE d.id = $1 AND b.org_id = $2"
+        " AND d.removed_at IS NULL AND b.removed_at IS NULL",
+        document_id,
+        call.actor.org_id,
+    )
+    return row is not None
 
 
 async def change(

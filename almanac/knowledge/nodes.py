@@ -18,12 +18,14 @@ MOST_NODES = 5000
 DEEPEST = folders.DEEPEST
 _FOLDERS = "SELECT * FROM folders"
 _HERE = "base_id = $1 AND {0} = $2 AND removed_at IS NULL"
+# What search can find: enabled, and read at least once.
+_ACTIVE = " AND d.is_enabled = 1 AND EXISTS (SELECT 1 FROM readings a WHERE a.document_id = d.id)"
 # After a large ingest PostgreSQL's statistics are old, and it believes that the base asked for has no rows: then any
 # index will do, and all rows are read and sorted for the newest of them. In a subquery it cannot look the base up and
 # expects as many rows as others have.
 _PAGE = (
     "WHERE {0}base_id = (SELECT CAST($1 AS BIGINT)) AND {0}{1} = (SELECT CAST($2 AS BIGINT))"
-    " AND {0}removed_at IS NULL ORDER BY {0}created_at DESC, {0}id DESC LIMIT $3 OFFSET $4"
+    " AND {0}removed_at IS NULL{2} ORDER BY {0}created_at DESC, {0}id DESC LIMIT $3 OFFSET $4"
 )
 
 
@@ -78,11 +80,19 @@ class Tree:
 
 
 async def browse(
-    call: Call, base_id: int, folder_id: int = ROOT, *, limit: int = 100, offset: int = 0, counted: bool = False
+    call: Call,
+    base_id: int,
+    folder_id: int = ROOT,
+    *,
+    limit: int = 100,
+    offset: int = 0,
+    counted: bool = False,
+    inactive: bool = True,
 ) -> Level:
-    """A page of what is in a folder."""
-    base = await _enter(call, base_id, folder_id)
-    found = await call.db.scan(f"{_FOLDERS} {_PAGE.format('', 'parent_id')}", base_id, folder_id, limit + 1, offset)
+    """A page of what is in a folder; without `inactive`, of documents only those that search can find."""
+    base, also = await _enter(call, base_id, folder_id), "" if inactive else _ACTIVE
+    page = _PAGE.format("", "parent_id", "")
+    found = await call.db.scan(f"{_FOLDERS} {page}", base_id, folder_id, limit + 1, offset)
     nodes = [Node(folders.folder_of(row)) for row in found]
     within = 0
     if not nodes or counted:
@@ -95,30 +105,31 @@ async def browse(
     wanted = limit + 1 - len(nodes)
     if wanted > 0:
         skip = max(0, offset - within) if not nodes else 0
-        rows = await call.db.scan(f"{SELECT} {_PAGE.format('d.', 'folder_id')}", base_id, folder_id, wanted, skip)
+        page = _PAGE.format("d.", "folder_id", also)
+        rows = await call.db.scan(f"{SELECT} {page}", base_id, folder_id, wanted, skip)
         nodes += [Node(document_of(row)) for row in rows]
     total = None
     if counted:
         row = await call.db.scan(
-            f"SELECT count(*) AS n FROM documents WHERE {_HERE.format('folder_id')}",  # noqa: S608
+            f"SELECT count(*) AS n FROM documents d WHERE {_HERE.format('folder_id')}{also}",  # noqa: S608
             base_id,
             folder_id,
         )
         total = within + row[0]["n"]
     shown = nodes[:limit]
-    await _mark_parents(call, shown)
+    await _mark_parents(call, shown, also)
     return Level(base, folder_id, shown, len(nodes) > limit, total)
 
 
-async def tree(call: Call, base_id: int, folder_id: int = ROOT) -> Tree:
+async def tree(call: Call, base_id: int, folder_id: int = ROOT, *, inactive: bool = True) -> Tree:
     """Everything below a folder, if it is not too much: that is found out before anything is loaded."""
-    base = await _enter(call, base_id, folder_id)
+    base, also = await _enter(call, base_id, folder_id), "" if inactive else _ACTIVE
     if folder_id == ROOT:
-        await _refuse_large(call, base_id)
-        found, documents = await _everything(call, base_id)
+        await _refuse_large(call, base_id, also)
+        found, documents = await _everything(call, base_id, also)
         return _whole(base, found, documents)
     found, warnings = await _below(call, base_id, folder_id)
-    documents = await _documents_in(call, base_id, [folder_id, *(folder.id for folder in found)], len(found))
+    documents = await _documents_in(call, base_id, [folder_id, *(folder.id for folder in found)], len(found), also)
     return Tree(base, folder_id, _hang(found, documents), len(found) + len(documents), warnings)
 
 
@@ -134,22 +145,22 @@ async def _enter(call: Call, base_id: int, folder_id: int) -> Base:
     return base
 
 
-async def _refuse_large(call: Call, base_id: int) -> None:
+async def _refuse_large(call: Call, base_id: int, also: str) -> None:
     rows = await call.db.scan(
-        "SELECT (SELECT count(*) FROM folders WHERE base_id = $1 AND removed_at IS NULL)"
-        " + (SELECT count(*) FROM documents WHERE base_id = $1 AND removed_at IS NULL) AS n",
+        "SELECT (SELECT count(*) FROM folders WHERE base_id = $1 AND removed_at IS NULL)"  # noqa: S608
+        f" + (SELECT count(*) FROM documents d WHERE d.base_id = $1 AND d.removed_at IS NULL{also}) AS n",
         base_id,
     )
     if rows[0]["n"] > MOST_NODES:
         raise too_large(rows[0]["n"])
 
 
-async def _everything(call: Call, base_id: int) -> tuple[list[Folder], list[Document]]:
+async def _everything(call: Call, base_id: int, also: str) -> tuple[list[Folder], list[Document]]:
     found = await call.db.scan(
         f"{_FOLDERS} WHERE base_id = $1 AND removed_at IS NULL LIMIT $2", base_id, MOST_NODES + 1
     )
     documents = await call.db.scan(
-        f"{SELECT} WHERE d.base_id = $1 AND d.removed_at IS NULL LIMIT $2", base_id, MOST_NODES + 1
+        f"{SELECT} WHERE d.base_id = $1 AND d.removed_at IS NULL{also} LIMIT $2", base_id, MOST_NODES + 1
     )
     return [folders.folder_of(row) for row in found], [document_of(row) for row in documents]
 
@@ -169,9 +180,9 @@ async def _below(call: Call, base_id: int, folder_id: int) -> tuple[list[Folder]
     return found, warnings
 
 
-async def _documents_in(call: Call, base_id: int, folder_ids: Sequence[int], besides: int) -> list[Document]:
+async def _documents_in(call: Call, base_id: int, folder_ids: Sequence[int], besides: int, also: str) -> list[Document]:
     """The documents in some folders, if with so many other nodes they are not too many."""
-    where = f"d.base_id = $1 AND d.folder_id IN ({', '.join(map(str, folder_ids))}) AND d.removed_at IS NULL"
+    where = f"d.base_id = $1 AND d.folder_id IN ({', '.join(map(str, folder_ids))}) AND d.removed_at IS NULL{also}"
     counted = await call.db.scan(f"SELECT count(*) AS n FROM documents d WHERE {where}", base_id)  # noqa: S608
     if (count := besides + counted[0]["n"]) > MOST_NODES:
         raise too_large(count)
@@ -179,18 +190,18 @@ async def _documents_in(call: Call, base_id: int, folder_ids: Sequence[int], bes
     return [document_of(row) for row in rows]
 
 
-async def _mark_parents(call: Call, page: Iterable[Node]) -> None:
+async def _mark_parents(call: Call, page: Iterable[Node], also: str) -> None:
     ids = ", ".join(str(node.item.id) for node in page if node.is_folder)
     if not ids:
         return
     # Ordered as an index is, so that the one row there may be is looked up there, however many others there are.
     first = (
-        "WHERE {0}.base_id = f.base_id AND {0}.{1} = f.id AND {0}.removed_at IS NULL ORDER BY {0}.created_at, {0}.id"
+        "WHERE {0}.base_id = f.base_id AND {0}.{1} = f.id AND {0}.removed_at IS NULL{2} ORDER BY {0}.created_at, {0}.id"
     )
     rows = await call.db.scan(
         f"SELECT f.id FROM folders f WHERE f.id IN ({ids}) AND coalesce("  # noqa: S608 - numbers of our own
-        f"(SELECT c.id FROM folders c {first.format('c', 'parent_id')} LIMIT 1),"
-        f" (SELECT d.id FROM documents d {first.format('d', 'folder_id')} LIMIT 1)) IS NOT NULL"
+        f"(SELECT c.id FROM folders c {first.format('c', 'parent_id', '')} LIMIT 1),"
+        f" (SELECT d.id FROM documents d {first.format('d', 'folder_id', also)} LIMIT 1)) IS NOT NULL"
     )
     full = {row["id"] for row in rows}
     for node in page:
