@@ -268,6 +268,7 @@ _SCHEMES: dict[str, tuple[str, ...]] = {
     "public_url": ("http://", "https://"),
     "otlp_endpoint": ("http://", "https://"),
     "embedding_url": ("http://", "https://"),
+    "knowledge_runtime_url": ("http://", "https://"),
 }
 
 

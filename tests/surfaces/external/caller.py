@@ -128,7 +128,7 @@ async def found(live: Running, db: Database) -> Town:
     await db.write(lambda tx: groups.set_member(tx, group, ada, Role.Owner))
     calls = {name: Call(await _actor(db, caller.token), db, "setup") for name, caller in town.callers.items()}
     calls["admin"] = Call(await _actor(db, live.token), db, "setup")
-    made = (
+    made: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("own", "ada", {"name": "Manuals", "description": "How Things work"}),
         ("group", "ada", {"name": "Shared 100%_sure", "level": "group", "group": "pumpers"}),
         ("org", "admin", {"name": "Handbook", "level": "organization", "description": "For all"}),

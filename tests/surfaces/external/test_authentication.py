@@ -1,7 +1,7 @@
 """Who an external caller is: by default the owner of a user's own token, or whoever a deployment's handler says."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -84,6 +84,15 @@ def test_an_api_key_or_a_user_name_establishes_nobody(ada: Caller):
     assert beside.status_code == 200
 
 
+def saying(user: ExternalKnowledgeUser | None) -> Callable[[str | None, Request], ExternalKnowledgeUser | None]:
+    """A handler that says the same of everybody."""
+
+    def handler(token: str | None, request: Request) -> ExternalKnowledgeUser | None:
+        return user
+
+    return handler
+
+
 # --- replaced ----------------------------------------------------------------------------------------------
 
 
@@ -145,7 +154,7 @@ def test_a_handler_that_raises_or_returns_nonsense_refuses_that_one_request(live
 
 def test_a_handler_cannot_name_a_user_who_is_not_there(town: Town, live: Running):
     for user_id in (999_999, 0, -1):
-        set_external_knowledge_auth_handler(lambda *_, user_id=user_id: ExternalKnowledgeUser(user_id, "ghost"))
+        set_external_knowledge_auth_handler(saying(ExternalKnowledgeUser(user_id, "ghost")))
         assert listing(live).json() == REQUIRED
 
 
@@ -169,13 +178,13 @@ def test_a_handler_that_blocks_stops_nobody_else(town: Town, live: Running):
 
 
 def test_public_paths_stay_public_whatever_the_handler_says(live: Running):
-    set_external_knowledge_auth_handler(lambda *_: None)
+    set_external_knowledge_auth_handler(saying(None))
     for path in ("", "/", "/health"):
         assert live.http.get(f"/mcp/knowledge-external{path}").status_code == 200
 
 
 def test_what_a_gateway_s_user_does_is_in_the_audit_trail(town: Town, live: Running):
-    set_external_knowledge_auth_handler(lambda *_: ExternalKnowledgeUser(town["ada"], "ada"))
+    set_external_knowledge_auth_handler(saying(ExternalKnowledgeUser(town["ada"], "ada")))
     Caller(live, "x").call("list_knowledge_bases", headers={"x-request-id": "from-the-gateway"})
     [row] = audit_of(live, "from-the-gateway")
     assert (row["actor"], row["token_id"], row["surface"]) == ("ada", 0, "external")

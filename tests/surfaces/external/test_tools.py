@@ -33,7 +33,7 @@ def test_bases_are_listed_newest_first_with_every_field(town: Town, ada: Caller)
     updated = [item.pop("updated_at") for item in answer["items"]]
     assert [moment(each) for each in created] == sorted(map(moment, created), reverse=True)
     assert all(moment(each) for each in updated)
-    maker = {"user_id": town["ada"], "user_name": "ada", "attributes": {}}
+    maker: dict[str, Any] = {"user_id": town["ada"], "user_name": "ada", "attributes": {}}
     assert answer == {
         "total": 3,
         "total_returned": 3,
@@ -160,7 +160,7 @@ def test_nodes_of_a_level_are_folders_first_then_the_newest_with_every_field(tow
     answer = ada.nodes(knowledge_base_id=town["own"])
     for item in answer["items"]:
         assert moment(item.pop("created_at")) <= moment(item.pop("updated_at"))
-    folder = {
+    folder: dict[str, Any] = {
         "node_type": "folder", "parent_id": 0, "children": [], "source_type": None, "index_status": None,
         "file_extension": None, "content_readable": False, "downloadable": False, "previewable": False,
         "mime_type": None, "file_size": None, "creator": None, "orphan": False,
