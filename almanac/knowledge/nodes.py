@@ -51,11 +51,6 @@ class Node:
         """Whether it can have children."""
         return isinstance(self.item, Folder)
 
-    @property
-    def rank(self) -> tuple[bool, int, int]:
-        """Its place among its siblings: folders first, then the newest first."""
-        return not self.is_folder, -self.item.created_at, -self.item.id
-
 
 @dataclass(frozen=True, slots=True)
 class Level:
@@ -295,8 +290,15 @@ def _ordered(top: list[Node]) -> list[Node]:
     waiting = [top]
     while waiting:
         siblings = waiting.pop()
-        siblings.sort(key=lambda node: node.rank)
+        siblings.sort(key=_rank)
         for node in siblings:
-            node.has_children = bool(node.children)
-            waiting.append(node.children)
+            if node.children:
+                node.has_children = True
+                waiting.append(node.children)
     return top
+
+
+def _rank(node: Node) -> tuple[bool, int, int]:
+    """A node's place among its siblings: folders first, then the newest first."""
+    item = node.item
+    return not isinstance(item, Folder), -item.created_at, -item.id

@@ -34,6 +34,7 @@ CHOICES = {
     "public_url": "https://kb.example",
     "otlp_endpoint": "http://otel:4318",
     "embedding_url": "https://models.example/v1",
+    "knowledge_runtime_url": "http://runtime.internal:8200",
 }
 
 

@@ -12,7 +12,6 @@ from almanac.core.errors import AlmanacError, Internal
 from almanac.core.pages import Page
 from almanac.knowledge import downloads
 from almanac.knowledge.bases import Base
-from almanac.knowledge.documents import Document
 from almanac.knowledge.downloads import Credential
 from almanac.knowledge.folders import Folder
 from almanac.knowledge.nodes import Level, Node, Tree
@@ -190,23 +189,44 @@ def _nodes(nodes: Sequence[Node], creators: Creators) -> list[Told]:
 
 def _node(node: Node, creators: Creators) -> Told:
     item = node.item
-    kind, parent_id = ("folder", item.parent_id) if isinstance(item, Folder) else ("document", item.folder_id)
+    if isinstance(item, Folder):
+        return {
+            "node_id": f"folder:{item.id}",
+            "raw_id": item.id,
+            "name": item.name,
+            "node_type": "folder",
+            "parent_id": item.parent_id,
+            "has_children": node.has_children,
+            "children": [],
+            **_NO_DOCUMENT,
+            "created_at": _moment(item.created_at),
+            "updated_at": _moment(item.updated_at),
+            "orphan": node.is_orphan,
+        }
     return {
-        "node_id": f"{kind}:{item.id}",
+        "node_id": f"document:{item.id}",
         "raw_id": item.id,
         "name": item.name,
-        "node_type": kind,
-        "parent_id": parent_id,
-        "has_children": node.has_children,
+        "node_type": "document",
+        "parent_id": item.folder_id,
+        "has_children": False,
         "children": [],
-        **(_FOLDER if isinstance(item, Folder) else _document(item, creators)),
+        "source_type": item.source_type,
+        "index_status": item.index_status,
+        "file_extension": item.extension,
+        "content_readable": bool(item.characters),
+        "downloadable": True,
+        "previewable": item.mime_type in downloads.PREVIEWABLE,
+        "mime_type": item.mime_type,
+        "file_size": item.size,
+        "creator": creators.get(item.creator_id),
         "created_at": _moment(item.created_at),
         "updated_at": _moment(item.updated_at),
         "orphan": node.is_orphan,
     }
 
 
-_FOLDER: Told = {
+_NO_DOCUMENT: Told = {
     "source_type": None,
     "index_status": None,
     "file_extension": None,
@@ -217,20 +237,6 @@ _FOLDER: Told = {
     "file_size": None,
     "creator": None,
 }
-
-
-def _document(document: Document, creators: Creators) -> Told:
-    return {
-        "source_type": document.source_type,
-        "index_status": document.index_status,
-        "file_extension": document.extension,
-        "content_readable": bool(document.characters),
-        "downloadable": True,
-        "previewable": downloads.is_previewable(document),
-        "mime_type": document.mime_type,
-        "file_size": document.size,
-        "creator": creators.get(document.creator_id),
-    }
 
 
 def _moment(moment: int) -> datetime:
