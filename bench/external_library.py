@@ -40,9 +40,8 @@ async def fill(store: str) -> Library:
         assert token is not None
         tree = await db.write(_bases)
         for start in range(0, DOCUMENTS, 10_000):
-            await db.write(lambda tx, start=start: _documents(tx, range(start, start + 10_000), tree))
+            await db.write(lambda tx, start=start: _documents(tx, range(start, start + 10_000)))
         await db.write(lambda tx: _tree(tx, tree))
-        await db.write(lambda tx: tx.execute("ANALYZE"))
         return Library(token, tree, 1)
     finally:
         await db.close()
@@ -86,12 +85,10 @@ async def _bases(tx: Transaction) -> int:
     ]
     tree = (org["org_id"], "personal", 1, "Tree", "", "tree\n", "{}", now - clock.DAY, now)
     await tx.insert_many("bases", columns, [*rows, tree])
-    blob = ("hash", "name", 100, now)
-    await tx.insert_many("blobs", ("hash", "name", "size", "created_at"), [blob])
     return BASES + 1
 
 
-async def _documents(tx: Transaction, numbers: range, tree: int) -> None:
+async def _documents(tx: Transaction, numbers: range) -> None:
     await _insert(tx, [(1 + number % BASES, 0, number + 1) for number in numbers])
 
 
@@ -108,12 +105,14 @@ async def _tree(tx: Transaction, tree: int) -> None:
 async def _insert(tx: Transaction, places: Sequence[tuple[int, int, int]]) -> None:
     """Documents (base, folder, id) that have been read."""
     now = clock.now()
+    blobs = [(f"hash {id}", f"name {id}", 100, now) for _, _, id in places]
+    await tx.insert_many("blobs", ("hash", "name", "size", "created_at"), blobs)
     columns = (
         "base_id", "folder_id", "name", "source_type", "extension", "mime_type", "size", "blob_id", "tags", "metadata",
         "is_enabled", "creator_id", "created_at", "updated_at", "generation", "index_status",
     )  # fmt: skip
     rows = [
-        (base, folder, f"document {id}.txt", "text", "txt", "text/plain", 100, 1, "[]", "{}", 1, 1, now + id, now, 1,
+        (base, folder, f"document {id}.txt", "text", "txt", "text/plain", 100, id, "[]", "{}", 1, 1, now + id, now, 1,
          "success")
         for base, folder, id in places
     ]  # fmt: skip

@@ -10,8 +10,7 @@ import orjson
 
 from almanac.core.errors import Forbidden, NotFound
 from almanac.knowledge import bases, downloads, nodes, readings, runtime
-from almanac.knowledge.documents import Document
-from almanac.knowledge.folders import NoFolder
+from almanac.knowledge.folders import Folder, NoFolder
 from almanac.knowledge.nodes import Node
 from almanac.surfaces.external import answers, arguments, extensions, limits
 from almanac.surfaces.external.answers import Told
@@ -48,7 +47,9 @@ async def list_nodes(call: ToolCall, given: dict[str, Any]) -> Told:
     asked = arguments.list_nodes(given)
     with _telling("Knowledge base not found", "Access denied to knowledge base"):
         if asked.recursive:
-            listed = await nodes.tree(call, asked.knowledge_base_id, asked.folder_id, inactive=asked.include_inactive)
+            listed = await nodes.tree(
+                call, asked.knowledge_base_id, asked.folder_id, inactive=asked.include_inactive, brief=True
+            )
         else:
             listed = await nodes.browse(
                 call,
@@ -123,7 +124,7 @@ def _makers(found: Iterable[Node]) -> dict[int, str]:
     waiting = list(found)
     while waiting:
         node = waiting.pop()
-        if isinstance(node.item, Document):
+        if not isinstance(node.item, Folder):
             makers[node.item.creator_id] = node.item.creator_name
         waiting += node.children
     return makers
