@@ -76,6 +76,11 @@ def check_plan(settings: Settings) -> None:
         raise BadSetting(
             "--workers needs Redis: each process would count rate limits for itself alone.", remedy="Set REDIS_URL."
         )
+    if settings.external_extension and importlib.util.find_spec(settings.external_extension) is None:
+        raise BadSetting(
+            f"external_extension: there is no module {settings.external_extension!r}.",
+            remedy="Name one that Python can import, and its folder in PYTHONPATH.",
+        )
     peer.read_networks(settings.trusted_proxies)
     runtime.check(settings)
 

@@ -1,9 +1,12 @@
 """Who an external caller is: by default the owner of a user's own token, or whoever a deployment's handler says."""
 
+import re
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from starlette.requests import Request
 
@@ -16,6 +19,7 @@ from almanac.external import (
     set_external_knowledge_creator_resolver,
 )
 from almanac.identity import orgs, principals, tokens
+from tests.cli.program import run, serving
 from tests.house import LEGACY, Running, request
 from tests.surfaces.external.caller import PATH, Caller, Town, failed
 from tests.surfaces.wire import audit_of
@@ -217,3 +221,29 @@ def test_a_resolver_that_fails_is_stood_in_for_by_our_own(town: Town, ada: Calle
     set_external_knowledge_creator_resolver(broken)
     [base] = ada.bases(scope="personal")["items"]
     assert base["creator"] == {"user_id": town["ada"], "user_name": "ada", "attributes": {}}
+
+
+# --- as an operator does it --------------------------------------------------------------------------------
+
+
+def test_the_module_of_the_guide_is_imported_by_the_program_and_decides(tmp_path: Path):
+    guide = Path(__file__).parents[3] / "docs" / "how-to" / "connect-an-external-caller.md"
+    [module] = re.findall(r"```python\n(# gateway_auth\.py\n.*?)```", guide.read_text("utf-8"), re.DOTALL)
+    (tmp_path / "gateway_auth.py").write_text(module)
+    settings = {
+        "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[3]}",
+        "EXTERNAL_KNOWLEDGE_MCP_ENABLED": "true",
+        "EXTERNAL_KNOWLEDGE_MCP_EXTENSION": "gateway_auth",
+        "ALMANAC_JOB_WORKERS": "0",
+        "ALMANAC_EMBEDDING": "false",
+    }
+    with serving(tmp_path / "place" / "home", lines=4, settings=settings) as server:
+        message, headers = request("tools/list", {}, era=LEGACY)
+        for name, status in (("admin", 200), ("nobody", 401)):
+            sent = {**headers, "accept": "application/json", "x-user-name": name}
+            assert httpx2.post(server.url + PATH, json=message, headers=sent, timeout=30).status_code == status
+
+
+def test_an_extension_that_cannot_be_imported_is_said_at_the_start(tmp_path: Path):
+    answer = run(tmp_path / "home", "serve", "--port", "0", EXTERNAL_KNOWLEDGE_MCP_EXTENSION="never_written")
+    assert "external_extension: there is no module 'never_written'." in answer.complaint()
