@@ -76,13 +76,20 @@ def check_plan(settings: Settings) -> None:
         raise BadSetting(
             "--workers needs Redis: each process would count rate limits for itself alone.", remedy="Set REDIS_URL."
         )
-    if settings.external_extension and importlib.util.find_spec(settings.external_extension) is None:
+    if settings.external_extension and not _is_importable(settings.external_extension):
         raise BadSetting(
             f"external_extension: there is no module {settings.external_extension!r}.",
             remedy="Name one that Python can import, and its folder in PYTHONPATH.",
         )
     peer.read_networks(settings.trusted_proxies)
     runtime.check(settings)
+
+
+def _is_importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # of the package it is in
+        return False
 
 
 def check_exposure(settings: Settings) -> None:

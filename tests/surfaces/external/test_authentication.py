@@ -10,7 +10,9 @@ import httpx2
 import pytest
 from starlette.requests import Request
 
+from almanac.app import check_plan
 from almanac.core.database import Database
+from almanac.core.settings import BadSetting, load
 from almanac.external import (
     ExternalKnowledgeCreatorInfo,
     ExternalKnowledgeUser,
@@ -19,7 +21,7 @@ from almanac.external import (
     set_external_knowledge_creator_resolver,
 )
 from almanac.identity import orgs, principals, tokens
-from tests.cli.program import run, serving
+from tests.cli.program import serving
 from tests.house import LEGACY, Running, request
 from tests.surfaces.external.caller import PATH, Caller, Town, failed
 from tests.surfaces.wire import audit_of
@@ -244,6 +246,7 @@ def test_the_module_of_the_guide_is_imported_by_the_program_and_decides(tmp_path
             assert httpx2.post(server.url + PATH, json=message, headers=sent, timeout=30).status_code == status
 
 
-def test_an_extension_that_cannot_be_imported_is_said_at_the_start(tmp_path: Path):
-    answer = run(tmp_path / "home", "serve", "--port", "0", EXTERNAL_KNOWLEDGE_MCP_EXTENSION="never_written")
-    assert "external_extension: there is no module 'never_written'." in answer.complaint()
+@pytest.mark.parametrize("name", ["never_written", "never.written", "..", "json.nothing"])
+def test_an_extension_that_cannot_be_imported_is_said_at_the_start(name: str):
+    with pytest.raises(BadSetting, match=f"external_extension: there is no module '{name}'"):
+        check_plan(load({"EXTERNAL_KNOWLEDGE_MCP_EXTENSION": name}).settings)
