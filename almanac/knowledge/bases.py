@@ -1,5 +1,6 @@
 """Knowledge bases: what a user, a group or the whole organisation knows, shared by roles."""
 
+import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -179,17 +180,11 @@ async def find(
         if ids is not None:
             conditions.append(f"{column} IN ({', '.join(str(int(id)) for id in sorted(ids)) or 'NULL'})")
     where = " AND ".join(conditions)
-    counted = await call.db.scan(
-        f"SELECT count(*) AS n FROM bases b LEFT JOIN groups g ON g.id = b.group_id WHERE {where}",  # noqa: S608
-        *args,
-    )
-    rows = await call.db.scan(
-        f"{_SELECT} WHERE {where} ORDER BY b.created_at DESC, b.id DESC LIMIT ${len(args) + 1} OFFSET ${len(args) + 2}",
-        *args,
-        limit,
-        offset,
-    )
-    return Page(await _completed(call, [_base(row) for row in rows]), counted[0]["n"], offset)
+    page = f"ORDER BY b.created_at DESC, b.id DESC LIMIT ${len(args) + 1} OFFSET ${len(args) + 2}"
+    select = _SELECT.replace("SELECT", "SELECT count(*) OVER () AS total,", 1)
+    rows = await call.db.scan(f"{select} WHERE {where} {page}", *args, limit, offset)
+    found = await _completed(call, [_base(row) for row in rows])
+    return Page(found, rows[0]["total"] if rows else await _count(call, where, args), offset)
 
 
 async def change(
@@ -273,12 +268,23 @@ async def hold(tx: Transaction, base_id: int) -> None:
     await tx.execute("UPDATE bases SET updated_at = updated_at WHERE id = $1", base_id)
 
 
-async def _completed(call: Call, found: list[Base]) -> list[Base]:
-    held = await access.roles(call.db, call.actor, [base.thing for base in found])
-    ids = ", ".join(str(base.id) for base in found) or "NULL"
+async def _count(call: Call, where: str, args: Sequence[Any]) -> int:
+    """How many there are, where a page is beyond the last of them."""
     rows = await call.db.scan(
-        "SELECT base_id, count(*) AS n FROM documents"  # noqa: S608 - numbers of our own
-        f" WHERE base_id IN ({ids}) AND removed_at IS NULL GROUP BY base_id"
+        f"SELECT count(*) AS n FROM bases b LEFT JOIN groups g ON g.id = b.group_id WHERE {where}",  # noqa: S608
+        *args,
+    )
+    return rows[0]["n"]
+
+
+async def _completed(call: Call, found: list[Base]) -> list[Base]:
+    ids = ", ".join(str(base.id) for base in found) or "NULL"
+    held, rows = await asyncio.gather(
+        access.roles(call.db, call.actor, [base.thing for base in found]),
+        call.db.scan(
+            "SELECT base_id, count(*) AS n FROM documents"  # noqa: S608 - numbers of our own
+            f" WHERE base_id IN ({ids}) AND removed_at IS NULL GROUP BY base_id"
+        ),
     )
     number = {row["base_id"]: row["n"] for row in rows}
     return [replace(base, role=role, documents=number.get(base.id, 0)) for base, role in zip(found, held, strict=True)]
