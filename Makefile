@@ -58,6 +58,9 @@ bench-floor: setup-test ## What the building blocks of a call cost
 bench-ingest: setup-test ## Pages/s from files to documents, beside markitdown, kreuzberg and pypdfium2
 	$(PY) bench/ingest.py $(ARGS)
 
+bench-external: setup-test ## The external tools beside a bare read of the same rows, on both databases
+	$(PY) bench/external.py $(ARGS)
+
 bench-embedding: setup-test ## Passages/s through the bundled model, beside its bare ONNX session
 	$(PY) bench/embedding.py $(ARGS)
 
@@ -80,4 +83,4 @@ format: setup-test ## Format and fix what can be fixed
 clean: ## Remove everything that setup made
 	rm -rf .venv .tools .pytest_cache .ruff_cache .hypothesis
 
-.PHONY: help setup setup-test serve lint test test-kill test-fuzz conformance bench-transport bench-floor bench-ingest bench-embedding bench-search bench-retrieval calibrate contracts format clean
+.PHONY: help setup setup-test serve lint test test-kill test-fuzz conformance bench-transport bench-floor bench-ingest bench-external bench-embedding bench-search bench-retrieval calibrate contracts format clean

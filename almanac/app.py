@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import importlib
 import importlib.util
 import os
 import signal
@@ -30,13 +31,17 @@ from almanac.core.neighbourhood import Neighbourhood
 from almanac.core.remembered import Remembered
 from almanac.core.settings import BadSetting, Settings
 from almanac.identity import tokens
+from almanac.knowledge import runtime
 from almanac.knowledge.files import Files
+from almanac.net import peer
 from almanac.net.fetch import Fetcher, Rules
 from almanac.premises import configure_logs, load_settings, open_store, signing_key
 from almanac.quotas import rates, usage
 from almanac.search.opening import open_search
 from almanac.surfaces.almanac import tools as almanac_surface
 from almanac.surfaces.door import Door
+from almanac.surfaces.external import tools as external_surface
+from almanac.surfaces.external.annex import Annex
 from almanac.surfaces.surface import Desk, Surface
 from almanac.surfaces.tool import House
 from almanac.web import openapi
@@ -44,7 +49,8 @@ from almanac.web.endpoints import ENDPOINTS
 from almanac.web.plumbing import Plumbing
 from almanac.web.rest import PREFIX, Rest
 
-SURFACES: tuple[Surface, ...] = (almanac_surface.SURFACE,)
+# Those whose setting is off are not served.
+SURFACES: tuple[Surface, ...] = (almanac_surface.SURFACE, external_surface.SURFACE)
 
 # A secret is worth nothing if it can be guessed: short, repetitive, or printed in somebody's example.
 _SHORTEST_SECRET = 32
@@ -70,8 +76,20 @@ def check_plan(settings: Settings) -> None:
         raise BadSetting(
             "--workers needs Redis: each process would count rate limits for itself alone.", remedy="Set REDIS_URL."
         )
-    if settings.external_enabled:
-        _log.warning("surface_missing", setting="EXTERNAL_KNOWLEDGE_MCP_ENABLED", note="not served by this version")
+    if settings.external_extension and not _is_importable(settings.external_extension):
+        raise BadSetting(
+            f"external_extension: there is no module {settings.external_extension!r}.",
+            remedy="Name one that Python can import, and its folder in PYTHONPATH.",
+        )
+    peer.read_networks(settings.trusted_proxies)
+    runtime.check(settings)
+
+
+def _is_importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # of the package it is in
+        return False
 
 
 def check_exposure(settings: Settings) -> None:
@@ -112,12 +130,14 @@ class Opened:
 @asynccontextmanager
 async def open_house(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> AsyncGenerator[Opened]:
     """The database, the limits, the audit trail being written, and a desk for each surface."""
+    surfaces = [each for each in surfaces if not each.setting or getattr(settings, each.setting)]
     key = signing_key(settings)
     files = Files(settings.home, settings.max_file_bytes)
     async with (
         open_store(settings) as db,
         open_fetcher(settings) as fetcher,
         open_search(settings, db) as search,
+        runtime.open_runtime(settings) as answering,
     ):
         trail = Trail(db, also=(_note_tokens, _count_calls))
         house = House(
@@ -137,6 +157,7 @@ async def open_house(settings: Settings, surfaces: Sequence[Surface] = SURFACES)
             ),
             started_at=clock.now(),
             surfaces={surface.name: surface.path for surface in surfaces},
+            runtime=answering,
         )
         spans = open_spans(settings)
         tracer = spans.get_tracer("almanac", __version__) if spans else None
@@ -210,13 +231,22 @@ def routes(opened: Opened) -> list[Route]:
     )
     described = {**house.surfaces, "rest": f"{PREFIX}/openapi.json"}
     plumbing = Plumbing(opened.settings, db, house.rates, described)
-    return [*plumbing.routes(), openapi.route(ENDPOINTS), *rest.routes()]
+    annexes = [
+        Annex(desk, rest.neighbourhood, prefix)
+        for desk in opened.desks
+        if desk.surface is external_surface.SURFACE
+        for prefix in sorted({"", opened.settings.api_prefix})
+    ]
+    beside = [route for annex in annexes for route in annex.routes()]
+    return [*plumbing.routes(), openapi.route(ENDPOINTS), *rest.routes(), *beside]
 
 
 def from_environment() -> Application:
     """The application as the environment describes it: what each server process calls."""
     settings = load_settings().settings
     configure_logs(settings)
+    if settings.external_extension:
+        importlib.import_module(settings.external_extension)
     if supervisor := os.environ.get(SUPERVISOR):
         threading.Thread(target=_leave_with, args=(int(supervisor),), daemon=True).start()
     return create_app(settings)

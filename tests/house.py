@@ -163,6 +163,7 @@ def running(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> Gener
         lifespan="on",
         log_config=None,
         access_log=False,
+        proxy_headers=False,  # as `almanac serve` has it
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -42,6 +42,8 @@ DIALECT_FILES = re.compile(r"^(db/.*|jobs/queue\.py|search/index_\w+\.py|knowled
 CATCHERS = {
     "surfaces/surface.py",
     "surfaces/door.py",
+    "surfaces/external/annex.py",
+    "surfaces/external/extensions.py",
     "web/rest.py",
     "audit/trail.py",
     "jobs/worker.py",
@@ -118,6 +120,7 @@ def test_the_order_of_imports_is_the_one_of_the_design_and_leaves_nothing_out():
         ["cli"],
         ["app"],
         ["premises"],
+        ["external"],
         ["surfaces", "web", "reactions"],
         ["assist"],
         ["delivery"],

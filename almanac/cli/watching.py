@@ -70,7 +70,7 @@ def contracts(
     check: Annotated[bool, typer.Option("--check", help="Compare only; exit with 1 where they differ.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write each generated surface's contract.json from what is served, or check that they agree.
+    """Write each surface's contract.json from what is served, or check that they agree.
 
     Example: [bold]almanac contracts --check[/bold]
     """

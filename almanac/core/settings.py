@@ -73,6 +73,11 @@ class Settings:
         "ALMANAC_CHECK_HOSTS",
         "MCP_ENABLE_DNS_REBINDING_PROTECTION",
     )
+    trusted_proxies: tuple[str, ...] = _of(
+        (),
+        "Networks of reverse proxies whose X-Forwarded-For says who is calling, comma-separated; empty: whoever "
+        "connects is the caller.",
+    )
     secret: str = _of(
         "",
         "Key for signatures and digests; empty to keep a generated one in the home folder. "
@@ -186,6 +191,24 @@ class Settings:
         _EXTERNAL + "DOWNLOAD_RATE_LIMIT_WINDOW_SECONDS",
     )
 
+    external_extension: str = _of(
+        "",
+        "A Python module to import at the start, which may replace how external callers are authenticated.",
+        _EXTERNAL + "EXTENSION",
+    )
+    rag_runtime_mode: str = _of(
+        "local",
+        "Where external searches are answered: 'local', 'remote', or a JSON map by operation, such as "
+        '{"default": "local", "query": "remote"}.',
+        "RAG_RUNTIME_MODE",
+    )
+    knowledge_runtime_url: str = _of(
+        "", "Base URL of the knowledge runtime that remote queries are sent to.", "KNOWLEDGE_RUNTIME_URL"
+    )
+    internal_service_token: str = _of(
+        "", "Bearer token for the knowledge runtime.", "INTERNAL_SERVICE_TOKEN", secret=True
+    )
+
     @property
     def store_url(self) -> str:
         """Where the data is: what was chosen, or SQLite in the home folder."""
@@ -245,6 +268,7 @@ _SCHEMES: dict[str, tuple[str, ...]] = {
     "public_url": ("http://", "https://"),
     "otlp_endpoint": ("http://", "https://"),
     "embedding_url": ("http://", "https://"),
+    "knowledge_runtime_url": ("http://", "https://"),
 }
 
 

@@ -28,6 +28,10 @@ SELECT p.id, p.name, p.kind, o.id AS org_id, o.name AS org_name, p.is_admin,
 FROM tokens t JOIN principals p ON p.id = t.principal_id JOIN orgs o ON o.id = p.org_id
 WHERE t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > $1) AND p.removed_at IS NULL
 """
+_VOUCHED = """
+SELECT p.id, p.name, p.kind, o.id AS org_id, o.name AS org_name, p.is_admin
+FROM principals p JOIN orgs o ON o.id = p.org_id WHERE p.id = $1 AND p.kind = 'user' AND p.removed_at IS NULL
+"""
 _RESOLVE = f"{_GOOD} AND t.hash = $2"
 _HOLDER = f"{_GOOD} AND t.id = $2 AND p.id = $3"
 
@@ -98,8 +102,16 @@ async def resolve(db: Reader, secret: str) -> Actor | None:
 
 async def holder(db: Reader, principal_id: int, token_id: int) -> Actor | None:
     """Whoever holds a token, by its id, while both are good: for statements we signed ourselves."""
+    if token_id == 0:
+        return await vouched(db, principal_id)
     row = await db.fetch_one(_HOLDER, clock.now(), token_id, principal_id)
     return None if row is None else _actor(*row)
+
+
+async def vouched(db: Reader, principal_id: int) -> Actor | None:
+    """A user whom something that an operator trusts has authenticated: they act as with an everyday token."""
+    row = await db.fetch_one(_VOUCHED, principal_id)
+    return None if row is None else _actor(*row, 0, "vouched", " ".join(sorted(scopes.EVERYDAY)), None, None, None)
 
 
 class Keyring:

@@ -1,5 +1,6 @@
 """Knowledge bases: what a user, a group or the whole organisation knows, shared by roles."""
 
+import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, Forbidden, NotFound
 from almanac.core.pages import Page
 from almanac.identity import access, groups, principals
-from almanac.identity.access import Thing
+from almanac.identity.access import ACTIONS, Thing
 from almanac.identity.roles import Role
 from almanac.knowledge import shelf
 from almanac.knowledge.passages import Splitter
@@ -118,9 +119,9 @@ async def add(
 
 async def get(db: Reader, call: Call, base_id: int, action: str = "read", *, removed: bool = False) -> Base:
     """A base on which the caller may do this; `removed` for one that is in the trash."""
-    base = await known(db, base_id)
-    if base is not None and (base.removed_at is not None) != removed:
-        base = None
+    # Of another organisation's not even the row is read.
+    row = await db.fetch_one(f"{_SELECT} WHERE b.id = $1 AND b.org_id = $2", base_id, call.actor.org_id)
+    base = _base(row) if row is not None and (row["removed_at"] is not None) == removed else None
     held = await access.require(db, call, action, base.thing if base else None, name=f"knowledge base {base_id}")
     assert base is not None
     return replace(base, role=held)
@@ -130,6 +131,19 @@ async def known(db: Reader, base_id: int) -> Base | None:
     """A base, whoever asks: for work done on nobody's behalf."""
     row = await db.fetch_one(f"{_SELECT} WHERE b.id = $1", base_id)
     return None if row is None else _base(row)
+
+
+async def pick(call: Call, base_ids: Sequence[int]) -> list[Base]:
+    """Those of the bases named that the caller may read, in the order they were named."""
+    ids = ", ".join(str(int(id)) for id in base_ids) or "NULL"
+    rows = await call.db.fetch(
+        f"{_SELECT} WHERE b.id IN ({ids}) AND b.org_id = $1 AND b.removed_at IS NULL", call.actor.org_id
+    )
+    found = {row["id"]: _base(row) for row in rows}
+    named = [found[id] for id in base_ids if id in found]
+    held = await access.roles(call.db, call.actor, [base.thing for base in named])
+    pairs = zip(named, held, strict=True)
+    return [replace(base, role=role) for base, role in pairs if role is not None and role >= ACTIONS["read"]]
 
 
 async def find(
@@ -166,17 +180,11 @@ async def find(
         if ids is not None:
             conditions.append(f"{column} IN ({', '.join(str(int(id)) for id in sorted(ids)) or 'NULL'})")
     where = " AND ".join(conditions)
-    counted = await call.db.scan(
-        f"SELECT count(*) AS n FROM bases b LEFT JOIN groups g ON g.id = b.group_id WHERE {where}",  # noqa: S608
-        *args,
-    )
-    rows = await call.db.scan(
-        f"{_SELECT} WHERE {where} ORDER BY b.created_at DESC, b.id DESC LIMIT ${len(args) + 1} OFFSET ${len(args) + 2}",
-        *args,
-        limit,
-        offset,
-    )
-    return Page(await _completed(call, [_base(row) for row in rows]), counted[0]["n"], offset)
+    page = f"ORDER BY b.created_at DESC, b.id DESC LIMIT ${len(args) + 1} OFFSET ${len(args) + 2}"
+    select = _SELECT.replace("SELECT", "SELECT count(*) OVER () AS total,", 1)
+    rows = await call.db.scan(f"{select} WHERE {where} {page}", *args, limit, offset)
+    found = await _completed(call, [_base(row) for row in rows])
+    return Page(found, rows[0]["total"] if rows else await _count(call, where, args), offset)
 
 
 async def change(
@@ -260,12 +268,23 @@ async def hold(tx: Transaction, base_id: int) -> None:
     await tx.execute("UPDATE bases SET updated_at = updated_at WHERE id = $1", base_id)
 
 
-async def _completed(call: Call, found: list[Base]) -> list[Base]:
-    held = await access.roles(call.db, call.actor, [base.thing for base in found])
-    ids = ", ".join(str(base.id) for base in found) or "NULL"
+async def _count(call: Call, where: str, args: Sequence[Any]) -> int:
+    """How many there are, where a page is beyond the last of them."""
     rows = await call.db.scan(
-        "SELECT base_id, count(*) AS n FROM documents"  # noqa: S608 - numbers of our own
-        f" WHERE base_id IN ({ids}) AND removed_at IS NULL GROUP BY base_id"
+        f"SELECT count(*) AS n FROM bases b LEFT JOIN groups g ON g.id = b.group_id WHERE {where}",  # noqa: S608
+        *args,
+    )
+    return rows[0]["n"]
+
+
+async def _completed(call: Call, found: list[Base]) -> list[Base]:
+    ids = ", ".join(str(base.id) for base in found) or "NULL"
+    held, rows = await asyncio.gather(
+        access.roles(call.db, call.actor, [base.thing for base in found]),
+        call.db.scan(
+            "SELECT base_id, count(*) AS n FROM documents"  # noqa: S608 - numbers of our own
+            f" WHERE base_id IN ({ids}) AND removed_at IS NULL GROUP BY base_id"
+        ),
     )
     number = {row["base_id"]: row["n"] for row in rows}
     return [replace(base, role=role, documents=number.get(base.id, 0)) for base, role in zip(found, held, strict=True)]

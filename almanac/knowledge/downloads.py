@@ -3,17 +3,20 @@
 It is a signed statement (a JWT) and no key to anything: whoever redeems it is checked again, as they are now.
 """
 
+import asyncio
+import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jwt
 
 from almanac.core import clock
 from almanac.core.call import Actor, Call
 from almanac.core.database import Reader
-from almanac.core.errors import AlmanacError, BadRequest, NotFound, Unauthorized
+from almanac.core.errors import AlmanacError, BadRequest, Forbidden, NotFound, Unauthorized
 from almanac.identity import tokens
 from almanac.knowledge import documents
 from almanac.knowledge.documents import Document
@@ -29,6 +32,7 @@ PREVIEWABLE = frozenset(
     {"application/pdf", "image/jpeg", "image/png", "image/webp", "image/gif", "text/plain", "text/markdown", "text/csv"}
 )
 _ALGORITHM = "HS256"
+_CLAIMS = ("exp", "type", "user_id", "document_id", "disposition", "token_id")
 
 
 class NotPreviewable(AlmanacError):
@@ -43,6 +47,10 @@ class FileUnavailable(NotFound):
     """Document file is unavailable."""
 
     code = "file_unavailable"
+
+
+class Revoked(Forbidden):
+    """Access denied to this document."""
 
 
 class BadCredential(Unauthorized):
@@ -73,6 +81,19 @@ class Download:
     path: Path
     document: Document
     disposition: str
+    state: os.stat_result
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What it is sent with, so that no browser runs anything of it."""
+        name = quote(self.document.name, safe="")
+        return {
+            "content-disposition": f"{self.disposition}; filename=\"{name}\"; filename*=UTF-8''{name}",
+            "x-content-type-options": "nosniff",
+            "content-security-policy": "sandbox; default-src 'none'",
+            "cache-control": "private, no-store",
+            "etag": f'"{self.document.blob_hash}"',
+        }
 
 
 def is_previewable(document: Document) -> bool:
@@ -80,14 +101,18 @@ def is_previewable(document: Document) -> bool:
     return document.mime_type in PREVIEWABLE
 
 
-async def issue(call: Call, key: bytes, document_id: int, disposition: str = "inline") -> Credential:
-    """A credential for a document that the caller may read."""
+async def issue(
+    call: Call, key: bytes, document_id: int, disposition: str = "inline", *, files: Files | None = None
+) -> Credential:
+    """A credential for a document that the caller may read and whose file, if the store is given, is there."""
     disposition = disposition.strip().lower()
     if disposition not in DISPOSITIONS:
         raise BadRequest("disposition must be either inline or attachment")
     document = await documents.get(call.db, call, document_id)
     if disposition == "inline" and not is_previewable(document):
         raise NotPreviewable()
+    if files is not None:
+        await _state(files.path(document.blob_name))
     claims = {
         "type": TYPE,
         "user_id": call.actor.id,
@@ -111,25 +136,40 @@ async def holder(db: Reader, key: bytes, token: str, document_id: int) -> tuple[
     return actor, claims["disposition"]
 
 
+async def redeem(call: Call, files: Files, document_id: int, disposition: str) -> Download:
+    """As `open_file`, for whoever holds a credential: that the document exists is no secret to them."""
+    try:
+        return await open_file(call, files, document_id, disposition)
+    except FileUnavailable:
+        raise
+    except (NotFound, Forbidden):
+        if await documents.is_there(call, document_id):
+            raise Revoked() from None
+        raise NotFound("Document not found.") from None
+
+
 async def open_file(call: Call, files: Files, document_id: int, disposition: str) -> Download:
     """The file of a document, if the caller may read it and wants it in a way it can be sent."""
     document = await documents.get(call.db, call, document_id)
     if disposition == "inline" and not is_previewable(document):
         raise NotPreviewable()  # it may have been replaced by something else since
     path = files.path(document.blob_name)
-    if not path.exists():
-        raise FileUnavailable()
-    return Download(path, document, disposition)
+    return Download(path, document, disposition, await _state(path))
+
+
+async def _state(path: Path) -> os.stat_result:
+    try:
+        return await asyncio.to_thread(os.stat, path)
+    except FileNotFoundError:
+        raise FileUnavailable() from None
 
 
 def _verified(key: bytes, token: str) -> dict[str, Any]:
     try:
-        claims: dict[str, Any] = jwt.decode(
-            token, key, [_ALGORITHM], options={"require": ["exp", "type", "user_id", "document_id", "disposition"]}
-        )
+        claims: dict[str, Any] = jwt.decode(token, key, [_ALGORITHM], options={"require": list(_CLAIMS)})
     except (jwt.PyJWTError, UnicodeEncodeError):
         raise BadCredential() from None
-    ids = (claims["user_id"], claims["document_id"], claims.get("token_id", 0))
+    ids = (claims["user_id"], claims["document_id"], claims["token_id"])
     if claims["type"] != TYPE or any(type(id) is not int for id in ids) or claims["disposition"] not in DISPOSITIONS:
         raise BadCredential()
-    return {**claims, "token_id": ids[2]}
+    return claims

@@ -15,6 +15,8 @@ ROOT = 0
 DEEPEST = 100
 LONGEST_NAME = 255
 _BOTTOM = 2 * DEEPEST  # of a tree that a fault has broken
+_SHALLOW = 4  # levels read one by one; of what goes deeper, all folders of the base are read at once
+_MOST_AT_ONCE = 20_000  # where they are not more than this
 _LIVE = "removed_at IS NULL"
 
 Ask = Callable[..., Awaitable[list[Row]]]  # `fetch` or `scan`
@@ -29,6 +31,10 @@ WITH RECURSIVE above (id, parent_id, depth) AS (
     WHERE above.depth <= 200
 )
 """
+
+
+class NoFolder(NotFound):
+    """There is no such folder, or you may not see it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,17 +185,38 @@ async def descend(
     """
     levels: list[list[Row]] = []
     parents, count = [folder_id], 0
+    children: dict[int, list[Row]] | None = None
     while parents and len(levels) < _BOTTOM and (most is None or count <= most):
-        rows = await ask(
-            f"SELECT * FROM folders WHERE base_id = $1 AND parent_id IN ({', '.join(map(str, parents))})"  # noqa: S608
-            f" AND id <> $2 AND {which}",
-            base_id,
-            folder_id,
-        )
+        if len(levels) == _SHALLOW:
+            children = await _children(ask, base_id, folder_id, which)
+        if children is not None:
+            rows = [row for id in parents for row in children.get(id, ())]
+        else:
+            rows = await ask(
+                f"SELECT * FROM folders WHERE base_id = $1 AND parent_id IN ({', '.join(map(str, parents))})"  # noqa: S608
+                f" AND id <> $2 AND {which}",
+                base_id,
+                folder_id,
+            )
         parents = [row["id"] for row in rows]
         count += len(rows)
         levels += [rows] if rows else []
     return levels
+
+
+async def _children(ask: Ask, base_id: int, folder_id: int, which: str) -> dict[int, list[Row]] | None:
+    """All folders of a base by their parent; None where they are too many to be read for the sake of some."""
+    rows = await ask(
+        f"SELECT * FROM folders WHERE base_id = $1 AND id <> $2 AND {which} LIMIT {_MOST_AT_ONCE + 1}",  # noqa: S608
+        base_id,
+        folder_id,
+    )
+    if len(rows) > _MOST_AT_ONCE:
+        return None
+    found: dict[int, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["parent_id"], []).append(row)
+    return found
 
 
 def check_name(name: str) -> str:
@@ -322,10 +349,10 @@ async def _depth(db: Reader, folder_id: int) -> int:
     return row["n"]
 
 
-def missing(folder_id: int, base_id: int | None = None) -> NotFound:
+def missing(folder_id: int, base_id: int | None = None) -> NoFolder:
     """What is said of a folder that is not there for the caller."""
     where = f" in knowledge base {base_id}" if base_id is not None else ""
-    return NotFound(f"There is no folder {folder_id}{where}, or you may not see it.")
+    return NoFolder(f"There is no folder {folder_id}{where}, or you may not see it.")
 
 
 def _taken(name: str) -> Conflict:

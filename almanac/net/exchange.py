@@ -13,7 +13,8 @@ Headers = dict[bytes, bytes]
 # Two copies of one of these could be read differently by two readers, so a request with two is refused.
 _ONCE = frozenset(
     {b"authorization", b"x-api-key", b"host", b"content-length", b"content-type", b"origin", b"mcp-session-id",
-     b"mcp-protocol-version", b"mcp-method", b"mcp-name", b"x-almanac-download-token"}
+     b"mcp-protocol-version", b"mcp-method", b"mcp-name", b"x-almanac-download-token",
+     b"x-wegent-download-token"}
 )  # fmt: skip
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")

@@ -7,9 +7,10 @@ processes share the limits. One that cannot count refuses: an uncounted call is 
 (docs/decisions/0003-counting-in-memory.md), so that side of the seam is ours. A test holds the two to the same answers.
 """
 
+import asyncio
 import time
 from collections import deque
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from limits import RateLimitItemPerSecond
 from limits.aio.storage import RedisStorage
@@ -17,10 +18,12 @@ from limits.aio.strategies import FixedWindowRateLimiter, MovingWindowRateLimite
 from limits.errors import StorageError
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
 
 from almanac.core.errors import RateLimited, RateLimitUnavailable
 
 _SWEEP_EVERY = 4096  # hits between two looks for keys whose window is over
+_PATIENCE = 1  # seconds that Redis is given to answer
 
 
 class Rule(NamedTuple):
@@ -29,12 +32,19 @@ class Rule(NamedTuple):
     name: str
     calls: int
     seconds: int
-    strategy: str = "fixed"  # the window begins with its first hit, or "moving": the last so many seconds
+    # "fixed": the window begins with its first hit. "moving": it is the last so many seconds. "aligned": windows begin
+    # at multiples of their length since 1970, and are counted in Redis as `name:key:number`, for keys that a document
+    # prescribes.
+    strategy: str = "fixed"
 
     @property
     def is_on(self) -> bool:
         """Whether this limits anything."""
         return self.calls > 0 and self.seconds > 0
+
+    def end_of(self, moment: float) -> float:
+        """When a window ends that a hit at this moment begins, or, aligned, falls into."""
+        return (moment // self.seconds + 1) * self.seconds if self.strategy == "aligned" else moment + self.seconds
 
 
 class Left(NamedTuple):
@@ -99,7 +109,7 @@ class MemoryRates:
     def _hit_fixed(self, rule: Rule, key: str, now: float) -> bool:
         count, ends = self._fixed.get((rule.name, key), (0, 0.0))
         if ends <= now:
-            count, ends = 0, now + rule.seconds
+            count, ends = 0, rule.end_of(now)
         self._fixed[rule.name, key] = (count + 1, ends)
         return count < rule.calls
 
@@ -131,14 +141,18 @@ class RedisRates:
             wrap_exceptions=True,
             implementation="redispy",
             key_prefix="almanac",
-            socket_timeout=1,
-            socket_connect_timeout=1,
+            socket_timeout=_PATIENCE,
+            socket_connect_timeout=_PATIENCE,
             retry=Retry(NoBackoff(), 0),  # pyright: ignore[reportArgumentType] - passed on to redis as it is
         )
+        self._redis: Any = self._store.bridge.get_connection()  # pyright: ignore - the bridge is not typed
         self._limiters = {"fixed": FixedWindowRateLimiter(self._store), "moving": MovingWindowRateLimiter(self._store)}
 
     async def hit(self, rule: Rule, key: str) -> None:
         if not rule.is_on:
+            return
+        if rule.strategy == "aligned":
+            await self._hit_aligned(rule, key)
             return
         try:
             allowed = await self._limiters[rule.strategy].hit(_item(rule), key)
@@ -149,6 +163,8 @@ class RedisRates:
             raise RateLimited(int((await self.left(rule, key)).resets_at - time.time() + 0.5) + 1)
 
     async def left(self, rule: Rule, key: str) -> Left:
+        if rule.strategy == "aligned":
+            return await self._left_aligned(rule, key)
         try:
             stats = await self._limiters[rule.strategy].get_window_stats(_item(rule), key)
         except StorageError:
@@ -163,7 +179,32 @@ class RedisRates:
             return False
 
     async def close(self) -> None:
-        await self._store.bridge.get_connection().aclose()  # pyright: ignore - the bridge is not typed
+        await self._redis.aclose()
+
+    async def _hit_aligned(self, rule: Rule, key: str) -> None:
+        now = time.time()
+        name = _window(rule, key, now)
+        try:
+            # Both or neither: a count without an end would refuse for ever.
+            async with asyncio.timeout(_PATIENCE), self._redis.pipeline(transaction=True) as pipe:
+                count, _ = await pipe.incr(name).expire(name, rule.seconds + 1).execute()
+        except (RedisError, OSError, TimeoutError):
+            raise RateLimitUnavailable() from None
+        if count > rule.calls:
+            raise RateLimited(int(rule.end_of(now) - now) + 1)
+
+    async def _left_aligned(self, rule: Rule, key: str) -> Left:
+        now = time.time()
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                count = int(await self._redis.get(_window(rule, key, now)) or 0)
+        except (RedisError, OSError, TimeoutError):
+            raise RateLimitUnavailable() from None
+        return Left(max(rule.calls - count, 0), rule.end_of(now) if count else now)
+
+
+def _window(rule: Rule, key: str, moment: float) -> str:
+    return f"{rule.name}:{key}:{int(moment // rule.seconds)}"
 
 
 def open_rates(redis_url: str) -> Rates:

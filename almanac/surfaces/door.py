@@ -15,9 +15,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from almanac.core.call import Actor
 from almanac.core.deadline import Alarm
-from almanac.core.errors import AlmanacError, Internal, RateLimited, TooLarge, Unauthorized
+from almanac.core.errors import AlmanacError, Internal, RateLimited, TooLarge
 from almanac.core.neighbourhood import Neighbourhood
-from almanac.identity import tokens
 from almanac.net.exchange import Exchange, Headers, Stopping, TooSlow
 from almanac.surfaces import message as messages
 from almanac.surfaces.server import DEFAULT_LEGACY, LEGACY, MODERN, SdkServer, status_of
@@ -57,7 +56,6 @@ class Door:
         self.desk = desk
         self.sdk = SdkServer(desk, neighbourhood)
         self._neighbourhood = neighbourhood
-        self._keyring = tokens.Keyring(desk.db, desk.house.remembered)
         self._most = desk.house.settings.max_body_bytes
         self._alarm = Alarm(_WATCH_AFTER)
         self._deadline = desk.house.settings.request_deadline_seconds
@@ -82,12 +80,12 @@ class Door:
     async def _serve(self, exchange: Exchange) -> None:
         headers = exchange.read_headers()
         self._neighbourhood.check(headers)
-        secret = self.desk.surface.credential(headers)
-        actor = await self._keyring.resolve(secret) if secret else None
-        if actor is None:
-            raise Unauthorized()
+        surface = self.desk.surface
+        actor = await surface.admit(self.desk, exchange)
+        if surface.meter is not None:
+            await surface.meter(self.desk, exchange, actor)
         if exchange.scope["method"] != "POST":
-            if not self.desk.surface.sessions:
+            if not surface.sessions:
                 raise OnlyPost()  # there is nothing a stream could carry, nor a session to end
             await self._hand_over(exchange, actor, None)
             return
@@ -97,7 +95,7 @@ class Door:
         with _Watch(exchange.receive, self._alarm, self._deadline) as watch:
             raw = await exchange.read_body(self._most)
             watch.body_is_read()
-            if await self._answer(exchange, actor, messages.read(raw, answers=self.desk.surface.sessions)):
+            if await self._answer(exchange, actor, messages.read(raw, answers=surface.sessions)):
                 return
         if not watch.is_gone:
             await self._hand_over(exchange, actor, raw)
@@ -140,7 +138,9 @@ class Door:
     async def _call(self, exchange: Exchange, actor: Actor, message: messages.Message, version: str) -> None:
         params = message["params"]
         try:
-            result = await self.desk.call(actor, params["name"], params.get("arguments", {}), exchange.request_id)
+            result = await self.desk.call(
+                actor, params["name"], params.get("arguments", {}), exchange.request_id, path=exchange.scope["path"]
+            )
         except ProtocolError as error:
             body = messages.error(message["id"], error.code, str(error), error.data)
             await exchange.reply(status_of(version, error.code), orjson.dumps(body))
@@ -186,7 +186,7 @@ class Door:
             extra = ((b"www-authenticate", b'Bearer realm="almanac"'),)
         elif status == 405:
             extra = ((b"allow", b"POST"),)
-        elif isinstance(error, RateLimited):
+        elif isinstance(error, RateLimited) and self.desk.surface.says_when:
             extra = ((b"retry-after", b"%d" % error.retry_after),)
         elif isinstance(error, TooLarge | TooSlow):
             extra = ((b"connection", b"close"),)  # the rest of the body is not read

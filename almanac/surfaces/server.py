@@ -160,7 +160,10 @@ def build(desk: Desk, identify: Identify, *, is_metered: bool) -> Server[Any]:
     async def call_tool(ctx: Context, params: types.CallToolRequestParams) -> Result:
         actor, request_id = await identify(ctx)
         try:
-            result = await desk.call(actor, params.name, params.arguments or {}, request_id, ctx, is_metered=is_metered)
+            path = ctx.request.scope["path"] if ctx.request is not None else ""
+            result = await desk.call(
+                actor, params.name, params.arguments or {}, request_id, ctx, is_metered=is_metered, path=path
+            )
             return {"resultType": "complete", **plain(result)}  # the type is dropped by the SDK in the legacy era
         except ProtocolError as error:
             raise MCPError(error.code, str(error), error.data) from None

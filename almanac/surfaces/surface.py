@@ -6,7 +6,7 @@ errors to the surface's own form, and accounts for the call in the metrics and t
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,9 @@ from almanac.audit.ledger import Ledger
 from almanac.core.call import REQUEST_ID, Actor
 from almanac.core.database import Database
 from almanac.core.deadline import Alarm, Deadline
-from almanac.core.errors import AlmanacError, Cancelled, DeadlineExceeded, Internal
+from almanac.core.errors import AlmanacError, Cancelled, DeadlineExceeded, Internal, Unauthorized
+from almanac.identity.tokens import Keyring
+from almanac.net.exchange import Exchange
 from almanac.surfaces import message as messages
 from almanac.surfaces.tool import House, Raw, Tool, ToolCall
 
@@ -78,6 +80,15 @@ def bearer(headers: Mapping[bytes, bytes]) -> str | None:
     return token.strip().decode("latin-1") or None if scheme.lower() == b"bearer" else None
 
 
+async def by_token(desk: "Desk", exchange: Exchange) -> Actor:
+    """Whoever holds the token that came with a request."""
+    secret = desk.surface.credential(exchange.headers)
+    actor = await desk.keyring.resolve(secret) if secret else None
+    if actor is None:
+        raise Unauthorized()
+    return actor
+
+
 def http_error(error: AlmanacError) -> tuple[int, dict[str, Any]]:
     """A failure before any tool is reached: its status, and a JSON-RPC error, which clients show to the model."""
     return error.status, messages.error(None, _SERVER_ERROR, error.text, {"code": error.code})
@@ -94,6 +105,11 @@ class Surface:
     title: str = ""
     instructions: str = ""
     credential: Callable[[Mapping[bytes, bytes]], str | None] = bearer
+    admit: Callable[["Desk", Exchange], Awaitable[Actor]] = by_token  # who is calling, or an error
+    # Counts each request at the door, in place of the house's own limit, where a document says how.
+    meter: Callable[["Desk", Exchange, Actor], Awaitable[None]] | None = None
+    says_when: bool = True  # tells whoever is over a limit, by Retry-After, when to come back
+    setting: str = ""  # that must be on for it to be served
     render: Callable[[AlmanacError], Result] = text_error
     wrap: Callable[[Any], Result] = structured
     http_error: Callable[[AlmanacError], tuple[int, dict[str, Any]]] = http_error
@@ -117,6 +133,7 @@ class Desk:
         self.surface = surface
         self.house = house
         self.db = db
+        self.keyring = Keyring(db, house.remembered)
         self._tracer = tracer
         self._ledger = Ledger(house.trail, house.key)
         self._alarm = Alarm(house.settings.request_deadline_seconds)
@@ -135,6 +152,8 @@ class Desk:
 
     async def meter(self, actor: Actor) -> None:
         """Count one request against the caller's limit, or refuse."""
+        if self.surface.meter is not None:
+            return  # the door has done so
         await self.house.rates.hit(self.house.call_rule, actor.limit_key)
 
     async def call(
@@ -146,26 +165,26 @@ class Desk:
         peer: Any = None,
         *,
         is_metered: bool = False,
+        path: str = "",
     ) -> Result:
         """Serve one call; `is_metered` if the door has already counted it against the caller's limit."""
+        call = ToolCall(actor, self.db, request_id, house=self.house, peer=peer, path=path or self.surface.path)
         if self._tracer is None:
-            return await self._serve(actor, name, arguments, request_id, peer, is_metered)
+            return await self._serve(call, name, arguments, is_metered)
         title = f"tools/call {name if name in self.visible(actor) else _UNKNOWN}"
         # An exception is not recorded, for its message may hold what the caller sent.
         with self._tracer.start_as_current_span(title, record_exception=False, set_status_on_exception=False) as span:
             span.set_attribute("almanac.surface", self.surface.name)
             span.set_attribute("almanac.request_id", request_id)
-            result = await self._serve(actor, name, arguments, request_id, peer, is_metered)
+            result = await self._serve(call, name, arguments, is_metered)
             span.set_attribute("almanac.is_error", bool(result.get("isError")))
             return result
 
-    async def _serve(
-        self, actor: Actor, name: str, arguments: dict[str, Any], request_id: str, peer: Any, is_metered: bool
-    ) -> Result:
+    async def _serve(self, call: ToolCall, name: str, arguments: dict[str, Any], is_metered: bool) -> Result:
         begun = time.perf_counter_ns()
+        actor, request_id = call.actor, call.request_id
         REQUEST_ID.set(request_id)
         self.house.trail.calls_in_flight += 1
-        call = ToolCall(actor, self.db, request_id, house=self.house, peer=peer)
         tool = self.visible(actor).get(name)
         digest, outcome = "", "ok"
         try:

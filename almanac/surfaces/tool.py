@@ -13,6 +13,7 @@ from almanac.core.errors import BadRequest
 from almanac.core.remembered import Remembered
 from almanac.core.settings import Settings
 from almanac.knowledge.files import Files
+from almanac.knowledge.runtime import Runtime
 from almanac.net.fetch import Fetcher
 from almanac.quotas.rates import Rates, Rule
 from almanac.search.search import Search
@@ -44,6 +45,7 @@ class House:
     call_rule: Rule
     started_at: int
     surfaces: Mapping[str, str]  # name: path
+    runtime: Runtime | None = None  # answers queries where an operator says so; else search does
 
 
 @dataclass(slots=True)
@@ -52,6 +54,7 @@ class ToolCall(Call):
 
     house: House = cast("House", None)
     peer: Any = None
+    path: str = ""  # by which it came, where a surface is served under several
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,12 @@
 """Downloads over REST: a credential, and the file it is good for, sent in a way that no browser runs anything of it."""
 
-import asyncio
-import os
 import re
 from dataclasses import replace
-from urllib.parse import quote
 
 from starlette.responses import FileResponse
 
 from almanac.knowledge import downloads
-from almanac.knowledge.downloads import BadCredential, Download, FileUnavailable
+from almanac.knowledge.downloads import BadCredential
 from almanac.net.exchange import Exchange
 from almanac.web.rest import Admission, Ask, Rest, read_query
 from almanac.web.shapes import AskDownload, AtDocument, AtFile, DownloadFacts
@@ -47,20 +44,5 @@ async def by_credential(rest: Rest, exchange: Exchange) -> Admission:
 
 async def send(ask: Ask, at: AtFile, _: None) -> FileResponse:
     """The file itself, or the ranges of it that were asked for."""
-    found = await downloads.open_file(ask, ask.rest.files, at.document_id, ask.says)
-    try:
-        state = await asyncio.to_thread(os.stat, found.path)
-    except FileNotFoundError:
-        raise FileUnavailable() from None
-    return FileResponse(found.path, headers=_headers(found), media_type=found.document.mime_type, stat_result=state)
-
-
-def _headers(found: Download) -> dict[str, str]:
-    name = quote(found.document.name, safe="")
-    return {
-        "content-disposition": f"{found.disposition}; filename=\"{name}\"; filename*=UTF-8''{name}",
-        "x-content-type-options": "nosniff",
-        "content-security-policy": "sandbox; default-src 'none'",
-        "cache-control": "private, no-store",
-        "etag": f'"{found.document.blob_hash}"',
-    }
+    found = await downloads.redeem(ask, ask.rest.files, at.document_id, ask.says)
+    return FileResponse(found.path, headers=found.headers, media_type=found.document.mime_type, stat_result=found.state)

@@ -324,7 +324,7 @@ def _node(node: Node, *, deep: bool) -> shapes.NodeFacts:
     return shapes.NodeFacts(
         kind="folder" if isinstance(item, Folder) else "document",
         folder=_folder(item) if isinstance(item, Folder) else None,
-        document=None if isinstance(item, Folder) else _document(item),
+        document=_document(item) if isinstance(item, Document) else None,
         has_children=node.has_children,
         is_orphan=node.is_orphan,
         children=children,

@@ -16,7 +16,10 @@ import httpx2
 
 from tests.house import request
 
-OURS = re.compile(r"^(ALMANAC_|MCP_|EXTERNAL_KNOWLEDGE_|OTEL_|REDIS_URL$|API_PREFIX$|SECRET_KEY$|PROMETHEUS_)")
+OURS = re.compile(
+    r"^(ALMANAC_|MCP_|EXTERNAL_KNOWLEDGE_|RAG_|KNOWLEDGE_RUNTIME_|INTERNAL_SERVICE_|OTEL_|PROMETHEUS_"
+    r"|REDIS_URL$|API_PREFIX$|SECRET_KEY$)"
+)
 PATIENCE = 40.0  # seconds for a start on a busy machine
 
 

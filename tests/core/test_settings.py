@@ -10,7 +10,7 @@ from almanac.core.settings import BadSetting, Settings, environment_names, load,
 from almanac.premises import load_settings
 
 FIELDS: dict[str, "Field[Any]"] = {item.name: item for item in fields(Settings)}
-SECRETS = {"database_url", "embedding_key", "redis_url", "secret"}
+SECRETS = {"database_url", "embedding_key", "internal_service_token", "redis_url", "secret"}
 
 # As an operator would write it in the environment, and what it means.
 SAMPLES: dict[Any, tuple[str, Any]] = {
@@ -34,6 +34,7 @@ CHOICES = {
     "public_url": "https://kb.example",
     "otlp_endpoint": "http://otel:4318",
     "embedding_url": "https://models.example/v1",
+    "knowledge_runtime_url": "http://runtime.internal:8200",
 }
 
 
@@ -123,6 +124,10 @@ def test_an_empty_variable_counts_as_not_set():
         ("EXTERNAL_KNOWLEDGE_MCP_DOWNLOAD_PREAUTH_DOCUMENT_RATE_LIMIT_REQUESTS", "5",
          "external_download_preauth_document_rate_limit_requests", 5),
         ("EXTERNAL_KNOWLEDGE_MCP_DOWNLOAD_RATE_LIMIT_REQUESTS", "5", "external_download_rate_limit_requests", 5),
+        ("EXTERNAL_KNOWLEDGE_MCP_EXTENSION", "gateway_auth", "external_extension", "gateway_auth"),
+        ("RAG_RUNTIME_MODE", '{"query": "remote"}', "rag_runtime_mode", '{"query": "remote"}'),
+        ("KNOWLEDGE_RUNTIME_URL", "http://runtime:8200", "knowledge_runtime_url", "http://runtime:8200"),
+        ("INTERNAL_SERVICE_TOKEN", "t0ken", "internal_service_token", "t0ken"),
     ],
 )  # fmt: skip
 def test_the_names_that_the_seeds_document_are_read(variable: str, text: str, name: str, value: Any):
@@ -235,6 +240,7 @@ def test_secrets_are_marked_and_never_shown():
         "redis_url": "redis://:pw-marker@h",
         "secret": "pw-marker",
         "embedding_key": "pw-marker",
+        "internal_service_token": "pw-marker",
     }
     settings = load({}, None, given).settings
     assert {name for name, item in FIELDS.items() if item.metadata["secret"]} == SECRETS

@@ -7,14 +7,14 @@ from typing import Any
 import jwt
 import pytest
 
-from almanac.core import clock
+from almanac.core import clock, scopes
 from almanac.core.call import Call
 from almanac.core.errors import BadRequest, NotFound
 from almanac.identity import principals, tokens
 from almanac.identity.roles import Role
 from almanac.knowledge import bases, documents, downloads
 from almanac.knowledge.documents import Document
-from almanac.knowledge.downloads import BadCredential, FileUnavailable, NotPreviewable
+from almanac.knowledge.downloads import BadCredential, FileUnavailable, NotPreviewable, Revoked
 from tests.knowledge.library import Library
 
 KEY = b"a key that is long enough for HS256"
@@ -24,7 +24,7 @@ OTHER_KEY = b"another key, no less long than that one"
 async def redeem(library: Library, token: str, document_id: int, key: bytes = KEY) -> downloads.Download:
     """As the file endpoint does."""
     actor, disposition = await downloads.holder(library.db, key, token, document_id)
-    return await downloads.open_file(Call(actor, library.db, "r"), library.files, document_id, disposition)
+    return await downloads.redeem(Call(actor, library.db, "r"), library.files, document_id, disposition)
 
 
 async def claims_for(library: Library, document: Document) -> dict[str, Any]:
@@ -195,7 +195,7 @@ async def test_a_token_s_own_limits_hold_for_its_credentials(library: Library):
     document = await library.shelve("a.txt", "A.")
     claims = await claims_for(library, document)
     limited = await library.town.actor(library.librarian, bases=[9_999])
-    with pytest.raises(NotFound):
+    with pytest.raises(Revoked):
         await redeem(library, signed({**claims, "token_id": limited.token_id}), document.id)
 
 
@@ -204,7 +204,7 @@ async def test_permission_is_asked_for_again_when_the_file_is_fetched(library: L
     _, call = await reader(library)
     credential = await downloads.issue(call, KEY, document.id)
     await library.do(lambda tx: bases.share(library.call, tx, library.base.id, None, user="maria"))
-    with pytest.raises(NotFound):
+    with pytest.raises(Revoked, match="Access denied to this document"):
         await redeem(library, credential.token, document.id)
 
 
@@ -253,6 +253,20 @@ async def test_a_file_that_has_gone_from_the_disk_is_said_to_be_unavailable(libr
     with pytest.raises(FileUnavailable, match="Document file is unavailable") as caught:
         await redeem(library, credential.token, document.id)
     assert str(library.home) not in caught.value.text
+    with pytest.raises(FileUnavailable):
+        await downloads.issue(library.call, KEY, document.id, files=library.files)
+
+
+async def test_a_user_whom_a_gateway_vouches_for_has_credentials_without_a_token(library: Library):
+    document = await library.shelve("a.txt", "A.")
+    actor = await tokens.vouched(library.db, library.librarian.id)
+    assert actor is not None
+    assert (actor.name, actor.token_id, actor.scopes) == ("librarian", 0, scopes.EVERYDAY)
+    credential = await downloads.issue(library.town.call(actor), KEY, document.id)
+    assert (await redeem(library, credential.token, document.id)).path.read_text() == "A."
+    await library.do(lambda tx: principals.remove(tx, library.librarian))
+    with pytest.raises(BadCredential):
+        await redeem(library, credential.token, document.id)
 
 
 def _part(value: dict[str, Any]) -> str:

@@ -138,6 +138,53 @@ async def test_a_tree_five_thousand_wide_is_listed_and_one_more_is_refused(libra
     assert [node.item.name for node in level.nodes] == ["w0", "c.txt"]
 
 
+async def test_a_deep_tree_is_read_in_a_few_queries_and_not_one_for_each_folder(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+):
+    made = await chain(library, 100)
+    await library.add("bottom.txt", "x", folder_id=made[-1])
+    await library.folder("beside")
+    asked: list[str] = []
+    scan = library.db.scan
+
+    async def counted(sql: str, *args: Any) -> list[Any]:
+        asked.append(sql)
+        return await scan(sql, *args)
+
+    monkeypatch.setattr(library.db, "scan", counted)
+    for start, expected in ((0, 102), (made[0], 100), (made[95], 5)):
+        asked.clear()
+        found = await tree(library, start)
+        assert (found.count, found.warnings) == (expected, [])
+        assert len(asked) <= 8
+
+
+async def test_a_deep_tree_in_a_base_of_very_many_folders_is_read_level_by_level(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+):
+    made = await chain(library, 12)
+    monkeypatch.setattr(folders, "_MOST_AT_ONCE", 3)
+    assert (await tree(library, made[0])).count == 11
+
+
+async def test_without_inactive_documents_those_that_search_finds_remain(library: Library):
+    top = await library.folder("top")
+    shown = await library.shelve("shown.txt", "x", folder_id=top.id)
+    hidden = await library.shelve("hidden.txt", "y", folder_id=top.id)
+    await library.do(lambda tx: documents.enable(library.call, tx, [hidden.id], False))
+    await library.add("waiting.txt", "z", folder_id=top.id)
+    await library.add("broken.txt", "UNREADABLE", folder_id=top.id)
+    only = {"counted": True, "inactive": False}
+    level = await nodes.browse(library.call, library.base.id, top.id, **only)
+    assert ([node.item.id for node in level.nodes], level.total) == ([shown.id], 1)
+    assert [node.has_children for node in (await nodes.browse(library.call, library.base.id, **only)).nodes] == [True]
+    for folder_id, count in ((0, 2), (top.id, 1)):
+        found = await nodes.tree(library.call, library.base.id, folder_id, inactive=False)
+        assert found.count == count
+    await library.do(lambda tx: documents.remove(library.call, tx, [shown.id]))
+    assert [node.has_children for node in (await nodes.browse(library.call, library.base.id, **only)).nodes] == [False]
+
+
 # Broken trees
 
 

@@ -24,6 +24,7 @@ from tests.house import running, settings_for
 T = TypeVar("T")
 STRATEGIES = ("fixed", "moving")
 LONG = 60  # seconds: no window ends while a test runs
+AGE = 10**9  # seconds: nor does one that is aligned, which may have begun long ago
 
 
 class Pair:
@@ -70,7 +71,7 @@ def unique(name: str = "test") -> str:
     return f"{name}-{secrets.token_hex(8)}"
 
 
-RULES = st.tuples(st.integers(1, 6), st.sampled_from(STRATEGIES))
+RULES = st.tuples(st.integers(1, 6), st.sampled_from([*STRATEGIES, "aligned"]))
 HITS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=30)  # which rule, whose hit
 
 
@@ -79,7 +80,7 @@ HITS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=30)  #
 def test_memory_and_redis_agree_about_any_sequence_of_hits(
     pair: Pair, rules: list[tuple[int, str]], hits: list[tuple[int, int]]
 ):
-    names = [Rule(unique(), calls, LONG, strategy) for calls, strategy in rules]
+    names = [Rule(unique(), calls, AGE if strategy == "aligned" else LONG, strategy) for calls, strategy in rules]
     counted = {(rule.name, who): 0 for rule in names for who in range(3)}
     for which, who in hits:
         rule = names[which]
@@ -203,6 +204,42 @@ async def test_looking_at_limits_does_not_fill_the_memory():
     assert len(limits._moving) == 0
 
 
+# Aligned windows
+
+
+def test_aligned_windows_begin_at_multiples_of_their_length_in_memory_and_in_redis(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+):
+    rule = Rule(unique(), 2, 60, "aligned")
+    seen: list[list[str]] = []
+    for moment in (AGE + 0.5, AGE + 19.9, AGE + 19.99, AGE + 20.0, AGE + 79.9, AGE + 79.99, AGE + 80.0):
+        monkeypatch.setattr(time, "time", lambda moment=moment: moment)  # AGE is 20 s before the end of a minute
+        seen.append(pair.ask(lambda one: outcome(one, rule, "a")))
+    assert [first for first, _ in seen] == [
+        "allowed", "allowed", "refused", "allowed", "allowed", "refused", "allowed"
+    ]  # fmt: skip
+    assert all(first == second for first, second in seen)
+
+
+def test_an_aligned_window_is_counted_under_the_key_that_was_asked_for_and_ends_by_itself(pair: Pair, redis_url: str):
+    rule = Rule(unique("space"), 5, 3600, "aligned")
+    before = int(time.time() // 3600)
+    pair.ask(lambda one: outcome(one, rule, "ip:abc"))
+    with redis_client(redis_url) as client:
+        [key] = [key.decode() for key in client.keys(f"{rule.name}*")]
+        assert key in {f"{rule.name}:ip:abc:{number}" for number in (before, before + 1)}
+        assert 3600 <= client.ttl(key) <= 3601
+
+
+def test_of_many_hits_at_once_an_aligned_window_takes_as_many_as_the_rule_says(pair: Pair):
+    rule = Rule(unique(), 20, AGE, "aligned")
+
+    async def race(one: Rates) -> int:
+        return (await asyncio.gather(*(outcome(one, rule, "a") for _ in range(64)))).count("allowed")
+
+    assert pair.ask(race) == [20, 20]
+
+
 # Redis away
 
 
@@ -230,7 +267,7 @@ def private_redis(port: int, folder: Path) -> Generator[None]:
         server.wait()
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", [*STRATEGIES, "aligned"])
 async def test_limits_that_cannot_be_counted_refuse(strategy: str):
     limits = rates.open_rates(f"redis://127.0.0.1:{free_port()}/0")
     with pytest.raises(RateLimitUnavailable):
@@ -241,7 +278,8 @@ async def test_limits_that_cannot_be_counted_refuse(strategy: str):
     await limits.close()
 
 
-async def test_a_redis_that_hangs_is_given_a_second_and_then_refuses():
+@pytest.mark.parametrize("strategy", ["fixed", "aligned"])
+async def test_a_redis_that_hangs_is_given_a_second_and_then_refuses(strategy: str):
     quiet = asyncio.Event()
 
     async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -252,7 +290,7 @@ async def test_a_redis_that_hangs_is_given_a_second_and_then_refuses():
     limits = rates.open_rates(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0")
     begun = time.monotonic()
     with pytest.raises(RateLimitUnavailable):
-        await limits.hit(Rule("r", 5, 60), "a")
+        await limits.hit(Rule("r", 5, 60, strategy), "a")
     assert time.monotonic() - begun < 2.5
     await limits.close()
     quiet.set()

@@ -15,10 +15,14 @@ from almanac.surfaces.surface import Surface
 from tests.house import ERAS, LEGACY, Running, running, settings_for
 
 # A call of each tool whose answer is held against its schema. A tool that is missing here fails a test below.
-EXAMPLES: dict[str, dict[str, dict[str, Any]]] = {"almanac": {"whoami": {}, "server_status": {}, "list_bases": {}}}
+EXAMPLES: dict[str, dict[str, dict[str, Any]]] = {
+    "almanac": {"whoami": {}, "server_status": {}, "list_bases": {}},
+    "external": {},  # its answers are texts, which tests/surfaces/external holds to their document
+}
 # Those that need something to be there first, and the test that holds their answers to their schemas.
-ELSEWHERE = {
-    "almanac": {tool.name for tool in (*search.TOOLS, *knowledge.TOOLS, *upkeep.TOOLS)} - {"list_bases"}
+ELSEWHERE: dict[str, set[str]] = {
+    "almanac": {tool.name for tool in (*search.TOOLS, *knowledge.TOOLS, *upkeep.TOOLS)} - {"list_bases"},
+    "external": set(),
 }  # test_search_tools, test_knowledge_tools
 
 each_surface = pytest.mark.parametrize("surface", SURFACES, ids=lambda surface: surface.name)
@@ -26,7 +30,8 @@ each_surface = pytest.mark.parametrize("surface", SURFACES, ids=lambda surface: 
 
 @pytest.fixture(scope="module")
 def live(new_sqlite: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(settings_for(new_sqlite(), tmp_path_factory.mktemp("home"))) as server:
+    options = {"external_enabled": True, "external_rate_limit_requests": 100_000}
+    with running(settings_for(new_sqlite(), tmp_path_factory.mktemp("home"), **options)) as server:
         yield server
 
 

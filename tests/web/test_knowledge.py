@@ -454,7 +454,7 @@ def test_a_credential_ends_with_time_role_token_and_document(api: Api, monkeypat
     assert fetch(api.live, document, stale).status_code == 401
 
     api.ask("DELETE", f"/bases/{base}/shares", 204, params={"user": "otto"})
-    assert fetch(api.live, document, token).status_code == 404
+    assert fetch(api.live, document, token).status_code == 403
     api.ask("PUT", f"/bases/{base}/shares", 204, json={"role": "RestrictedAnalyst", "user": "otto"})
     assert fetch(api.live, document, token).status_code == 403
     api.ask("PUT", f"/bases/{base}/shares", 204, json={"role": "Reporter", "user": "otto"})

@@ -273,6 +273,7 @@ def _item(node: Node, path: str) -> Item:
         return Item(
             "folder", item.id, item.name, item.parent_id, path, None, None, None, None, None, [], node.has_children
         )
+    assert isinstance(item, Document)
     return Item(
         "document", item.id, item.name, item.folder_id, path, item.index_status, _why(item), item.mime_type, item.size,
         item.page_count, list(item.tags), False,

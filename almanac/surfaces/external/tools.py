@@ -1,0 +1,166 @@
+"""The external knowledge surface: five tools for trusted systems, exactly as their document has them."""
+
+import asyncio
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from almanac.core.errors import Forbidden, NotFound
+from almanac.knowledge import bases, downloads, nodes, readings, runtime
+from almanac.knowledge.folders import Folder, NoFolder
+from almanac.knowledge.nodes import Node
+from almanac.surfaces.external import answers, arguments, extensions, limits
+from almanac.surfaces.external.answers import Told
+from almanac.surfaces.surface import Surface
+from almanac.surfaces.tool import Run, Tool, ToolCall
+
+MOUNT = "/mcp/knowledge-external"
+TRANSPORT = "/sse"
+SERVICE = "wegent-knowledge-external-mcp"
+IGNORED = "Some requested knowledge_base_ids were ignored because they are not accessible"
+
+# Written by hand, and served as it is.
+CONTRACT: list[dict[str, Any]] = orjson.loads((Path(__file__).parent / "contract.json").read_bytes())
+
+
+async def list_knowledge_bases(call: ToolCall, given: dict[str, Any]) -> Told:
+    """The knowledge bases that the caller may see."""
+    asked = arguments.list_bases(given)
+    page = await bases.find(
+        call,
+        scope=asked.scope,
+        group=asked.group_name if asked.scope == "group" else None,
+        query=asked.query,
+        owners=asked.owner_user_ids,
+        limit=asked.limit,
+        offset=asked.offset,
+    )
+    owners = await extensions.creators(call.db, {base.owner_id: base.owner_name for base in page.items}.items())
+    return answers.base_list(page, asked.limit, call.actor.org_name, owners)
+
+
+async def list_nodes(call: ToolCall, given: dict[str, Any]) -> Told:
+    """What is in a folder, or below it."""
+    asked = arguments.list_nodes(given)
+    with _telling("Knowledge base not found", "Access denied to knowledge base"):
+        if asked.recursive:
+            listed = await nodes.tree(
+                call, asked.knowledge_base_id, asked.folder_id, inactive=asked.include_inactive, brief=True
+            )
+        else:
+            listed = await nodes.browse(
+                call,
+                asked.knowledge_base_id,
+                asked.folder_id,
+                limit=asked.limit,
+                offset=asked.offset,
+                counted=True,
+                inactive=asked.include_inactive,
+            )
+    makers = await extensions.creators(call.db, _makers(listed.nodes).items())
+    if asked.recursive:  # thousands of nodes: not on the event loop
+        return await asyncio.to_thread(answers.node_list, listed, makers)
+    return answers.node_list(listed, makers)
+
+
+async def get_document_content(call: ToolCall, given: dict[str, Any]) -> Told:
+    """Some of a document's text."""
+    asked = arguments.read_content(given)
+    with _telling("Document not found", "Access denied to this document"):
+        return answers.content(await readings.read(call, asked.document_id, offset=asked.offset, limit=asked.limit))
+
+
+async def get_document_download(call: ToolCall, given: dict[str, Any]) -> Told:
+    """A credential with which the original file can be fetched, at the mount that this call came by."""
+    asked, house = arguments.ask_download(given), call.house
+    with _telling("Document not found", "Access denied to this document"):
+        credential = await downloads.issue(call, house.key, asked.document_id, asked.disposition, files=house.files)
+    return answers.download(credential, call.path.removesuffix(TRANSPORT))
+
+
+async def search_content(call: ToolCall, given: dict[str, Any]) -> Told:
+    """What answers a query, in those of the bases named that the caller may read."""
+    asked, house = arguments.search_content(given), call.house
+    await limits.count_search(house.rates, house.settings, call.actor.id)
+    named = [id for id in asked.knowledge_base_ids if id > 0]
+    found = await bases.pick(call, named)
+    if not found:
+        raise NotFound("No accessible knowledge bases found")
+    names = {base.id: base.name for base in found}
+    ignored = [id for id in asked.knowledge_base_ids if id not in names]
+    query = runtime.Query(asked.query, tuple(names), asked.max_results)
+    answer = await runtime.query(call, house.search, house.runtime, query)
+    return {
+        "query": asked.query,
+        "total": len(answer.records),
+        "total_estimated_tokens": answer.tokens,
+        "searched_knowledge_base_ids": list(names),
+        "ignored_knowledge_base_ids": ignored,
+        "warnings": [IGNORED] if ignored else [],
+        "records": [answers.record(each, names) for each in answer.records],
+    }
+
+
+@contextmanager
+def _telling(missing: str, denied: str) -> Generator[None]:
+    """Say in this surface's words that something is not there for the caller, or not open to them."""
+    try:
+        yield
+    except NoFolder:
+        raise NotFound("Folder not found in knowledge base") from None
+    except NotFound as error:
+        if error.code != NotFound.code:
+            raise
+        raise NotFound(missing) from None
+    except Forbidden:
+        raise Forbidden(denied) from None
+
+
+def _makers(found: Iterable[Node]) -> dict[int, str]:
+    makers: dict[int, str] = {}
+    waiting = list(found)
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node.item, Folder):
+            makers[node.item.creator_id] = node.item.creator_name
+        waiting += node.children
+    return makers
+
+
+_KNOWLEDGE, _SEARCH = frozenset({"knowledge:read"}), frozenset({"search:read"})
+_RUNS: dict[str, tuple[Run, frozenset[str]]] = {
+    "wegent_kb_list_knowledge_bases": (list_knowledge_bases, _KNOWLEDGE),
+    "wegent_kb_list_nodes": (list_nodes, _KNOWLEDGE),
+    "wegent_kb_get_document_content": (get_document_content, _KNOWLEDGE),
+    "wegent_kb_get_document_download": (get_document_download, _KNOWLEDGE),
+    "wegent_kb_search_content": (search_content, _SEARCH),
+}
+
+SURFACE = Surface(
+    name="external",
+    path=MOUNT + TRANSPORT,
+    server_name=SERVICE,
+    title="External knowledge",
+    tools=tuple(
+        Tool(
+            name=entry["name"],
+            description=entry["description"],
+            run=_RUNS[entry["name"]][0],
+            arguments=None,
+            scopes=_RUNS[entry["name"]][1],
+            annotations=entry["annotations"],
+            input_schema=entry["inputSchema"],
+        )
+        for entry in CONTRACT
+    ),
+    admit=extensions.admit,
+    meter=limits.count_request,
+    says_when=False,
+    render=answers.as_error,
+    wrap=answers.as_text,
+    http_error=answers.http_error,
+    setting="external_enabled",
+)

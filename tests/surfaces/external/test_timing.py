@@ -1,0 +1,105 @@
+"""How long an answer takes tells nobody whether what they may not see is there."""
+
+import random
+import re
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from almanac.core.database import Database, Row, Value
+from almanac.core.errors import NotFound
+from almanac.knowledge import bases, documents
+from tests.surfaces.external.caller import Caller, Town, acting
+
+pytestmark = pytest.mark.xdist_group("external")
+
+ROUNDS = 150
+MARGIN = 0.15  # of the time an answer takes; a query more would be felt beyond it
+
+Ask = Callable[[int], Any]
+
+
+def asks(ada: Caller, town: Town) -> dict[str, tuple[Ask, dict[str, int]]]:
+    """Something to ask of an id, and the ids that must take the same time."""
+    bases = {"unknown": 987_654, "foreign": town["foreign"], "hidden": town["bobs"]}
+    documents = {"unknown": 987_654, "foreign": town["foreign_text"], "hidden": town["secret"]}
+    return {
+        "nodes": (lambda id: ada.nodes(knowledge_base_id=id), bases),
+        "content": (lambda id: ada.content(document_id=id), documents),
+        "download": (lambda id: ada.download(document_id=id), documents),
+        "search": (lambda id: ada.search(query="vault", knowledge_base_ids=[id]), bases),
+    }
+
+
+@pytest.mark.parametrize("tool", ["nodes", "content", "download", "search"])
+def test_foreign_and_hidden_ids_take_as_long_as_unknown_ones(town: Town, ada: Caller, tool: str):
+    ask, ids = asks(ada, town)[tool]
+    answers = {name: ask(id) for name, id in ids.items()}
+    assert answers["foreign"] == answers["unknown"] == answers["hidden"]
+    # A busy machine slows some requests at random; what is there or not must not matter once in three tries.
+    differences = [_largest_difference(ask, ids)]
+    while min(differences) > MARGIN and len(differences) < 3:
+        differences.append(_largest_difference(ask, ids))
+    assert min(differences) <= MARGIN
+
+
+def _largest_difference(ask: Ask, ids: dict[str, int]) -> float:
+    """Between the medians for each kind of id, asked for in random order, as a share of the time itself."""
+    times: dict[str, list[float]] = {name: [] for name in ids}
+    order = [name for name in ids for _ in range(ROUNDS)]
+    random.Random(5).shuffle(order)
+    for name in order:
+        begun = time.perf_counter()
+        ask(ids[name])
+        times[name].append(time.perf_counter() - begun)
+    medians = {name: statistics.median(taken) for name, taken in times.items()}
+    usual = medians["unknown"]
+    return max(abs(median - usual) for median in medians.values()) / usual
+
+
+class Recorder:
+    """A database that remembers what it was asked."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self.asked: list[str] = []
+
+    async def fetch(self, sql: str, *args: Value) -> list[Row]:
+        self.asked.append(sql)
+        return await self._db.fetch(sql, *args)
+
+    async def fetch_one(self, sql: str, *args: Value) -> Row | None:
+        self.asked.append(sql)
+        return await self._db.fetch_one(sql, *args)
+
+
+@pytest.mark.parametrize("what", ["base", "document", "bases"])
+def test_the_same_is_asked_of_the_database_whether_something_is_hidden_or_never_was(town: Town, ada: Caller, what: str):
+    async def asked(db: Database, id: int) -> list[str]:
+        recorder = Recorder(db)
+        call = replace(await acting(db, ada), db=cast("Database", recorder))
+        if what == "bases":
+            assert await bases.pick(call, [id]) == []
+            return [re.sub(r"\d+", "N", sql) for sql in recorder.asked]
+        with pytest.raises(NotFound):
+            await (bases if what == "base" else documents).get(recorder, call, id)
+        return recorder.asked
+
+    hidden = ("secret", "foreign_text") if what == "document" else ("bobs", "foreign")
+    ids = [987_654, *(town[name] for name in hidden)]
+    found = [ada.live.run(lambda db, id=id: asked(db, id)) for id in ids]
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) >= 2
+
+
+def test_counts_say_nothing_of_what_the_caller_may_not_see(town: Town, ada: Caller):
+    listed = ada.bases()
+    assert listed["total"] == len(listed["items"]) == 3
+    assert ada.bases(query="diary")["total"] == 0
+    assert ada.bases(owner_user_ids=[town["bob"], town["eve"]])["total"] == 0
+    answer = ada.search(query="vault silver key", knowledge_base_ids=[town["own"], town["bobs"], town["foreign"]])
+    assert {record["knowledge_base_id"] for record in answer["records"]} <= {town["own"]}
