@@ -16,6 +16,7 @@ from almanac.knowledge.files import Files
 from almanac.net.fetch import Fetcher
 from almanac.quotas.rates import Rates, Rule
 from almanac.search.search import Search
+from almanac.surfaces.gateway.gateway import Gateway
 
 
 class NoArguments(Arguments):
@@ -37,6 +38,7 @@ class House:
     files: Files
     fetcher: Fetcher
     search: Search
+    gateway: Gateway
     key: bytes = field(repr=False)  # signs what we must recognise again
     call_rule: Rule
     started_at: int
