@@ -15,6 +15,7 @@ from almanac.catalogue import (
     attachments,
     categories,
     entities,
+    ids,
     namespaces,
     predicates,
     prose,
@@ -274,7 +275,14 @@ def test_a_filter_leaves_the_same_by_facts_as_by_looking_at_everything(
     asyncio.run(run())
 
 
-# Texts
+# Texts and ids
+
+
+def test_ids_come_in_the_order_in_which_they_were_made_and_are_all_different():
+    made = [ids.new() for _ in range(5_000)]
+    assert made == sorted(set(made))
+    assert all(ids.is_id(each) for each in made)
+    assert not any(ids.is_id(each) for each in ("", made[0][1:], made[0].upper() + "G", "g" * 24, made[0] + "0"))
 
 
 def test_markup_is_read_as_a_reader_would():

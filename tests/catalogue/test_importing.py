@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from almanac.catalogue import categories, entities, exporting, seed
-from almanac.catalogue.importing import Report
+from almanac.catalogue import categories, entities, exporting, importing, seed
+from almanac.catalogue.importing import Import, Report
 from almanac.core.call import Call
 from almanac.core.database import Database
 from almanac.core.errors import AlmanacError, BadRequest, Forbidden
@@ -50,6 +50,14 @@ async def test_a_seed_becomes_a_catalogue_and_again_changes_nothing(database: Da
     assert await tables(database) == before
     entity = await entities.get(database, call, POWERJET)
     assert entity.category_name == "Electric"
+
+
+async def test_progress_is_told_as_it_goes(database: Database, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(importing, "AT_ONCE", 3)
+    told: list[tuple[int, int]] = []
+    read = seed.parse(FILE.read_bytes(), "json")
+    await Import(await call_of(database), read).run(lambda done, total: told.append((done, total)))
+    assert told == [(3, 7), (6, 7), (7, 7)]
 
 
 async def test_a_dry_run_says_what_would_change_and_changes_nothing(database: Database):
