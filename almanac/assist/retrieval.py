@@ -65,7 +65,8 @@ async def find(
 ) -> list[tuple[entities.Entity, Found]]:
     """The entities that answer best, in all of the catalogue, a namespace or a category."""
     tree = await categories.tree(call.db, call.actor.org_id)
-    folders = await _folders(call, tree, namespace) if namespace else None
+    org_id = call.actor.org_id
+    folders = (await namespaces.pick(call.db, org_id, namespace)).folders(tree) if namespace else None
     if category is not None:
         below = tree.descend([tree.pick(category).number])
         folders = tuple(below) if folders is None else tuple(set(below) & set(folders))
@@ -100,12 +101,10 @@ async def _reach(call: Call, asked: Retrieve) -> Reach:
         scope = await finding.scope(call)
         collections = (*scope.collections, shelf.pictures_of(call.actor.org_id))
         return Reach(collections, Filter(media=_PICTURE, condition=predicates.condition(asked.metadata)))
-    tree = await categories.tree(call.db, call.actor.org_id)
-    return _entities(call, tree, await _folders(call, tree, asked.namespace), asked.metadata)
-
-
-async def _folders(call: Call, tree: Tree, namespace: str) -> tuple[int, ...] | None:
-    return (await namespaces.pick(call.db, call.actor.org_id, namespace)).folders(tree)
+    named = await namespaces.pick(call.db, call.actor.org_id, asked.namespace)
+    is_needed = named.categories or predicates.names_category(asked.metadata)
+    tree = await categories.tree(call.db, call.actor.org_id) if is_needed else Tree(())
+    return _entities(call, tree, named.folders(tree), asked.metadata)
 
 
 def _entities(call: Call, tree: Tree, folders: tuple[int, ...] | None, metadata: dict[str, Any] | None) -> Reach:

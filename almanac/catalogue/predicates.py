@@ -29,6 +29,13 @@ def condition(metadata: dict[str, Any] | None, tree: Tree | None = None) -> dict
     return found
 
 
+def names_category(metadata: dict[str, Any] | None) -> bool:
+    """Whether a filter may say something of categories, so that a tree is needed to understand it."""
+    return metadata is not None and any(
+        key == "category" or (key in JOINTS and "category" in repr(value)) for key, value in metadata.items()
+    )
+
+
 def _tests(given: dict[str, Any], where: str, tree: Tree | None, depth: int) -> list[dict[str, Any]]:
     if depth > DEEPEST:
         raise BadRequest(f"{where}: is nested too deeply.")

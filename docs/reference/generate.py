@@ -139,9 +139,9 @@ def knowledge_base_page() -> str:
     parts = [
         "# REST of the catalogue\n",
         f"At the paths that the gateway's contract gives them; `GET {CATALOGUE_PREFIX}/openapi.json` is the same as\n"
-        "OpenAPI 3.1. Send a key as `X-API-Key`, `X-Access-Key` or `Authorization: Bearer`: the first that is not empty\n"
-        "counts. All else is as in [REST](rest.md). Reading needs the scope `catalogue:read`, and everyone in the\n"
-        "organisation may; writing needs `catalogue:write` and the role Developer on the catalogue\n"
+        "OpenAPI 3.1. Send a key as `X-API-Key`, `X-Access-Key` or `Authorization: Bearer`: the first that is not\n"
+        "empty counts. All else is as in [REST](rest.md). Reading needs the scope `catalogue:read`, and everyone in\n"
+        "the organisation may; writing needs `catalogue:write` and the role Developer on the catalogue\n"
         "(`almanac catalogue share`), or an administrator.\n",
         _table(
             ["Request", "Name", "What it does"],

@@ -1,7 +1,7 @@
 """A catalogue that is searched: found at once, gone at once, moved with its categories, and nobody else's."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from almanac.catalogue import (
 from almanac.catalogue.attachments import Paper
 from almanac.catalogue.entities import Changes, Draft
 from almanac.core.call import Call
-from almanac.core.database import Database
+from almanac.core.database import Database, Transaction
 from almanac.core.errors import AlmanacError, BadRequest, Conflict, Forbidden, NotFound
 from almanac.db.connect import connect
 from almanac.identity import access
@@ -38,6 +38,8 @@ from almanac.search.search import Search
 from almanac.search.sources import Source
 from tests.catalogue.shop import POWERJET, call_of, fill
 from tests.house import settings_for, work_off
+
+Attempt = Callable[[Transaction], Awaitable[Any]]
 
 
 @pytest.fixture
@@ -148,7 +150,7 @@ async def test_a_category_is_not_moved_below_itself_nor_removed_while_something_
 async def test_only_who_was_given_the_role_writes(call: Call):
     reader = await call_of(call.db, name="reader", admin=False)
     draft = Draft.model_validate({"name": "x", "category": "washers"})
-    attempts = (
+    attempts: tuple[Attempt, ...] = (
         lambda tx: entities.add(tx, reader, draft),
         lambda tx: entities.change(tx, reader, POWERJET, Changes(name="y")),
         lambda tx: entities.remove(tx, reader, POWERJET),
@@ -163,7 +165,7 @@ async def test_only_who_was_given_the_role_writes(call: Call):
     )  # fmt: skip
     for attempt in attempts:
         with pytest.raises(Forbidden):
-            await call.db.write(attempt)  # pyright: ignore[reportArgumentType]
+            await call.db.write(attempt)
     assert (await entities.get(call.db, reader, POWERJET)).name == "PowerJet 1800"
     thing = rights.thing(call.actor.org_id)
     await call.db.write(lambda tx: access.grant(tx, thing, Role.Developer, principal_id=reader.actor.id))
@@ -178,7 +180,7 @@ async def test_another_organisations_things_are_not_there(call: Call):
     )
     assert (await entities.get(call.db, call, "PowerJet 1800")).id == POWERJET
     washers = (await categories.tree(call.db, call.actor.org_id)).pick("washers")
-    attempts = (
+    attempts: tuple[Attempt, ...] = (
         lambda tx: entities.change(tx, stranger, POWERJET, Changes(name="y")),
         lambda tx: entities.remove(tx, stranger, POWERJET),
         lambda tx: entities.change(tx, stranger, theirs.id, Changes(category=washers.id)),
@@ -191,7 +193,7 @@ async def test_another_organisations_things_are_not_there(call: Call):
     )  # fmt: skip
     for attempt in attempts:
         with pytest.raises(NotFound):
-            await call.db.write(attempt)  # pyright: ignore[reportArgumentType]
+            await call.db.write(attempt)
 
 
 async def test_two_entities_of_one_name_are_told_apart_by_their_ids(call: Call):
@@ -204,45 +206,55 @@ async def test_two_entities_of_one_name_are_told_apart_by_their_ids(call: Call):
 # Filters
 
 
-@pytest.mark.parametrize(
-    "metadata",
-    [
+MEANINGLESS: list[dict[str, Any]] = [
         {"a": {"$near": 1}}, {"$not": []}, {"a": {}}, {"a": []}, {"$and": 5}, {"$or": [{}]}, {"a": {"$gt": True}},
         {"a": {"$in": "x"}}, {"a": {"$in": []}}, {"a": {"$eq": {"b": 1}}}, {"a": {"b": 1}},
         {"$and": [{"$and": [{"$and": [{"$and": [{"a": 1}]}]}]}]},
-    ],
-)  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("metadata", MEANINGLESS)
 def test_a_filter_that_means_nothing_is_refused(metadata: Any):
     with pytest.raises(BadRequest):
         predicates.condition(metadata)
 
 
-scalars = st.one_of(st.integers(-3, 3), st.sampled_from([0.5, "a", "b", "x" * 60, "x" * 60 + "y", True, False]))
-records = st.dictionaries(
-    st.sampled_from("pqr"), st.one_of(scalars, st.lists(scalars, max_size=3), st.none()), max_size=3
+Wish = dict[str, Any]
+scalars: st.SearchStrategy[Any] = st.one_of(
+    st.integers(-3, 3), st.sampled_from([0.5, "a", "b", "x" * 60, "x" * 60 + "y", True, False])
 )
-tests = st.one_of(
-    st.builds(lambda key, value: {key: value}, st.sampled_from("pqr"), scalars),
-    st.builds(lambda key, value: {key: [value]}, st.sampled_from("pqr"), scalars),
-    st.builds(
-        lambda key, op, value: {key: {op: value}},
-        st.sampled_from("pqr"),
-        st.sampled_from(["$eq", "$ne", "$gt", "$gte", "$lt", "$lte"]),
-        scalars.filter(lambda value: not isinstance(value, bool)),
-    ),
-    st.builds(
-        lambda key, op, values: {key: {op: values}},
-        st.sampled_from("pqr"),
-        st.sampled_from(["$in", "$nin"]),
-        st.lists(scalars, min_size=1, max_size=3),
-    ),
+keys = st.sampled_from("pqr")
+records = st.dictionaries(keys, st.one_of(scalars, st.lists(scalars, max_size=3), st.none()), max_size=3)
+
+
+def _equal(key: str, value: Any) -> Wish:
+    return {key: value}
+
+
+def _contained(key: str, value: Any) -> Wish:
+    return {key: [value]}
+
+
+def _compared(key: str, op: str, value: Any) -> Wish:
+    return {key: {op: value}}
+
+
+def _joined(joint: str, parts: list[Wish]) -> Wish:
+    return {joint: parts}
+
+
+def _groups(inner: st.SearchStrategy[Wish]) -> st.SearchStrategy[Wish]:
+    return st.builds(_joined, st.sampled_from(["$and", "$or"]), st.lists(inner, min_size=1, max_size=3))
+
+
+ordered = scalars.filter(lambda value: not isinstance(value, bool))
+tests: st.SearchStrategy[Wish] = st.one_of(
+    st.builds(_equal, keys, scalars),
+    st.builds(_contained, keys, scalars),
+    st.builds(_compared, keys, st.sampled_from(["$eq", "$ne", "$gt", "$gte", "$lt", "$lte"]), ordered),
+    st.builds(_compared, keys, st.sampled_from(["$in", "$nin"]), st.lists(scalars, min_size=1, max_size=3)),
 )
-joints = st.sampled_from(["$and", "$or"])
-wishes = st.recursive(
-    tests,
-    lambda inner: st.builds(lambda joint, parts: {joint: parts}, joints, st.lists(inner, min_size=1, max_size=3)),
-    max_leaves=4,
-)
+wishes = st.recursive(tests, _groups, max_leaves=4)
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -1,7 +1,7 @@
 """Filling a catalogue: from JSON, JSONL and CSV, again and again, with a look beforehand, and back to a file."""
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,9 +22,10 @@ async def exported(call: Call) -> dict[str, Any]:
 def without_ids(value: Any) -> Any:
     """What does not depend on which organisation it is in."""
     if isinstance(value, dict):
-        return {key: without_ids(each) for key, each in value.items() if key not in ("_id", "tenantId", "target")}
+        pairs = cast("dict[str, Any]", value).items()
+        return {key: without_ids(each) for key, each in pairs if key not in ("_id", "tenantId", "target")}
     if isinstance(value, list):
-        return sorted((without_ids(each) for each in value), key=json.dumps)
+        return sorted((without_ids(each) for each in cast("list[Any]", value)), key=json.dumps)
     return value
 
 

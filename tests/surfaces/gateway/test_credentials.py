@@ -210,7 +210,8 @@ async def test_a_session_in_redis_ends_by_itself_and_leaves_no_secret_in_a_name(
     kept = SessionsInRedis(redis_url, clock.SECOND)
     id = await kept.open(Session("d", 1, 2))
     assert await kept.get(id) == Session("d", 1, 2)
-    names = [name.decode() async for name in kept._redis.scan_iter(f"{sessions.PREFIX}*")]  # pyright: ignore
+    found: Any = kept._redis.scan_iter(f"{sessions.PREFIX}*")  # pyright: ignore
+    names: list[str] = [name.decode() async for name in found]
     assert names
     assert not any(id in name for name in names)
     async with asyncio.timeout(5):
@@ -241,6 +242,7 @@ def test_the_same_names_in_two_tenants_never_meet(shop: Running):
     assert shop.run(rename) == 7
     for make in (Caller.connect, Caller.newest):
         us, them = make(shop), make(shop, theirs)
+        ours: dict[str, Any] = {}
         for _ in range(2):  # the second time from whatever is kept
             ours, rivals = us.ask("get-entity", name="PowerJet 1800"), them.ask("get-entity", name="PowerJet 1800")
             assert ours["_id"] != rivals["_id"]

@@ -162,7 +162,7 @@ def test_the_validated_request_goes_upstream_with_the_tenant_and_without_the_key
     live, it = fronted
     caller = Caller.newest(live)
     it.asked.clear()
-    found = [{"id": "a", "score": 0.91, "values": [0.1], "metadata": {}}]
+    found: list[dict[str, Any]] = [{"id": "a", "score": 0.91, "values": [0.1], "metadata": {}}]
     it.answers = [(200, json.dumps(found).encode())]
     asked = {"namespace": "products", "query": "q", "topK": 5.0, "metadata": {"category": "washers"}, "surplus": 1}
     assert caller.ask("search-knowledge-base", **asked) == [{"id": "a", "score": 0.91, "metadata": {}}]
