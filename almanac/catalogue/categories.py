@@ -117,10 +117,10 @@ async def tree_in(tx: Reader, org_id: str) -> Tree:
 async def counts(db: Database, org_id: str) -> dict[int, int]:
     """How many entities each category has."""
     sql = (
-        "SELECT e.category, count(*) AS entities FROM entities e JOIN categories c ON c.number = e.category"
-        " WHERE c.org_id = $1 GROUP BY e.category"
+        "SELECT c.number, (SELECT count(*) FROM entities e WHERE e.category = c.number) AS entities"
+        " FROM categories c WHERE c.org_id = $1"
     )
-    return {row["category"]: row["entities"] for row in await db.scan(sql, org_id)}
+    return {row["number"]: row["entities"] for row in await db.scan(sql, org_id)}
 
 
 async def add(

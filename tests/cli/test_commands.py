@@ -516,18 +516,21 @@ def test_a_dead_job_can_be_discarded_for_good(peopled: Almanac):
 
 def test_the_contracts_equal_what_is_served_and_writing_them_changes_nothing(almanac: Almanac):
     answer = almanac("contracts", "--check")
-    assert (answer.code, answer.out, answer.err) == (0, "1 contract(s) equal what is served\n", "")
+    assert (answer.code, answer.out, answer.err) == (0, f"{len(SURFACES)} contract(s) equal what is served\n", "")
 
 
 def test_a_contract_that_differs_is_named_and_can_be_written_anew(
     almanac: Almanac, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    (tmp_path / "almanac").mkdir()
+    for surface in SURFACES:
+        (tmp_path / surface.name).mkdir()
     monkeypatch.setattr(contracts, "_FOLDER", tmp_path)
     missing = almanac("contracts", "--check")
-    assert (missing.code, missing.out) == (1, f"almanac: {', '.join(tool.name for tool in SURFACES[0].tools)}\n")
+    lines = [f"{surface.name}: {', '.join(tool.name for tool in surface.tools)}\n" for surface in SURFACES]
+    assert (missing.code, missing.out) == (1, "".join(lines))
     written = almanac("contracts")
-    assert (written.code, written.out) == (0, f"{tmp_path / 'almanac' / 'contract.json'}\n")
+    files = [f"{tmp_path / surface.name / 'contract.json'}\n" for surface in SURFACES]
+    assert (written.code, written.out) == (0, "".join(files))
     assert almanac("contracts", "--check").code == 0
     tools = json.loads((tmp_path / "almanac" / "contract.json").read_text())
     tools[0]["description"] += "!"
