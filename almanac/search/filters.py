@@ -40,12 +40,12 @@ def resolve(filter: Filter, start: int = 1, collections: Sequence[str] = ()) -> 
     if filter.condition is not None:
         condition = conditions.parse(filter.condition)
         near, values = facts.narrow(condition, collections, start + len(args.values))
-        if near:
-            parts.append(near)
-            args.values.extend(values)
-        where, values = conditions.to_sql(condition, start + len(args.values))
-        parts.append(where)
         args.values.extend(values)
+        parts += [near.sql] if near.sql else []
+        if not near.exact:
+            where, values = conditions.to_sql(condition, start + len(args.values))
+            parts.append(where)
+            args.values.extend(values)
     return " AND ".join(parts), tuple(args.values)
 
 

@@ -114,7 +114,7 @@ UPDATE sources SET media = coalesce((SELECT d.mime_type FROM documents d WHERE d
 CREATE INDEX sources_folder ON sources (collection, folder_id, id);
 
 -- The single values in the metadata of sources, each under its key in its collection: what leads a filter to the few
--- sources it leaves, which are then looked at themselves. Texts are cut short.
+-- sources it leaves. Texts are cut at 40 characters; the keys of truth values have a mark behind them.
 CREATE TABLE fields (
     id          {id},
     collection  TEXT NOT NULL REFERENCES collections (name) ON DELETE CASCADE,
@@ -135,11 +135,13 @@ CREATE TABLE facts (
 {if sqlite}
 CREATE TEMP TABLE found AS
     SELECT s.id, s.collection, j.key AS name, j.value, j.type
-    FROM sources s, json_each(s.metadata) j WHERE j.type IN ('text', 'integer', 'real', 'true', 'false')
+    FROM sources s, json_each(s.metadata) j WHERE instr(s.metadata, '\u0000') = 0 AND j.type IN ('text', 'integer', 'real', 'true', 'false')
     UNION ALL
     SELECT s.id, s.collection, j.key, m.value, m.type
     FROM sources s, json_each(s.metadata) j, json_each(j.value) m
-    WHERE j.type = 'array' AND m.key < 100 AND m.type IN ('text', 'integer', 'real', 'true', 'false');
+    WHERE instr(s.metadata, '\u0000') = 0 AND j.type = 'array' AND m.key < 100 AND m.type IN ('text', 'integer', 'real', 'true', 'false');
+DELETE FROM found WHERE instr(name, char(1)) > 0;
+UPDATE found SET name = name || char(1) WHERE type IN ('true', 'false');
 INSERT INTO fields (collection, name) SELECT DISTINCT collection, name FROM found;
 INSERT INTO facts (source_id, field, text, number)
     SELECT o.id, f.id, CASE o.type WHEN 'text' THEN substr(o.value, 1, 40) WHEN 'true' THEN 'true' WHEN 'false' THEN 'false'
@@ -158,6 +160,8 @@ CREATE TEMP TABLE found ON COMMIT DROP AS
     FROM readable s, json_each(s.metadata) j,
         json_array_elements(CASE json_typeof(j.value) WHEN 'array' THEN j.value ELSE '[]' END) WITH ORDINALITY m (value, place)
     WHERE m.place <= 100 AND json_typeof(m.value) IN ('string', 'number', 'boolean');
+DELETE FROM found WHERE position(chr(1) IN name) > 0;
+UPDATE found SET name = name || chr(1) WHERE type = 'boolean';
 INSERT INTO fields (collection, name) SELECT DISTINCT collection, name FROM found;
 INSERT INTO facts (source_id, field, text, number)
     SELECT o.id, f.id, CASE WHEN o.type <> 'number' THEN substr(o.value, 1, 40) END,
