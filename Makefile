@@ -70,6 +70,9 @@ bench-search: setup-test ## Build, disk, memory and latency of search, beside us
 bench-retrieval: setup-test ## nDCG, recall and calibration on judged sets (ALMANAC_DATA), beside BM25, vectors and RRF
 	$(PY) bench/retrieval.py $(ARGS)
 
+bench-catalogue: setup-test ## 100,000 entities: import rate, latency of get, structure and filtered search, beside the bare engine
+	$(PY) bench/catalogue.py $(ARGS)
+
 calibrate: setup-test ## Fit the curves of scores on the judged sets (ALMANAC_DATA) and write them down
 	$(PY) bench/calibrate.py $(ARGS)
 
@@ -83,4 +86,4 @@ format: setup-test ## Format and fix what can be fixed
 clean: ## Remove everything that setup made
 	rm -rf .venv .tools .pytest_cache .ruff_cache .hypothesis
 
-.PHONY: help setup setup-test serve lint test test-kill test-fuzz conformance bench-transport bench-floor bench-ingest bench-external bench-embedding bench-search bench-retrieval calibrate contracts format clean
+.PHONY: help setup setup-test serve lint test test-kill test-fuzz conformance bench-transport bench-floor bench-ingest bench-external bench-embedding bench-search bench-retrieval bench-catalogue calibrate contracts format clean

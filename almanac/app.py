@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import structlog
@@ -42,15 +42,18 @@ from almanac.surfaces.almanac import tools as almanac_surface
 from almanac.surfaces.door import Door
 from almanac.surfaces.external import tools as external_surface
 from almanac.surfaces.external.annex import Annex
+from almanac.surfaces.gateway import tools as gateway_surface
+from almanac.surfaces.gateway.gateway import open_gateway
 from almanac.surfaces.surface import Desk, Surface
 from almanac.surfaces.tool import House
 from almanac.web import openapi
+from almanac.web.catalogue_endpoints import CATALOGUE_ENDPOINTS, CATALOGUE_PREFIX
 from almanac.web.endpoints import ENDPOINTS
 from almanac.web.plumbing import Plumbing
 from almanac.web.rest import PREFIX, Rest
 
 # Those whose setting is off are not served.
-SURFACES: tuple[Surface, ...] = (almanac_surface.SURFACE, external_surface.SURFACE)
+SURFACES: tuple[Surface, ...] = (almanac_surface.SURFACE, external_surface.SURFACE, gateway_surface.SURFACE)
 
 # A secret is worth nothing if it can be guessed: short, repetitive, or printed in somebody's example.
 _SHORTEST_SECRET = 32
@@ -94,6 +97,11 @@ def _is_importable(module: str) -> bool:
 
 def check_exposure(settings: Settings) -> None:
     """Refuse to open a door to the world that a guess could unlock."""
+    if settings.is_public and settings.gateway_service_key and is_weak(settings.gateway_service_key):
+        raise BadSetting(
+            f"Refusing to listen on {settings.host}: GATEWAY_SERVICE_KEY is too easy to guess.",
+            remedy="Set at least 32 random characters, such as the output of 'openssl rand -base64 48'.",
+        )
     if settings.is_public and settings.secret and is_weak(settings.secret):
         raise BadSetting(
             f"Refusing to listen on {settings.host}: ALMANAC_SECRET is a default or too easy to guess.",
@@ -133,21 +141,23 @@ async def open_house(settings: Settings, surfaces: Sequence[Surface] = SURFACES)
     surfaces = [each for each in surfaces if not each.setting or getattr(settings, each.setting)]
     key = signing_key(settings)
     files = Files(settings.home, settings.max_file_bytes)
-    async with (
-        open_store(settings) as db,
-        open_fetcher(settings) as fetcher,
-        open_search(settings, db) as search,
-        runtime.open_runtime(settings) as answering,
-    ):
+    async with contextlib.AsyncExitStack() as stack:
+        db = await stack.enter_async_context(open_store(settings))
+        fetcher = await stack.enter_async_context(open_fetcher(settings))
+        search = await stack.enter_async_context(open_search(settings, db))
+        answering = await stack.enter_async_context(runtime.open_runtime(settings))
+        remembered = Remembered(db)
+        gateway = await stack.enter_async_context(open_gateway(settings, db, remembered, key))
         trail = Trail(db, also=(_note_tokens, _count_calls))
         house = House(
             settings=settings,
             rates=rates.open_rates(settings.redis_url),
             trail=trail,
-            remembered=Remembered(db),
+            remembered=remembered,
             files=files,
             fetcher=fetcher,
             search=search,
+            gateway=gateway,
             key=key,
             call_rule=rates.Rule(
                 "calls",
@@ -229,7 +239,12 @@ def routes(opened: Opened) -> list[Route]:
         search=house.search,
         key=house.key,
     )
-    described = {**house.surfaces, "rest": f"{PREFIX}/openapi.json"}
+    catalogue = replace(rest, endpoints=CATALOGUE_ENDPOINTS, prefix="")
+    described = {
+        **house.surfaces,
+        "rest": f"{PREFIX}/openapi.json",
+        "catalogue": f"{CATALOGUE_PREFIX}/openapi.json",
+    }
     plumbing = Plumbing(opened.settings, db, house.rates, described)
     annexes = [
         Annex(desk, rest.neighbourhood, prefix)
@@ -238,7 +253,14 @@ def routes(opened: Opened) -> list[Route]:
         for prefix in sorted({"", opened.settings.api_prefix})
     ]
     beside = [route for annex in annexes for route in annex.routes()]
-    return [*plumbing.routes(), openapi.route(ENDPOINTS), *rest.routes(), *beside]
+    return [
+        *plumbing.routes(),
+        openapi.route(ENDPOINTS),
+        openapi.route(CATALOGUE_ENDPOINTS, CATALOGUE_PREFIX, ""),
+        *rest.routes(),
+        *catalogue.routes(),
+        *beside,
+    ]
 
 
 def from_environment() -> Application:

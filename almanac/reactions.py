@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 
 from almanac.ai.choice import open_embedder
 from almanac.audit import trail
+from almanac.catalogue.categories import SHELVE
+from almanac.catalogue.shelving import Shelve
 from almanac.core import allotment, clock
 from almanac.core.database import Database, Transaction
 from almanac.core.settings import Settings
@@ -86,6 +88,7 @@ async def handlers(db: Database, settings: Settings) -> AsyncGenerator[Mapping[s
             "index": index,
             "embed": Embed(db, embedder) if settings.embedding else no_vectors,
             "reword": Reword(db),
+            SHELVE: Shelve(db),
             "ingest": Ingest(db, files, nursery, settings.parsers or os.cpu_count() or 1),
         }
     finally:

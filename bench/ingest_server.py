@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,8 +129,8 @@ class House:
 
 
 @contextmanager
-def house(scratch: Path, database_url: str = "") -> Generator[House]:
-    """Start a server with one worker, on SQLite in a fresh home unless there is another database."""
+def house(scratch: Path, database_url: str = "", more: Mapping[str, str] | None = None) -> Generator[House]:
+    """Start a server with one worker, on SQLite in a fresh home unless there is another database or `more` settings."""
     home = scratch / "home"
     env = {
         "ALMANAC_HOME": str(home),
@@ -138,6 +138,7 @@ def house(scratch: Path, database_url: str = "") -> Generator[House]:
         "ALMANAC_JOB_WORKERS": "1",
         "ALMANAC_EMBEDDING": "false",  # that is bench-embedding's to measure
         **({"ALMANAC_DATABASE_URL": database_url} if database_url else {}),
+        **(more or {}),
     }
     server = Contestant("almanac", lambda port: [ALMANAC, "serve", "--port", str(port)], env=env)
     with started(server, scratch / "server.log") as running:

@@ -39,6 +39,7 @@ PINS = {
     "conformance-0.1": ("@modelcontextprotocol/conformance", "0.1.16"),
     "conformance-0.2": ("@modelcontextprotocol/conformance", "0.2.0-alpha.12"),
     "@modelcontextprotocol/inspector": ("@modelcontextprotocol/inspector", "2.12.0"),
+    "@modelcontextprotocol/sdk": ("@modelcontextprotocol/sdk", "1.32.2"),
 }
 
 NPM_TIMEOUT = 600

@@ -35,6 +35,7 @@ COMMANDS = {
     "token": "tokens:tokens_app",
     "kb": "knowledge:kb_app",
     "doc": "knowledge:doc_app",
+    "catalogue": "catalogue:catalogue_app",
     "index": "indexing:index_app",
     "jobs": "records:jobs_app",
     "bench": "benching:bench_app",

@@ -139,6 +139,31 @@ class Settings:
         "OTEL_EXPORTER_OTLP_ENDPOINT",
     )
 
+    # The gateway
+    gateway_upstream_url: str = _of(
+        "",
+        "Base URL of a remote knowledge-base service that the gateway asks; empty to serve the catalogue here.",
+        "GATEWAY_UPSTREAM_URL",
+    )
+    gateway_keys_url: str = _of(
+        "",
+        "Base URL of a remote access-keys manager that verifies callers' keys; empty to take tokens of this server.",
+        "GATEWAY_KEYS_URL",
+    )
+    gateway_service_key: str = _of(
+        "",
+        "What this gateway shows to its upstream, and what a gateway in front of this server has to show to read any "
+        "organisation's catalogue, naming it in X-Tenant-Id. Empty: none may.",
+        "GATEWAY_SERVICE_KEY",
+        secret=True,
+    )
+    gateway_timeout_seconds: float = _of(
+        15.0, "How long the gateway waits for an answer from upstream.", "GATEWAY_TIMEOUT_SECONDS"
+    )
+    gateway_session_minutes: int = _of(
+        30, "A session of the gateway that is not used for this long ends.", "GATEWAY_SESSION_MINUTES"
+    )
+
     # The external knowledge surface, by the names its document gives
     external_enabled: bool = _of(False, "Serve the external knowledge surface.", _EXTERNAL + "ENABLED")
     external_rate_limit_enabled: bool = _of(
@@ -258,6 +283,8 @@ _AT_LEAST: dict[str, float] = {
     "parser_memory_mb": 256,
     "parser_seconds": 1,
     "embedding_threads": 0,
+    "gateway_timeout_seconds": 0.1,
+    "gateway_session_minutes": 1,
 }
 
 
@@ -269,6 +296,8 @@ _SCHEMES: dict[str, tuple[str, ...]] = {
     "otlp_endpoint": ("http://", "https://"),
     "embedding_url": ("http://", "https://"),
     "knowledge_runtime_url": ("http://", "https://"),
+    "gateway_upstream_url": ("http://", "https://"),
+    "gateway_keys_url": ("http://", "https://"),
 }
 
 

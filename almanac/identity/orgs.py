@@ -51,6 +51,12 @@ async def find(db: Reader) -> list[Org]:
     return [_org(row) for row in await db.fetch("SELECT * FROM orgs ORDER BY created_at, id")]
 
 
+async def known(db: Reader, id: str) -> Org | None:
+    """The organisation with this id, if there is one."""
+    row = await db.fetch_one("SELECT * FROM orgs WHERE id = $1", id)
+    return None if row is None else _org(row)
+
+
 async def pick(db: Reader, name: str | None) -> Org:
     """The organisation of that name, or, without a name, the only one there is."""
     if name is not None:

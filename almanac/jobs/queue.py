@@ -195,6 +195,12 @@ async def find(db: Database, state: str, limit: int = 100) -> list[Job]:
     return [_job(row) for row in await db.scan(_FIND[state], limit)]
 
 
+async def is_dead(db: Reader, key: str) -> bool:
+    """Whether the last job with this key was given up, and no other has taken its place."""
+    rows = await db.fetch("SELECT state FROM jobs WHERE key = $1 ORDER BY id DESC LIMIT 1", key)
+    return [row["state"] for row in rows] == ["dead"]
+
+
 async def counts(db: Database) -> dict[str, int]:
     """How many jobs are queued, running and dead."""
     row = (await db.scan(_COUNT))[0]

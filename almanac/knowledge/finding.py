@@ -211,7 +211,7 @@ async def find(call: Call, search: Search, question: Question, notes: Sequence[s
     if not question.collections:
         return Findings((), tuple(notes))
     answer = await search.find(question)
-    hits = await _placed(call, question.collections, answer.found)
+    hits = await placed(call, question.collections, answer.found)
     for hit in hits:
         call.touch("document", hit.document_id)
     return Findings(hits, (*notes, *answer.notes), answer.has_more, answer.timings, answer.counts)
@@ -321,7 +321,7 @@ async def _readable(call: Call, which: str, *args: Value) -> list[Thing]:
     return [thing for thing, role in zip(things, held, strict=True) if role is not None and role >= ACTIONS["read"]]
 
 
-async def _placed(call: Call, collections: Sequence[str], found: Sequence[Found]) -> tuple[Hit, ...]:
+async def placed(call: Call, collections: Sequence[str], found: Sequence[Found]) -> tuple[Hit, ...]:
     """Passages with the documents they are in, as these are now: what has left the bases searched is left out."""
     ids = {int(each.owner_id) for each in found if each.kind == shelf.KIND}
     rows = await call.db.fetch(

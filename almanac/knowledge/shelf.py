@@ -15,8 +15,8 @@ from almanac.search.sources import Source
 KIND = "document"
 
 _SELECT = """
-SELECT d.id, d.base_id, b.org_id, d.name, d.folder_id, d.tags, d.metadata, d.created_at, d.updated_at, d.is_enabled,
-    d.removed_at, r.title
+SELECT d.id, d.base_id, b.org_id, d.name, d.mime_type, d.folder_id, d.tags, d.metadata, d.created_at, d.updated_at,
+    d.is_enabled, d.removed_at, r.title
 FROM documents d JOIN bases b ON b.id = d.base_id JOIN readings r ON r.document_id = d.id
 WHERE d.id = $1
 """
@@ -67,5 +67,6 @@ def _source(row: Row) -> Source:
         folder_id=row["folder_id"],
         tags=tuple(orjson.loads(row["tags"])),
         metadata=orjson.loads(row["metadata"]),
+        media=row["mime_type"],
         is_live=bool(row["is_enabled"]) and row["removed_at"] is None,
     )

@@ -12,8 +12,8 @@ Headers = dict[bytes, bytes]
 
 # Two copies of one of these could be read differently by two readers, so a request with two is refused.
 _ONCE = frozenset(
-    {b"authorization", b"x-api-key", b"host", b"content-length", b"content-type", b"origin", b"mcp-session-id",
-     b"mcp-protocol-version", b"mcp-method", b"mcp-name", b"x-almanac-download-token",
+    {b"authorization", b"x-api-key", b"x-access-key", b"x-tenant-id", b"host", b"content-length", b"content-type",
+     b"origin", b"mcp-session-id", b"mcp-protocol-version", b"mcp-method", b"mcp-name", b"x-almanac-download-token",
      b"x-wegent-download-token"}
 )  # fmt: skip
 

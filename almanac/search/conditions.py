@@ -51,7 +51,7 @@ OPERATORS = ("eq", "ne", *_ORDER, "in", "nin", "contains", "text_match")
 
 _FORM = 'Write {"key": "…", "op": "…", "value": …} for a test, and {"and": […]} or {"or": […]} to join several.'
 _UNFIT = re.compile("[\0\ud800-\udfff]")  # what PostgreSQL, or UTF-8, has no place for
-_UNFIT_KEY = re.compile('[\0-\x1f"\\\\\ud800-\udfff]')  # those that JSON escapes: SQLite finds no key by them
+UNFIT_KEY = re.compile('[\0-\x1f"\\\\\ud800-\udfff]')  # those that JSON escapes: SQLite finds no key by them
 _ASCII_CASE = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
 _MARKS = "\t\n\v\f\r!\"#$%&'()*+,-./:;<=>?@[\\]^`{|}~"  # what stands between words, beside the space
 _MARKS_TO_SPACES = str.maketrans(_MARKS, " " * len(_MARKS))
@@ -128,7 +128,7 @@ def _parse(raw: object, where: str, depth: int) -> Condition:
 
 def _parse_leaf(given: dict[object, object], where: str) -> Leaf:
     key, op, value = given["key"], given["op"], given["value"]
-    if not isinstance(key, str) or not 1 <= len(key) <= LONGEST_KEY or _UNFIT_KEY.search(key):
+    if not isinstance(key, str) or not 1 <= len(key) <= LONGEST_KEY or UNFIT_KEY.search(key):
         raise BadRequest(
             f"{where}.key: is not a key that can be tested.",
             remedy=f"It is a text of 1 to {LONGEST_KEY} characters without quotes, backslashes and control characters.",

@@ -4,13 +4,13 @@ Texts are parameters. Numbers of folders are written out, for there may be thous
 for some 32,000 parameters.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import orjson
 
 from almanac.core.database import Value
 from almanac.core.errors import BadRequest
-from almanac.search import conditions
+from almanac.search import conditions, facts
 from almanac.search.question import Filter
 
 MOST_OWNERS = 20_000
@@ -28,18 +28,24 @@ _MOMENTS = (
 )
 
 
-def resolve(filter: Filter, start: int = 1) -> tuple[str, tuple[Value, ...]]:
-    """A condition on the sources `s` with its parameters, numbered from `start`; empty where all will do."""
-    if len(filter.owners) > MOST_OWNERS:
+def resolve(filter: Filter, start: int = 1, collections: Sequence[str] = ()) -> tuple[str, tuple[Value, ...]]:
+    """A condition on the sources `s` with its parameters, numbered from `start`; empty where all will do. Where it is
+    known in which collections they are, facts lead to those that may meet a condition on metadata."""
+    if len(filter.owners) + len(filter.others) > MOST_OWNERS:
         raise BadRequest(
             f"A search takes at most {MOST_OWNERS} things to look in.", remedy="Name their folders instead."
         )
     args = _Args(start)
     parts = [*_places(filter, args), *_features(filter, args)]
     if filter.condition is not None:
-        where, values = conditions.to_sql(conditions.parse(filter.condition), start + len(args.values))
-        parts.append(where)
+        condition = conditions.parse(filter.condition)
+        near, values = facts.narrow(condition, collections, start + len(args.values))
         args.values.extend(values)
+        parts += [near.sql] if near.sql else []
+        if not near.exact:
+            where, values = conditions.to_sql(condition, start + len(args.values))
+            parts.append(where)
+            args.values.extend(values)
     return " AND ".join(parts), tuple(args.values)
 
 
@@ -62,13 +68,22 @@ def _places(filter: Filter, args: _Args) -> Iterator[str]:
     if filter.kinds:
         yield f"s.kind IN ({args.listed(filter.kinds)})"
     if filter.owners:
-        ids: dict[str, list[str]] = {}
-        for kind, owner_id in filter.owners:
-            ids.setdefault(kind, []).append(owner_id)
-        either = (f"s.kind = {args.add(kind)} AND s.owner_id IN ({args.listed(each)})" for kind, each in ids.items())
-        yield f"({' OR '.join(either)})"
+        yield f"({_owned(filter.owners, args)})"
+    if filter.others:
+        yield f"NOT ({_owned(filter.others, args)})"
+    if filter.media:
+        yield f"substr(s.media, 1, {len(filter.media)}) = {args.add(filter.media)}"
     if filter.folders:
         yield f"s.folder_id IN ({', '.join(f'{folder:d}' for folder in sorted(set(filter.folders)))})"
+
+
+def _owned(owners: Iterable[tuple[str, str]], args: _Args) -> str:
+    ids: dict[str, list[str]] = {}
+    for kind, owner_id in owners:
+        ids.setdefault(kind, []).append(owner_id)
+    return " OR ".join(
+        f"s.kind = {args.add(kind)} AND s.owner_id IN ({args.listed(each)})" for kind, each in ids.items()
+    )
 
 
 def _features(filter: Filter, args: _Args) -> Iterator[str]:

@@ -19,7 +19,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,9 +45,8 @@ Lists = Sequence[tuple[int, int]]  # those of terms: each a level (`index_rows.L
 
 _PARAMETER = re.compile(r"\$(\d+)")
 _SIZE = """
-SELECT CAST(coalesce(sum(s.passages), 0) AS bigint) AS passages, CAST(coalesce(sum(s.length), 0) AS bigint) AS length,
-    CAST(coalesce(sum(s.passages) FILTER (WHERE {where}), 0) AS bigint) AS kept
-FROM sources s WHERE s.collection = ANY($1) AND s.is_live = 1
+SELECT CAST(coalesce(sum(s.passages), 0) AS bigint) AS passages, CAST(coalesce(sum(s.length), 0) AS bigint) AS length
+FROM sources s WHERE s.collection = ANY($1) AND s.is_live = 1 AND {where}
 """
 _MATCHING = """
 SELECT p.id, p.words FROM matching($2, $3) m JOIN sources s ON s.id = m.source_id
@@ -201,8 +200,11 @@ class PostgresIndex:
         if (known := self._sizes.get(scope)) is not None:
             return known
         row = (await self._db.scan(*_ask(_SIZE, scope)))[0]
-        size = _Size(row["passages"], row["length"] / row["passages"] if row["passages"] else 0.0, row["kept"])
-        return self._sizes.put(scope, size, TRUSTED if size.passages > CANDIDATES and not scope.where else 0)
+        if scope.where:  # of the rest it is known, or can be told by an index alone
+            return replace(await self._size(Scope(scope.collections)), kept=row["passages"])
+        average = row["length"] / row["passages"] if row["passages"] else 0.0
+        size = _Size(row["passages"], average, row["passages"])
+        return self._sizes.put(scope, size, TRUSTED if size.passages > CANDIDATES else 0)
 
     async def _plan(self, scope: Scope, asked: NDArray[np.int64], size: _Size) -> _Plan:
         """Which lists lead to the candidates. A filter has no part in it, and so not in the statistics either."""

@@ -57,6 +57,25 @@ async def added(tx: Transaction, source_id: int, collection: str) -> None:
         await _write_terms(tx, source_id, collection)
 
 
+async def added_many(tx: Transaction, places: Sequence[tuple[int, str]]) -> None:
+    """As `added`, for sources that had no passages before: each with its collection."""
+    if tx.dialect != "postgres" or not places:
+        return
+    collections = dict(places)
+    ids = ", ".join(str(source_id) for source_id in collections)
+    rows = await tx.fetch(
+        f"SELECT id, source_id, words FROM passages WHERE source_id IN ({ids}) AND words IS NOT NULL"  # noqa: S608
+    )
+    places_of = [(row["id"], row["source_id"], collections[row["source_id"]], row["words"]) for row in rows]
+    terms = [(*place, listed(place[2], words).tolist()) for *place, words in places_of]
+    await tx.insert_many("terms", _TERM_COLUMNS, terms)
+    sizes: dict[int, tuple[int, int]] = dict.fromkeys(collections, (0, 0))
+    for _, source_id, _, words in places_of:
+        number, length = sizes[source_id]
+        sizes[source_id] = number + 1, length + int(analysis.unpack(words)[1].sum())
+    await tx.execute_many(_SIZE, [(source_id, *size) for source_id, size in sizes.items()])
+
+
 async def write_words(tx: Transaction, source_id: int, collection: str, words: Sequence[tuple[int, bytes]]) -> None:
     """Put counted words (by passage) in the place of what these passages had."""
     await tx.execute_many("UPDATE passages SET words = $2 WHERE id = $1", words)

@@ -19,6 +19,8 @@ class Filter:
     updated_from: int | None = None
     updated_until: int | None = None  # exclusive
     condition: dict[str, Any] | None = None  # on the metadata; see search/conditions.py
+    others: tuple[tuple[str, str], ...] = ()  # (kind, id): not these things
+    media: str = ""  # what the media type begins with, as in image/
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,8 +109,8 @@ class _Finding:
         self._search = search
         self._question = question
         self._asked: Asked = rank.ask(question.text)
-        where, args = filters.resolve(question.filter)
-        self._scope = Scope(tuple(sorted(set(question.collections))), where, args)
+        collections = tuple(sorted(set(question.collections)))
+        self._scope = Scope(collections, *filters.resolve(question.filter, collections=collections))
         self._depth = max(DEPTH, 2 * (question.offset + question.limit))
         self._notes: list[str] = []
         self._vector_of: dict[str, NDArray[np.float32]] = {}  # the question's, by model

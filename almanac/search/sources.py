@@ -3,25 +3,29 @@
 A slice tells search of a thing by `put`, as often as it likes; what has changed about it is found out here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
-from almanac.core.database import Row, Transaction
+from almanac.core.database import Reader, Row, Transaction, Value
 from almanac.jobs import queue
-from almanac.search import analysis, index_rows
+from almanac.search import analysis, facts, index_rows
 from almanac.search.passage import passage_of
 
 _PUT = """
 INSERT INTO sources (org_id, collection, kind, owner_id, title, folder_id, tags, metadata, created_at, updated_at,
-    is_live, version, is_embedded) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 1, 1)
+    media, is_live, version, is_embedded) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 1, 1)
 RETURNING id
 """
+_COLUMNS = (
+    "org_id", "collection", "kind", "owner_id", "title", "folder_id", "tags", "metadata", "created_at", "updated_at",
+    "media", "is_live", "version", "is_embedded",
+)  # fmt: skip
 _CHANGE = """
-UPDATE sources SET org_id = $2, title = $3, folder_id = $4, tags = $5, metadata = $6, created_at = $7, updated_at = $8
-WHERE id = $1
+UPDATE sources SET org_id = $2, title = $3, folder_id = $4, tags = $5, metadata = $6, created_at = $7, updated_at = $8,
+    media = $9 WHERE id = $1
 """
 
 
@@ -39,31 +43,39 @@ class Source:
     folder_id: int = 0
     tags: tuple[str, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    media: str = ""  # its media type
     is_live: bool = True
 
 
 async def put(tx: Transaction, source: Source) -> int:
     """Let search know how a thing is now; the number search has for it."""
-    await tx.execute(
-        "INSERT INTO collections (name, org_id, model) VALUES ($1, $2, '') ON CONFLICT (name) DO NOTHING",
-        source.collection,
-        source.org_id,
-    )
+    await _open(tx, source.collection, source.org_id)
     known = await tx.fetch_one(
-        "SELECT id, collection, title, is_live FROM sources WHERE kind = $1 AND owner_id = $2",
+        "SELECT id, collection, title, metadata, is_live FROM sources WHERE kind = $1 AND owner_id = $2",
         source.kind,
         source.owner_id,
     )
-    tags, metadata = orjson.dumps(source.tags).decode(), orjson.dumps(source.metadata).decode()
-    described = (source.title, source.folder_id, tags, metadata, source.created_at, source.updated_at)
     if known is None:
         head = (source.org_id, source.collection, source.kind, source.owner_id)
-        row = await tx.fetch_one(_PUT, *head, *described, int(source.is_live))
+        row = await tx.fetch_one(_PUT, *head, *_described(source), int(source.is_live))
         assert row is not None
+        await facts.write(tx, [(row["id"], source.collection, source.metadata)])
         return row["id"]
-    await tx.execute(_CHANGE, known["id"], source.org_id, *described)
+    await tx.execute(_CHANGE, known["id"], source.org_id, *_described(source))
     await _adjust(tx, known, source)
     return known["id"]
+
+
+async def add_many(tx: Transaction, new: Sequence[Source]) -> None:
+    """Let search know of things it has not heard of, whose passages lack every vector so far."""
+    for collection, org_id in {source.collection: source.org_id for source in new}.items():
+        await _open(tx, collection, org_id)
+        await queue.add(tx, "embed", {"collection": collection}, key=f"embed:{collection}")
+    rows = [
+        (each.org_id, each.collection, each.kind, each.owner_id, *_described(each), int(each.is_live), 1, 0)
+        for each in new
+    ]
+    await tx.insert_many("sources", _COLUMNS, rows)
 
 
 async def show(tx: Transaction, kind: str, owner_ids: Iterable[str], *, is_live: bool) -> None:
@@ -88,6 +100,32 @@ async def remove(tx: Transaction, kind: str, owner_ids: Iterable[str]) -> None:
     )
 
 
+async def embedded(db: Reader, kind: str, owner_ids: Sequence[str]) -> set[str]:
+    """Which of some things have every vector they should have."""
+    if not owner_ids:
+        return set()
+    rows = await db.fetch(
+        "SELECT s.owner_id FROM sources s JOIN collections c ON c.name = s.collection WHERE s.kind = $1"  # noqa: S608
+        f" AND s.owner_id IN ({', '.join(f'${place + 2}' for place in range(len(owner_ids)))})"
+        " AND s.is_embedded = 1 AND c.model <> ''",
+        kind,
+        *owner_ids,
+    )
+    return {row["owner_id"] for row in rows}
+
+
+async def embedding_state(db: Reader, collection: str, folders: Sequence[int]) -> str:
+    """Whether the vectors of what is in some folders of a collection, or in all, are "made", "waiting" or "failed"."""
+    where = f"AND folder_id IN ({', '.join(f'{folder:d}' for folder in folders)})" if folders else ""
+    rows = await db.fetch(
+        f"SELECT 1 FROM sources WHERE collection = $1 AND is_embedded = 0 AND is_live = 1 {where} LIMIT 1",  # noqa: S608
+        collection,
+    )
+    if not rows:
+        return "made"
+    return "failed" if await queue.is_dead(db, f"embed:{collection}") else "waiting"
+
+
 async def touch(tx: Transaction, source_ids: Iterable[int]) -> None:
     """Note that the passages of sources, their words or their vectors have changed."""
     ids = sorted(set(source_ids))  # in one order, so that two writers cannot lock each other out
@@ -100,14 +138,26 @@ async def ask_for_vectors(tx: Transaction, source_id: int, collection: str) -> N
     await queue.add(tx, "embed", {"collection": collection}, key=f"embed:{collection}")
 
 
+async def _open(tx: Transaction, collection: str, org_id: str) -> None:
+    sql = "INSERT INTO collections (name, org_id, model) VALUES ($1, $2, '') ON CONFLICT (name) DO NOTHING"
+    await tx.execute(sql, collection, org_id)
+
+
+def _described(source: Source) -> tuple[Value, ...]:
+    tags, metadata = orjson.dumps(source.tags).decode(), orjson.dumps(source.metadata).decode()
+    return source.title, source.folder_id, tags, metadata, source.created_at, source.updated_at, source.media
+
+
 async def _adjust(tx: Transaction, known: Row, source: Source) -> None:
-    """What follows from a thing's having been shown or hidden, moved, or called something else."""
+    """What follows from a thing's having been shown or hidden, moved, described or called otherwise."""
     if bool(known["is_live"]) != source.is_live:
         await tx.execute("UPDATE sources SET is_live = $2 WHERE id = $1", known["id"], int(source.is_live))
     if known["collection"] != source.collection:
         await tx.execute("UPDATE sources SET collection = $2 WHERE id = $1", known["id"], source.collection)
         await index_rows.move(tx, known["id"], source.collection)
         await ask_for_vectors(tx, known["id"], source.collection)  # the two may use different models
+    if (known["collection"], orjson.loads(known["metadata"])) != (source.collection, source.metadata):
+        await facts.rewrite(tx, known["id"], source.collection, source.metadata)
     if known["title"] != source.title:
         await _retitle(tx, known["id"], source)
 

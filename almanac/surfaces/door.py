@@ -56,6 +56,7 @@ class Door:
         self.desk = desk
         self.sdk = SdkServer(desk, neighbourhood)
         self._neighbourhood = neighbourhood
+        self._gate = desk.surface.gate(desk.house) if desk.surface.gate else None
         self._most = desk.house.settings.max_body_bytes
         self._alarm = Alarm(_WATCH_AFTER)
         self._deadline = desk.house.settings.request_deadline_seconds
@@ -81,24 +82,34 @@ class Door:
         headers = exchange.read_headers()
         self._neighbourhood.check(headers)
         surface = self.desk.surface
-        actor = await surface.admit(self.desk, exchange)
+        actor = await (surface.admit(self.desk, exchange) if self._gate is None else self._gate.admit(exchange))
         if surface.meter is not None:
             await surface.meter(self.desk, exchange, actor)
         if exchange.scope["method"] != "POST":
-            if not surface.sessions:
-                raise OnlyPost()  # there is nothing a stream could carry, nor a session to end
-            await self._hand_over(exchange, actor, None)
+            await self._serve_other(exchange, actor)
             return
         if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != _JSON:
             raise WrongMediaType()
-        raw = b""
+        raw, extra = b"", ()
         with _Watch(exchange.receive, self._alarm, self._deadline) as watch:
             raw = await exchange.read_body(self._most)
             watch.body_is_read()
-            if await self._answer(exchange, actor, messages.read(raw, answers=surface.sessions)):
+            message = messages.read(raw, answers=surface.sessions)
+            if self._gate is not None:
+                extra = await self._gate.greet(exchange, message)
+            if await self._answer(exchange, actor, message):
                 return
         if not watch.is_gone:
-            await self._hand_over(exchange, actor, raw)
+            await self._hand_over(exchange, actor, raw, extra)
+
+    async def _serve_other(self, exchange: Exchange, actor: Actor) -> None:
+        """Serve what is no POST: the end of a session or, where the SDK keeps them, whatever it makes of it."""
+        if exchange.scope["method"] == "DELETE" and self._gate is not None and await self._gate.dismiss(exchange):
+            await exchange.reply(200, b"{}")
+        elif self.desk.surface.sessions:
+            await self._hand_over(exchange, actor, None)
+        else:
+            raise OnlyPost()  # there is nothing a stream could carry, nor a session to end
 
     async def _answer(self, exchange: Exchange, actor: Actor, message: messages.Message) -> bool:
         """Answer a hot method; False leaves the request to the SDK."""
@@ -159,7 +170,9 @@ class Door:
         head = b'{"jsonrpc":"2.0","id":' + orjson.dumps(message["id"])
         await exchange.reply(200, b"".join((head, b',"result":', result, b"}")))
 
-    async def _hand_over(self, exchange: Exchange, actor: Actor, raw: bytes | None) -> None:
+    async def _hand_over(
+        self, exchange: Exchange, actor: Actor, raw: bytes | None, extra: tuple[tuple[bytes, bytes], ...] = ()
+    ) -> None:
         # The SDK compares header values as they are.
         plain = {b"content-type": _JSON, b"host": exchange.headers.get(b"host", b"").lower()}
         headers = [(name, plain.get(name, value.strip())) for name, value in exchange.scope["headers"]]
@@ -169,7 +182,7 @@ class Door:
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 exchange.is_answered = True
-                message["headers"] = [*message.get("headers", []), stamp]
+                message["headers"] = [*message.get("headers", []), stamp, *extra]
             await exchange.send(message)
 
         receive = exchange.receive if raw is None else _replay(raw, exchange.receive)

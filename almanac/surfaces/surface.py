@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 import structlog
@@ -94,6 +94,22 @@ def http_error(error: AlmanacError) -> tuple[int, dict[str, Any]]:
     return error.status, messages.error(None, _SERVER_ERROR, error.text, {"code": error.code})
 
 
+class Gate(Protocol):
+    """Lets callers in where a surface knows them by more than the token of each request."""
+
+    async def admit(self, exchange: Exchange) -> Actor:
+        """Who is calling, before the body is read; an error if nobody who may."""
+        ...
+
+    async def greet(self, exchange: Exchange, message: messages.Message) -> tuple[tuple[bytes, bytes], ...]:
+        """A look at the message, which may be refused; the headers that its answer gets."""
+        ...
+
+    async def dismiss(self, exchange: Exchange) -> bool:
+        """The caller leaves; whether there was anything to leave."""
+        ...
+
+
 @dataclass(frozen=True)
 class Surface:
     """What one surface offers and how it speaks. Values only: nothing runs until `app.py` opens it."""
@@ -113,6 +129,7 @@ class Surface:
     render: Callable[[AlmanacError], Result] = text_error
     wrap: Callable[[Any], Result] = structured
     http_error: Callable[[AlmanacError], tuple[int, dict[str, Any]]] = http_error
+    gate: Callable[[House], Gate] | None = None  # None: by the token of each request
     sessions: bool = False  # keeps MCP sessions, where a seed documents them
     streams: bool = False  # answers legacy calls as event streams, so that tools can talk to the client
     transport: Mapping[str, Any] | None = None  # further options of the session manager

@@ -17,6 +17,7 @@ from almanac.knowledge.runtime import Runtime
 from almanac.net.fetch import Fetcher
 from almanac.quotas.rates import Rates, Rule
 from almanac.search.search import Search
+from almanac.surfaces.gateway.gateway import Gateway
 
 
 class NoArguments(Arguments):
@@ -41,6 +42,7 @@ class House:
     files: Files
     fetcher: Fetcher
     search: Search
+    gateway: Gateway
     key: bytes = field(repr=False)  # signs what we must recognise again
     call_rule: Rule
     started_at: int

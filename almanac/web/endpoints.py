@@ -461,6 +461,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         answer=bytes,
         statuses={206: "The ranges that were asked for.", 416: "There is no such range."},
         admit=downloads.by_credential,
+        credentials=("download", "link"),
     ),
     Endpoint(
         "POST",

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from almanac import __version__
-from almanac.web.rest import PREFIX, Endpoint, by_token
+from almanac.web.rest import PREFIX, Endpoint
 
 PATH = f"{PREFIX}/openapi.json"
 _REF = "#/components/schemas/{model}"
@@ -44,19 +44,19 @@ _CONTENT_REFUSALS = {
 }
 
 
-def route(endpoints: Sequence[Endpoint]) -> Route:
+def route(endpoints: Sequence[Endpoint], at: str = PREFIX, prefix: str = PREFIX) -> Route:
     """Where the description is served. It says nothing of anyone's data, and so needs no token."""
     written: list[bytes] = []
 
     async def serve(_: Request) -> Response:
         if not written:
-            written.append(orjson.dumps(describe(endpoints)))
+            written.append(orjson.dumps(describe(endpoints, prefix)))
         return Response(written[0], media_type="application/json")
 
-    return Route(PATH, serve, methods=["GET"])
+    return Route(f"{at}/openapi.json", serve, methods=["GET"])
 
 
-def describe(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+def describe(endpoints: Sequence[Endpoint], prefix: str = PREFIX) -> dict[str, Any]:
     """The whole description."""
     schemas, components = _schemas(endpoints)
     paths: dict[str, dict[str, Any]] = {}
@@ -67,10 +67,10 @@ def describe(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         "info": {
             "title": "Almanac",
             "version": __version__,
-            "description": "Knowledge bases, their folders and their documents.",
+            "description": "Knowledge bases with their documents, and the catalogue.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "servers": [{"url": PREFIX}],
+        "servers": [{"url": prefix or "/"}],
         "security": [{"bearer": []}, {"key": []}],
         "paths": paths,
         "components": {
@@ -78,6 +78,7 @@ def describe(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+                "access": {"type": "apiKey", "in": "header", "name": "X-Access-Key"},
                 "download": {"type": "apiKey", "in": "header", "name": "X-Almanac-Download-Token"},
                 "link": {"type": "apiKey", "in": "query", "name": "token"},
             },
@@ -132,8 +133,8 @@ def _operation(endpoint: Endpoint, schemas: Mapping[Any, dict[str, Any]]) -> dic
         operation["parameters"] = found
     if endpoint.body is not None:
         operation["requestBody"] = _body(endpoint, schemas)
-    if endpoint.admit is not by_token:
-        operation["security"] = [{"download": []}, {"link": []}]
+    if endpoint.credentials:
+        operation["security"] = [{name: []} for name in endpoint.credentials]
     return {**operation, "responses": _responses(endpoint, schemas)}
 
 

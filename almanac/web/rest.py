@@ -1,4 +1,4 @@
-"""REST under /api/v1: an endpoint is an entry of a table, and every request goes one way.
+"""REST, under /api/v1 and at the catalogue's paths: an endpoint is an entry of a table; every request goes one way.
 
 Host and Origin, credential, limit, scope, strict parsing, a deadline, the verb; then the answer, an entry in the audit
 trail and the metrics, whatever happened. A failure is `{"error": …, "code": …}` with the status of its code.
@@ -112,6 +112,7 @@ class Rest:
     fetcher: Fetcher
     search: Search
     key: bytes = field(repr=False)
+    prefix: str = PREFIX
 
     def routes(self) -> list[Route]:
         """A route for each path."""
@@ -120,7 +121,9 @@ class Rest:
             paths.setdefault(endpoint.path, {})[endpoint.method] = endpoint
         # What is spelt out comes before what has a parameter in its place.
         ordered = sorted(paths.items(), key=lambda item: item[0].count("{"))
-        return [Route(PREFIX + path, Junction(self, methods)) for path, methods in ordered]
+        # A key is whatever somebody called a thing, and may have slashes in it.
+        spelt = [(path.replace("{key}", "{key:path}"), methods) for path, methods in ordered]
+        return [Route(self.prefix + path, Junction(self, methods)) for path, methods in spelt]
 
     @cached_property
     def alarm(self) -> Alarm:
@@ -204,6 +207,7 @@ class Endpoint:
     example: Mapping[str, Any] | None = None  # of the body
     shows: Any = None  # an example of the answer
     admit: Admit = by_token
+    credentials: tuple[str, ...] = ()  # what is taken by OpenAPI's names, where it is not a token as usual
 
 
 class Junction:
@@ -277,7 +281,8 @@ async def _run(endpoint: Endpoint, ask: Ask) -> Any:
             given = {**ask.exchange.scope["path_params"], **read_query(ask.exchange)}
             ask.note(given)
             place = parse(endpoint.place, given)
-            body = await ask.read_json(endpoint.body) if endpoint.body and not endpoint.forms else None
+            reads = endpoint.body is not None and not endpoint.forms and not ask.exchange.is_read
+            body = await ask.read_json(endpoint.body) if endpoint.body and reads else None
             return await endpoint.run(ask, place, body)
     except TimeoutError:
         if not ask.deadline.is_over:

@@ -24,6 +24,7 @@ from almanac.core.errors import AlmanacError
 from almanac.core.settings import Settings, environment_names
 from almanac.surfaces import contracts
 from almanac.web import openapi
+from almanac.web.catalogue_endpoints import CATALOGUE_ENDPOINTS, CATALOGUE_PREFIX
 from almanac.web.endpoints import ENDPOINTS
 from almanac.web.rest import PREFIX, Endpoint
 
@@ -130,15 +131,45 @@ def rest_page() -> str:
         ),
         "The name is what the audit trail shows, and what a token's `--tool` allows.\n",
     ]
-    parts += ["## Requests\n", *(part for endpoint in ENDPOINTS for part in _endpoint(endpoint)), "## Shapes\n"]
-    shapes = cast("dict[str, dict[str, Any]]", openapi.describe(ENDPOINTS)["components"]["schemas"])
-    bodies = {endpoint.body.__name__ for endpoint in ENDPOINTS if endpoint.body is not None}
+    return _page([*parts, *_requests(ENDPOINTS)])
+
+
+def knowledge_base_page() -> str:
+    """Every REST endpoint of the catalogue."""
+    parts = [
+        "# REST of the catalogue\n",
+        f"At the paths that the gateway's contract gives them; `GET {CATALOGUE_PREFIX}/openapi.json` is the same as\n"
+        "OpenAPI 3.1. Send a key as `X-API-Key`, `X-Access-Key` or `Authorization: Bearer`: the first that is not\n"
+        "empty counts. All else is as in [REST](rest.md). Reading needs the scope `catalogue:read`, and everyone in\n"
+        "the organisation may; writing needs `catalogue:write` and the role Developer on the catalogue\n"
+        "(`almanac catalogue share`), or an administrator.\n",
+        _table(
+            ["Request", "Name", "What it does"],
+            [[f"`{it.method} {it.path}`", f"`{it.name}`", it.summary] for it in CATALOGUE_ENDPOINTS],
+        ),
+    ]
+    return _page([*parts, *_requests(CATALOGUE_ENDPOINTS)])
+
+
+def _requests(endpoints: Sequence[Endpoint]) -> Iterator[str]:
+    """Each endpoint, then the shapes that they answer with."""
+    yield "## Requests\n"
+    for endpoint in endpoints:
+        yield from _endpoint(endpoint)
+    yield "## Shapes\n"
+    shapes = cast("dict[str, dict[str, Any]]", openapi.describe(endpoints)["components"]["schemas"])
+    bodies = {endpoint.body.__name__ for endpoint in endpoints if endpoint.body is not None}
     for name, shape in sorted(shapes.items()):
         if name not in bodies:
-            always = shape.get("required", [])
-            fields = {key: {**each, "required": key in always} for key, each in shape["properties"].items()}
-            parts += [f"### {name}\n", f"{shape['description']}\n", _fields("Field", fields)]
-    return _page(parts)
+            yield f"### {name}\n"
+            yield f"{shape.get('description', 'Part of another.')}\n"
+            if "properties" in shape:
+                always = shape.get("required", [])
+                yield _fields(
+                    "Field", {key: {**each, "required": key in always} for key, each in shape["properties"].items()}
+                )
+            else:
+                yield f"It is {_meaning(shape, is_always=True).partition('.')[0]}.\n"
 
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -148,6 +179,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "errors.md": errors_page,
     "tools.md": tools_page,
     "rest.md": rest_page,
+    "knowledge-base.md": knowledge_base_page,
 }
 
 
@@ -337,7 +369,9 @@ def _named(schema: dict[str, Any]) -> str:
 
 
 def _behaviour(tool: dict[str, Any]) -> str:
-    hints = tool.get("annotations", {})
+    hints = tool.get("annotations")
+    if hints is None:
+        return "Its contract says nothing of what it changes."
     said = [
         "Only reads." if hints.get("readOnlyHint") else "Changes things.",
         "May destroy." if hints.get("destructiveHint", not hints.get("readOnlyHint")) else "",

@@ -10,7 +10,7 @@ from almanac.core.settings import BadSetting, Settings, environment_names, load,
 from almanac.premises import load_settings
 
 FIELDS: dict[str, "Field[Any]"] = {item.name: item for item in fields(Settings)}
-SECRETS = {"database_url", "embedding_key", "internal_service_token", "redis_url", "secret"}
+SECRETS = {"database_url", "embedding_key", "gateway_service_key", "internal_service_token", "redis_url", "secret"}
 
 # As an operator would write it in the environment, and what it means.
 SAMPLES: dict[Any, tuple[str, Any]] = {
@@ -35,6 +35,8 @@ CHOICES = {
     "otlp_endpoint": "http://otel:4318",
     "embedding_url": "https://models.example/v1",
     "knowledge_runtime_url": "http://runtime.internal:8200",
+    "gateway_upstream_url": "https://kb.example",
+    "gateway_keys_url": "https://keys.example",
 }
 
 
@@ -241,6 +243,7 @@ def test_secrets_are_marked_and_never_shown():
         "secret": "pw-marker",
         "embedding_key": "pw-marker",
         "internal_service_token": "pw-marker",
+        "gateway_service_key": "pw-marker",
     }
     settings = load({}, None, given).settings
     assert {name for name, item in FIELDS.items() if item.metadata["secret"]} == SECRETS

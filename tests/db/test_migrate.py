@@ -1,6 +1,7 @@
 """Migrations: each applied once, in order, and only where it belongs."""
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ from almanac.db import migrate
 from almanac.db.connect import connect
 from almanac.db.errors import DatabaseError, MigrationRefused
 from almanac.db.migrate import Migration
+from almanac.search import facts
 from tests.conftest import Cluster
 
 STEPS = [
@@ -50,6 +52,7 @@ INSERT INTO passages (org_id, collection, owner_kind, owner_id, ordinal, parent,
         ('o', 'base:1', 'document', '1', 1, 0, 'text', 'its valve', 7, 9, '[]', NULL, '[]', 1),
         ('o', 'base:1', 'document', '2', 0, NULL, 'text', 'a valve', 0, 7, '[]', NULL, '[]', 0);
 """
+SET_METADATA = "UPDATE sources SET metadata = $2 WHERE id = $1"
 MIGRATE = """
 import asyncio, sys
 from almanac.db import migrate
@@ -178,6 +181,34 @@ async def test_passages_from_before_search_become_sources_and_passages_to_be_ana
     ]
     found = await empty.fetch("SELECT name, org_id, model, next_model FROM collections")
     assert [tuple(row[n] for n in range(4)) for row in found] == [("base:1", "o", "", None)]
+
+
+async def test_metadata_from_before_the_catalogue_can_be_looked_up_as_if_it_were_written_now(empty: Database) -> None:
+    steps = migrate.packaged()
+    before = next(place for place, step in enumerate(steps) if step.name == "catalogue")
+    metadata = {
+        "t": "x" * 50,
+        "n": 5,
+        "f": 0.5,
+        "yes": True,
+        "l": ["a", 1, False, {"o": 1}, None],
+        "o": {"a": 1},
+        "z": None,
+    }
+    await migrate.apply(empty, steps[:3])
+    for statement in migrate.statements(BEFORE_SEARCH):
+        await empty.write(lambda tx, sql=statement: tx.execute(sql))
+    await migrate.apply(empty, steps[:before])
+    for id, packed in ((1, json.dumps(metadata)), (2, '{"t": "a\\u0000b", "n": 5}')):
+        await empty.write(lambda tx, id=id, packed=packed: tx.execute(SET_METADATA, id, packed))
+    await migrate.apply(empty, steps)
+    read = "SELECT f.source_id, d.name, f.text, f.number FROM facts f JOIN fields d ON d.id = f.field"
+    moved = {tuple(row[n] for n in range(4)) for row in await empty.fetch(read)}
+    await empty.write(lambda tx: facts.rewrite(tx, 1, "base:1", metadata))
+    assert {tuple(row[n] for n in range(4)) for row in await empty.fetch(read)} == moved
+    assert (1, "n", None, 5.0) in moved
+    assert {row[0] for row in moved} == {1}
+    assert [row["media"] for row in await empty.fetch("SELECT media FROM sources")] == ["text/plain"] * 2
 
 
 async def test_an_extension_that_cannot_be_had_is_asked_for_by_name(postgres_cluster: Cluster) -> None:

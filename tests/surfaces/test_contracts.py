@@ -10,20 +10,24 @@ from jsonschema import Draft202012Validator
 
 from almanac.app import SURFACES
 from almanac.surfaces import contracts
-from almanac.surfaces.almanac import knowledge, search, upkeep
+from almanac.surfaces.almanac import catalogue, knowledge, search, upkeep
 from almanac.surfaces.surface import Surface
 from tests.house import ERAS, LEGACY, Running, running, settings_for
+from tests.surfaces.gateway.caller import Caller
 
 # A call of each tool whose answer is held against its schema. A tool that is missing here fails a test below.
 EXAMPLES: dict[str, dict[str, dict[str, Any]]] = {
-    "almanac": {"whoami": {}, "server_status": {}, "list_bases": {}},
+    "almanac": {"whoami": {}, "server_status": {}, "list_bases": {}, "browse_categories": {}},
     "external": {},  # its answers are texts, which tests/surfaces/external holds to their document
+    "gateway": {},
 }
 # Those that need something to be there first, and the test that holds their answers to their schemas.
 ELSEWHERE: dict[str, set[str]] = {
-    "almanac": {tool.name for tool in (*search.TOOLS, *knowledge.TOOLS, *upkeep.TOOLS)} - {"list_bases"},
+    "almanac": {tool.name for tool in (*search.TOOLS, *knowledge.TOOLS, *upkeep.TOOLS, *catalogue.TOOLS)}
+    - {"list_bases", "browse_categories"},
     "external": set(),
-}  # test_search_tools, test_knowledge_tools
+    "gateway": set(),
+}  # test_search_tools, test_knowledge_tools, test_catalogue_tools
 
 each_surface = pytest.mark.parametrize("surface", SURFACES, ids=lambda surface: surface.name)
 
@@ -36,7 +40,8 @@ def live(new_sqlite: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 
 
 def listed(live: Running, surface: Surface, era: str = LEGACY) -> list[dict[str, Any]]:
-    return live.rpc("tools/list", era=era, path=surface.path).json()["result"]["tools"]
+    headers = Caller.connect(live).headers if surface.name == "gateway" and era == LEGACY else {}
+    return live.rpc("tools/list", era=era, path=surface.path, headers=headers).json()["result"]["tools"]
 
 
 def almanacs_tools(live: Running) -> list[dict[str, Any]]:
@@ -83,7 +88,7 @@ def test_every_tool_says_what_an_agent_needs_to_choose_it(live: Running, surface
     assert tools
     assert len({tool["name"] for tool in tools}) == len(tools)
     for tool in tools:
-        assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", tool["name"])
+        assert re.fullmatch(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*", tool["name"])
         assert len(tool["description"]) >= 40
         assert tool["inputSchema"]["type"] == "object"
         Draft202012Validator.check_schema(tool["inputSchema"])

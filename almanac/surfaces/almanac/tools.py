@@ -11,12 +11,13 @@ from almanac.core import clock
 from almanac.identity import groups
 from almanac.jobs import queue
 from almanac.quotas import usage
-from almanac.surfaces.almanac import knowledge, search, upkeep
+from almanac.surfaces.almanac import catalogue, knowledge, search, upkeep
 from almanac.surfaces.surface import Surface
 from almanac.surfaces.tool import READS, NoArguments, Tool, ToolCall
 
 INSTRUCTIONS = (
-    "Almanac holds what this organisation knows, in knowledge bases of documents. Begin with search, then fetch or "
+    "Almanac holds what this organisation knows, in knowledge bases of documents and a catalogue of things "
+    "(find_entities, browse_categories). Begin with search, then fetch or "
     "read_document; list_bases and browse show what there is. Cite by id and hash. Call whoami to see who "
     "you act for and what your token allows; tools that your token may not use are not listed."
 )
@@ -175,5 +176,6 @@ SURFACE = Surface(
         *search.TOOLS,
         *knowledge.TOOLS,
         *upkeep.TOOLS,
+        *catalogue.TOOLS,
     ),
 )

@@ -257,7 +257,7 @@ def test_a_mode_is_of_all_operations_or_of_each(mode: str, expected: str):
     ],
 )
 def test_a_mode_that_cannot_work_is_refused_at_the_start(variables: dict[str, str]):
-    with pytest.raises(BadSetting, match="rag_runtime_mode|knowledge_runtime_url"):
+    with pytest.raises(BadSetting, match=r"rag_runtime_mode|knowledge_runtime_url"):
         runtime.check(load(variables).settings)
 
 

@@ -1,0 +1,95 @@
+"""Relations: one entity to another, of a kind that the vocabulary knows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from almanac.catalogue import entities, ids, rights, vocabulary
+from almanac.core import clock
+from almanac.core.call import Call
+from almanac.core.database import Reader, Transaction
+from almanac.core.errors import NotFound
+
+_SELECT = """
+SELECT r.*, v.key AS type_key, s.name AS source_name, t.name AS target_name, t.category AS target_category,
+    s.category AS source_category
+FROM relations r JOIN vocabulary v ON v.id = r.type_id
+JOIN entities s ON s.id = r.source_id JOIN entities t ON t.id = r.target_id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """One entity is something to another."""
+
+    source_id: str
+    source_name: str
+    target_id: str
+    target_name: str
+    other_category: int  # of the one that was not asked about
+    type_key: str
+    description: str
+
+
+async def link(tx: Transaction, call: Call, source_id: str, target_id: str, type: str, description: str = "") -> None:
+    """Relate two entities, or describe their relation otherwise."""
+    await rights.require_write(tx, call)
+    org_id = call.actor.org_id
+    for id in (source_id, target_id):
+        if await entities.by_id(tx, org_id, id) is None:
+            raise entities.missing(id)
+    term = await vocabulary.pick(tx, org_id, "relation", type)
+    await put(tx, org_id, [(source_id, target_id, term.id, vocabulary.fit(description, "description"))])
+    call.touch("entity", source_id)
+
+
+async def put(tx: Transaction, org_id: str, rows: Sequence[tuple[str, str, str, str]]) -> None:
+    """Store relations, each of a source, a target, the id of a kind and a description."""
+    now = clock.now()
+    await tx.execute_many(
+        "INSERT INTO relations (id, org_id, source_id, target_id, type_id, description, created_at)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7)"
+        " ON CONFLICT (source_id, target_id, type_id) DO UPDATE SET description = excluded.description",
+        [(ids.new(), org_id, *row, now) for row in rows],
+    )
+
+
+async def unlink(tx: Transaction, call: Call, source_id: str, target_id: str, type: str) -> None:
+    """End a relation."""
+    await rights.require_write(tx, call)
+    term = await vocabulary.pick(tx, call.actor.org_id, "relation", type)
+    gone = await tx.execute(
+        "DELETE FROM relations WHERE org_id = $1 AND source_id = $2 AND target_id = $3 AND type_id = $4",
+        call.actor.org_id,
+        source_id,
+        target_id,
+        term.id,
+    )
+    if not gone:
+        raise NotFound("There is no such relation.")
+    call.touch("entity", source_id)
+
+
+async def of(db: Reader, org_id: str, entity_id: str, type: str | None = None) -> list[Relation]:
+    """An entity's relations, from it and to it."""
+    rows = await db.fetch(
+        f"{_SELECT} WHERE r.org_id = $1 AND r.source_id = $2"
+        f" UNION ALL {_SELECT} WHERE r.org_id = $1 AND r.target_id = $2 AND r.source_id <> $2",
+        org_id,
+        entity_id,
+    )
+    found = [
+        Relation(
+            source_id=row["source_id"],
+            source_name=row["source_name"],
+            target_id=row["target_id"],
+            target_name=row["target_name"],
+            other_category=row["target_category" if row["source_id"] == entity_id else "source_category"],
+            type_key=row["type_key"],
+            description=row["description"],
+        )
+        for row in rows
+    ]
+    return sorted(
+        (each for each in found if type in (None, each.type_key)),
+        key=lambda each: (each.type_key, each.source_id != entity_id, each.target_name),
+    )

@@ -1,0 +1,128 @@
+"""The gateway surface: four tools over a knowledge-base service, as their document describes them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from almanac import __version__
+from almanac.core import clock
+from almanac.core.errors import AlmanacError, Limited, Unauthorized
+from almanac.surfaces import message as messages
+from almanac.surfaces.gateway import zod
+from almanac.surfaces.gateway.gateway import SessionGate, credential
+from almanac.surfaces.gateway.upstream import UpstreamFailed
+from almanac.surfaces.surface import Surface
+from almanac.surfaces.tool import Tool, ToolCall
+
+MOST = 50
+USUAL = 10
+
+_CONTRACT: list[dict[str, Any]] = json.loads((Path(__file__).parent / "contract.json").read_text("utf-8"))
+_ERROR = -32001
+
+
+def _either(given: dict[str, Any]) -> str | None:
+    return None if given["id"] or given["name"] else "At least one of id or name must be provided"
+
+
+SEARCH = zod.Schema(
+    {
+        "namespace": zod.Field(zod.text, is_required=True),
+        "query": zod.Field(zod.text, is_required=True),
+        "metadata": zod.Field(zod.anything),
+        "topK": zod.Field(zod.count(MOST), default=USUAL),
+    }
+)
+ENTITY = zod.Schema({"id": zod.Field(zod.text), "name": zod.Field(zod.text)}, _either)
+STRUCTURE = zod.Schema({"categoryId": zod.Field(zod.text)})
+
+
+async def search_knowledge_base(call: ToolCall, given: dict[str, Any]) -> Any:
+    """What of a namespace answers a question."""
+    asked = SEARCH.parse(given)
+    body = {"namespace": asked["namespace"], "query": asked["query"], "topK": int(asked["topK"])}
+    if asked["metadata"] is not None:
+        body["metadata"] = asked["metadata"]
+    return await call.house.gateway.upstream.retrieve(call, call.house.search, body)
+
+
+async def get_entity(call: ToolCall, given: dict[str, Any]) -> Any:
+    """One entity, by its id or its exact name."""
+    asked = ENTITY.parse(given)
+    return await call.house.gateway.upstream.entity(call, asked["id"] or asked["name"])
+
+
+async def get_structure(call: ToolCall, given: dict[str, Any]) -> Any:
+    """The tree of categories, or one of them."""
+    return await call.house.gateway.upstream.structure(call, STRUCTURE.parse(given)["categoryId"])
+
+
+async def health_check(call: ToolCall, given: dict[str, Any]) -> Any:
+    """Whether the gateway and what it stands before work."""
+    gateway = call.house.gateway
+    parts = {"knowledgeBase": await gateway.upstream.works(call), "accessKeys": await gateway.keys.works()}
+    is_well = all(parts.values())
+    return {
+        "status": "ok" if is_well else "degraded",
+        "message": "Service is operational" if is_well else "A service behind the gateway does not answer",
+        "version": __version__,
+        "timestamp": clock.iso(clock.now()),
+        **{name: "ok" if works else "unreachable" for name, works in parts.items()},
+    }
+
+
+def pretty(value: Any) -> dict[str, Any]:
+    """A result as the document shows it: one text, of JSON with two spaces to a level."""
+    text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+    return {"content": [{"type": "text", "text": text}], "isError": False}
+
+
+def tell(error: AlmanacError) -> dict[str, Any]:
+    """An error: Zod's account of the arguments as it is, and what the knowledge-base service said as such."""
+    if isinstance(error, zod.Invalid | Unauthorized):
+        text = error.message
+    elif isinstance(error, Limited):
+        text = error.text
+    else:
+        status = error.upstream_status if isinstance(error, UpstreamFailed) else error.status
+        text = f"Knowledge Base service error ({status}): {error.text}"
+    return {"content": [{"type": "text", "text": text}], "isError": True}
+
+
+def http_error(error: AlmanacError) -> tuple[int, dict[str, Any]]:
+    """A failure before any tool is reached, in the words of the document where it has some."""
+    text = error.message if isinstance(error, Unauthorized) else error.text
+    return error.status, messages.error(None, _ERROR, text, {"code": error.code})
+
+
+_READ = frozenset({"catalogue:read"})
+_RUNS = {
+    "search-knowledge-base": (search_knowledge_base, _READ | {"search:read"}),
+    "get-entity": (get_entity, _READ),
+    "get-knowledge-base-structure": (get_structure, _READ),
+    "health-check": (health_check, frozenset[str]()),
+}
+
+SURFACE = Surface(
+    name="gateway",
+    path="/gateway/mcp",
+    title="Knowledge Base Gateway",
+    tools=tuple(
+        Tool(
+            name=entry["name"],
+            description=entry["description"],
+            run=_RUNS[entry["name"]][0],
+            arguments=None,
+            scopes=_RUNS[entry["name"]][1],
+            input_schema=entry["inputSchema"],
+        )
+        for entry in _CONTRACT
+    ),
+    credential=credential,
+    render=tell,
+    wrap=pretty,
+    http_error=http_error,
+    gate=lambda house: SessionGate(house.gateway),
+)

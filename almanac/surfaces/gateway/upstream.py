@@ -1,0 +1,111 @@
+"""The knowledge-base service that the gateway stands before: this server itself, or a remote one over HTTP.
+
+A remote one is told the tenant that was resolved, and never the caller's key.
+"""
+
+from typing import Any, Protocol, cast
+from urllib.parse import quote
+
+import orjson
+
+from almanac.assist import retrieval
+from almanac.assist.retrieval import Retrieve
+from almanac.catalogue import wire
+from almanac.core.call import Call
+from almanac.core.errors import AlmanacError
+from almanac.net.upstream import Peer, PeerUnavailable
+from almanac.search.search import Search
+
+TENANT = "x-tenant-id"
+_LONGEST = 500  # characters of what a remote service says is wrong
+
+
+class UpstreamFailed(AlmanacError):
+    """The knowledge-base service refused the request or could not serve it."""
+
+    code = "upstream_failed"
+    status = 502
+
+    def __init__(self, upstream_status: int, message: str) -> None:
+        self.upstream_status = upstream_status
+        super().__init__(message)
+
+
+class Upstream(Protocol):
+    """A knowledge-base service."""
+
+    async def retrieve(self, call: Call, search: Search, body: dict[str, Any]) -> Any: ...
+    async def entity(self, call: Call, key: str) -> Any: ...
+    async def structure(self, call: Call, key: str | None) -> Any: ...
+    async def works(self, call: Call) -> bool: ...
+    async def close(self) -> None: ...
+
+
+class UpstreamHere:
+    """The catalogue of this server."""
+
+    async def retrieve(self, call: Call, search: Search, body: dict[str, Any]) -> Any:
+        found = await retrieval.retrieve(call, search, Retrieve.model_validate(body))
+        return [{"id": each.id, "score": each.score, "metadata": each.metadata} for each in found]
+
+    async def entity(self, call: Call, key: str) -> Any:
+        return await wire.entity(call, key)
+
+    async def structure(self, call: Call, key: str | None) -> Any:
+        return await wire.structure(call, key)
+
+    async def works(self, call: Call) -> bool:
+        return bool(await call.db.fetch("SELECT 1"))
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class UpstreamThere:
+    """A remote service."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+
+    async def retrieve(self, call: Call, search: Search, body: dict[str, Any]) -> Any:
+        found: Any = await self._ask(call, "POST", "/knowledge-base/retrieve", orjson.dumps(body))
+        matches = cast("list[Any]", found) if isinstance(found, list) else []
+        if not isinstance(found, list) or not all(isinstance(each, dict) for each in matches):
+            raise UpstreamFailed(502, "It does not answer as it should.")
+        return [{key: each.get(key) for key in ("id", "score", "metadata")} for each in matches]
+
+    async def entity(self, call: Call, key: str) -> Any:
+        return await self._ask(call, "GET", f"/knowledge-base/entities/{quote(key, safe='')}")
+
+    async def structure(self, call: Call, key: str | None) -> Any:
+        path = "/knowledge-base/categories"
+        return await self._ask(call, "GET", path if key is None else f"{path}/{quote(key, safe='')}")
+
+    async def works(self, call: Call) -> bool:
+        try:
+            return (await self._peer.ask("GET", "/health")).status == 200
+        except PeerUnavailable:
+            return False
+
+    async def close(self) -> None:
+        await self._peer.close()
+
+    async def _ask(self, call: Call, method: str, path: str, content: bytes | None = None) -> Any:
+        headers = {TENANT: call.actor.org_id, "x-request-id": call.request_id}
+        answer = await self._peer.ask(method, path, content=content, headers=headers)
+        try:
+            said: Any = orjson.loads(answer.body)
+        except orjson.JSONDecodeError:
+            said = None
+        if not 200 <= answer.status < 300:
+            raise UpstreamFailed(answer.status, _message(said) or "It gave no reason.")
+        if said is None:
+            raise UpstreamFailed(502, "It does not answer as it should.")
+        return said
+
+
+def _message(said: Any) -> str:
+    """What a service says is wrong, under the names that such answers have."""
+    given = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
+    found = next((given[name] for name in ("error", "message", "detail") if isinstance(given.get(name), str)), "")
+    return cast("str", found)[:_LONGEST]

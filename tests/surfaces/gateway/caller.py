@@ -1,0 +1,71 @@
+"""A caller of the gateway, over raw HTTP."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+
+from tests.house import LEGACY, MODERN, Running, request
+
+PATH = "/gateway/mcp"
+HELLO = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+
+
+def post(live: Running, message: Any, headers: Mapping[str, str]) -> httpx2.Response:
+    """A message with these headers and no others that matter."""
+    sent = {"content-type": "application/json", "accept": "application/json, text/event-stream", **headers}
+    return live.http.post(PATH, content=json.dumps(message), headers=sent)
+
+
+def initialize(live: Running, headers: Mapping[str, str]) -> httpx2.Response:
+    """The first message of a connection in the older eras."""
+    return post(live, {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": HELLO}, headers)
+
+
+@dataclass
+class Caller:
+    """Somebody who is connected, and is known by their session or, in the newest era, by their key."""
+
+    live: Running
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    era: str = LEGACY
+
+    @classmethod
+    def connect(cls, live: Running, key: str | None = None) -> "Caller":
+        response = initialize(live, {"x-api-key": key or live.token})
+        assert response.status_code == 200, response.text
+        return cls(live, {"mcp-session-id": response.headers["mcp-session-id"]})
+
+    @classmethod
+    def newest(cls, live: Running, key: str | None = None) -> "Caller":
+        return cls(live, {"x-api-key": key or live.token}, MODERN)
+
+    def rpc(self, method: str, params: Mapping[str, Any] | None = None) -> httpx2.Response:
+        message, sent = request(method, params, era=self.era)
+        return post(self.live, message, {**sent, **self.headers})
+
+    def call(self, tool: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Call a tool; its result, which is one text and nothing else."""
+        response = self.rpc("tools/call", {"name": tool, "arguments": arguments or {}})
+        assert response.status_code == 200, response.text
+        result = response.json()["result"]
+        assert [part["type"] for part in result["content"]] == ["text"]
+        assert "structuredContent" not in result
+        return result
+
+    def ask(self, tool: str, **arguments: Any) -> Any:
+        """What a tool answers, as JSON, which is written with two spaces to a level."""
+        result = self.call(tool, arguments)
+        assert result["isError"] is False, result
+        text = result["content"][0]["text"]
+        value = json.loads(text)
+        assert text == json.dumps(value, indent=2, ensure_ascii=False)
+        return value
+
+    def refused(self, tool: str, **arguments: Any) -> str:
+        """What a tool says is wrong."""
+        result = self.call(tool, arguments)
+        assert result["isError"] is True, result
+        return result["content"][0]["text"]

@@ -1,0 +1,96 @@
+"""The catalogue on our own surface, through the front door."""
+
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests.catalogue.shop import POWERJET
+from tests.house import ERAS, Running, running, settings_for
+from tests.surfaces.gateway.conftest import stock
+from tests.surfaces.wire import audit_of
+
+
+@pytest.fixture(scope="module")
+def live(shared_url: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with running(settings_for(shared_url, tmp_path_factory.mktemp("home"))) as server:
+        stock(server)
+        yield server
+
+
+def ask(live: Running, tool: str, token: str | None = None, era: str = ERAS[0], **arguments: Any) -> dict[str, Any]:
+    """What a tool answers, held to the schema it promises."""
+    result = live.call(tool, arguments, token=token, era=era)
+    assert result["isError"] is False, result
+    [schema] = [
+        each["outputSchema"] for each in live.rpc("tools/list").json()["result"]["tools"] if each["name"] == tool
+    ]
+    problems = list(Draft202012Validator(schema).iter_errors(result["structuredContent"]))  # pyright: ignore[reportUnknownMemberType]
+    assert problems == []
+    return result["structuredContent"]
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_entities_are_found_and_had(live: Running, era: str):
+    found = ask(
+        live, "find_entities", query="pressure washer", category="washers", metadata={"psi": {"$lt": 1500}}, era=era
+    )
+    [brook] = found["entities"]
+    assert (brook["name"], brook["category"], brook["sku"]) == ("Brook 1400", "Washers", "BR-1400")
+    whole = ask(live, "get_entity", key=brook["id"], era=era)["entity"]
+    assert whole["description"] == "The quietest pressure washer we have, for balconies."
+    assert ask(live, "get_entity", key="Brook 1400", era=era)["entity"] == whole
+    lawn = ask(live, "find_entities", query="washer", category="Mowers", namespace="washers only", era=era)
+    assert lawn == {"entities": []}
+
+
+def test_the_tree_is_browsed(live: Running):
+    tree = ask(live, "browse_categories")["categories"]
+    assert [each["name"] for each in tree] == ["Products", "Support Policies"]
+    [mowers] = ask(live, "browse_categories", category="Products/Mowers")["categories"]
+    assert [each["name"] for each in mowers["entities"]] == ["Meadow 40"]
+
+
+def test_an_entity_is_saved_and_at_once_found(live: Running):
+    made = ask(live, "save_entity", name="Geyser", category="washers", description="zwolfberg", metadata={"psi": 9})[
+        "entity"
+    ]
+    assert made["_id"] in [each["id"] for each in ask(live, "find_entities", query="zwolfberg")["entities"]]
+    changed = ask(live, "save_entity", id=made["_id"], status="archived")["entity"]
+    assert (changed["status"], changed["metadata"]) == ("archived", {"psi": 9})
+    assert made["_id"] not in [each["id"] for each in ask(live, "find_entities", query="zwolfberg")["entities"]]
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "expected"),
+    [
+        ("save_entity", {"name": "x"}, "bad_request: A new entity needs a name and a category."),
+        ("save_entity", {"id": POWERJET}, "bad_request: There is nothing to change."),
+        ("save_entity", {"id": "0" * 24, "name": "x"}, "not_found: There is no entity"),
+        ("save_entity", {"name": "x", "category": "nowhere"}, "not_found: There is no category 'nowhere'."),
+        ("get_entity", {"key": "nothing"}, "not_found: There is no entity 'nothing'."),
+        ("find_entities", {"query": "x", "namespace": "never"}, "not_found: There is no namespace 'never'."),
+        ("browse_categories", {"category": "never"}, "not_found: There is no category 'never'."),
+    ],
+)
+def test_what_is_wrong_is_said(live: Running, tool: str, arguments: dict[str, Any], expected: str):
+    result = live.call(tool, arguments)
+    assert result["isError"] is True
+    assert result["content"][0]["text"].startswith(expected)
+
+
+def test_the_scopes_and_the_role_decide_who_writes(live: Running):
+    reader = live.new_token("reads only", kind="agent")
+    assert ask(live, "get_entity", key=POWERJET, token=reader)["entity"]["_id"] == POWERJET
+    refused = live.rpc("tools/call", {"name": "save_entity", "arguments": {"id": POWERJET, "name": "x"}}, token=reader)
+    assert "Unknown tool" in refused.json()["error"]["message"]
+    everyday = live.new_token("everyday")
+    text = live.call("save_entity", {"id": POWERJET, "name": "x"}, token=everyday)["content"][0]["text"]
+    assert text.startswith("forbidden: To write the catalogue needs the role Developer")
+
+
+def test_what_was_looked_at_is_in_the_audit_trail(live: Running):
+    live.call("get_entity", {"key": "Meadow 40"}, headers={"x-request-id": "looked"})
+    [row] = audit_of(live, "looked")
+    assert row["tool"] == "get_entity"
+    assert row["touched"].startswith("entity:")
