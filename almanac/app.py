@@ -33,18 +33,19 @@ from almanac.identity import tokens
 from almanac.knowledge.files import Files
 from almanac.net.fetch import Fetcher, Rules
 from almanac.premises import configure_logs, load_settings, open_store, signing_key
-from almanac.quotas import rates, usage
+from almanac.quotas import rates, repeats, usage
 from almanac.search.opening import open_search
 from almanac.surfaces.almanac import tools as almanac_surface
 from almanac.surfaces.door import Door
+from almanac.surfaces.memory import tools as memory_surface
 from almanac.surfaces.surface import Desk, Surface
 from almanac.surfaces.tool import House
-from almanac.web import openapi
+from almanac.web import openapi, usage_report
 from almanac.web.endpoints import ENDPOINTS
 from almanac.web.plumbing import Plumbing
 from almanac.web.rest import PREFIX, Rest
 
-SURFACES: tuple[Surface, ...] = (almanac_surface.SURFACE,)
+SURFACES: tuple[Surface, ...] = (almanac_surface.SURFACE, memory_surface.SURFACE)
 
 # A secret is worth nothing if it can be guessed: short, repetitive, or printed in somebody's example.
 _SHORTEST_SECRET = 32
@@ -135,6 +136,7 @@ async def open_house(settings: Settings, surfaces: Sequence[Surface] = SURFACES)
                 settings.rate_limit_window_seconds,
                 settings.rate_limit_strategy,
             ),
+            repeats=repeats.open_repeats(settings.redis_url, db),
             started_at=clock.now(),
             surfaces={surface.name: surface.path for surface in surfaces},
         )
@@ -146,6 +148,7 @@ async def open_house(settings: Settings, surfaces: Sequence[Surface] = SURFACES)
         finally:
             await trail.stop(writing, settings.shutdown_grace_seconds)
             await house.rates.close()
+            await house.repeats.close()
             files.close()
             if spans:
                 await asyncio.to_thread(spans.shutdown)  # sends what is left
@@ -210,7 +213,7 @@ def routes(opened: Opened) -> list[Route]:
     )
     described = {**house.surfaces, "rest": f"{PREFIX}/openapi.json"}
     plumbing = Plumbing(opened.settings, db, house.rates, described)
-    return [*plumbing.routes(), openapi.route(ENDPOINTS), *rest.routes()]
+    return [*plumbing.routes(), openapi.route(ENDPOINTS), *rest.routes(), usage_report.route(rest)]
 
 
 def from_environment() -> Application:

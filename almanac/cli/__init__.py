@@ -36,6 +36,8 @@ COMMANDS = {
     "kb": "knowledge:kb_app",
     "doc": "knowledge:doc_app",
     "index": "indexing:index_app",
+    "memory": "memory:memory_app",
+    "quota": "memory:quota_app",
     "jobs": "records:jobs_app",
     "bench": "benching:bench_app",
 }

@@ -9,11 +9,12 @@ on what.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -26,6 +27,8 @@ from almanac.search.index import Hits, WordHits
 # Fitted together on five sets, by a coarse grid; the cosine weighs 1.
 WORDS, TITLE, PAIRS, FEEDBACK = 0.35, 0.1, 0.1, 0.2
 PLAIN_WORDS = 0.5  # without a look at the text
+RANK = 60  # the constant of reciprocal rank fusion
+TITLED = 0.5  # what a title that has the whole question within it is worth to the words leg, of which 1 is perfect
 JUDGED = 50  # candidates whose text is looked at
 _TEACHERS = 5  # candidates whose words are taken for those of the answer
 _LESSONS = 30  # words taken from them
@@ -81,12 +84,20 @@ class Judge:
     """The candidates of one question, with all that is known of them."""
 
     def __init__(
-        self, asked: Asked, words: WordHits, near: Mapping[int, float], vectors: Hits, rows: Mapping[int, Row]
+        self,
+        asked: Asked,
+        words: WordHits,
+        near: Mapping[int, float],
+        vectors: Hits,
+        rows: Mapping[int, Row],
+        titled: Sequence[int] = (),
     ) -> None:
         self._asked = asked
         self._by_words = set(words.ids.tolist())
         self._by_vectors = set(vectors.ids.tolist())
-        self.ids = [id for id in dict.fromkeys((*words.ids.tolist(), *vectors.ids.tolist())) if id in rows]
+        found: dict[Any, None] = dict.fromkeys((*words.ids.tolist(), *vectors.ids.tolist(), *titled))
+        self.ids = [id for id in found if id in rows]
+        self._titled = np.isin(self.ids, titled)
         self._rows = rows
         self._idf = {
             hash: bm25.idf(words.passages, frequency)
@@ -97,6 +108,7 @@ class Judge:
             self._idf[hash] for hash, number in zip(asked.hashes, words.frequencies, strict=False) if number
         )
         self._cosines = np.array([near.get(id, 0.0) for id in self.ids], np.float32)
+        self._is_near = np.array([id in near for id in self.ids], np.bool_)
         self._bags: list[tuple[NDArray[np.int64], NDArray[np.uint8]]] = [
             analysis.unpack(rows[id]["words"] or b"") for id in self.ids
         ]
@@ -120,24 +132,58 @@ class Judge:
         """By both legs and by what the best of them say."""
         if not self.ids:
             return []
+        order, learnt, said = self._look()
+        values = WORDS * self._shares + self._cosines + learnt + said
+        # What was not looked at keeps its place behind what was.
+        values[order[JUDGED:]] = np.minimum(values[order[JUDGED:]], values[order[:JUDGED]].min(initial=np.inf))
+        return self._ranked("hybrid", values)
+
+    def by_ranks(self, *, rerank: bool) -> list[Candidate]:
+        """By their places in the two legs and nothing else (reciprocal rank fusion): 1 for what is first in both, half
+        for what is first in the only one that has it. One passage of each source; those that tie in the order of both
+        legs together. With `rerank`, what the best say counts in the legs."""
+        words, near = self._shares.copy(), self._cosines.copy()
+        if rerank and self._is_near.any():  # words alone teach nothing that is not in them
+            _, learnt, said = self._look()
+            words, near = WORDS * words + learnt + said, near + learnt
+        words += TITLED * self._titled
+        fused: dict[int, float] = {}
+        best: dict[int, int] = {}
+        for values, inside in ((words, (self._shares > 0) | self._titled), (near, self._is_near)):
+            for place, (source, at) in enumerate(self._places(values, inside)):
+                fused[source] = fused.get(source, 0.0) + (RANK + 1) / (2 * (RANK + 1 + place))
+                best.setdefault(source, at)
+        order = sorted(fused, key=lambda source: (-fused[source], -float(words[best[source]] + near[best[source]])))
+        return [self._candidate(best[source], min(fused[source], 1.0)) for source in order]
+
+    def _places(self, values: NDArray[np.float32], inside: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+        """The sources that a leg has, the best first, each with its best passage."""
+        seen: set[int] = set()
+        for at in np.lexsort((self.ids, -values)).tolist() if self.ids else ():
+            source = self._rows[self.ids[at]]["source_id"]
+            if inside[at] and source not in seen:
+                seen.add(source)
+                yield source, at
+
+    def _look(self) -> tuple[NDArray[np.intp], NDArray[np.float32], NDArray[np.float32]]:
+        """A look at what the best say: the order before it, what each has of the words that the first few have in
+        common, and of the question in its title and side by side."""
         plain = PLAIN_WORDS * self._shares + self._cosines
         order = np.lexsort((self.ids, -plain))
         head = order[:JUDGED]
-        values = WORDS * self._shares + self._cosines
-        values[head] += FEEDBACK * self._learn(head, plain)
-        values[head] += TITLE * self._titles(head) + PAIRS * self._pairs(head)
-        # What was not looked at keeps its place behind what was.
-        values[order[JUDGED:]] = np.minimum(values[order[JUDGED:]], values[head].min(initial=np.inf))
-        return self._ranked("hybrid", values)
+        learnt, said = np.zeros(len(plain), np.float32), np.zeros(len(plain), np.float32)
+        learnt[head] = FEEDBACK * self._learn(head, plain)
+        said[head] = TITLE * self._titles(head) + PAIRS * self._pairs(head)
+        return order, learnt, said
 
     def _ranked(self, curve: str, values: NDArray[np.float32]) -> list[Candidate]:
         order = np.lexsort((self.ids, -values))
-        return [
-            Candidate(self.ids[at], probability(curve, float(values[at])), self._legs(self.ids[at])) for at in order
-        ]
+        return [self._candidate(int(at), probability(curve, float(values[at]))) for at in order]
 
-    def _legs(self, id: int) -> tuple[str, ...]:
-        return ("words",) * (id in self._by_words) + ("vectors",) * (id in self._by_vectors)
+    def _candidate(self, at: int, score: float) -> Candidate:
+        id = self.ids[at]
+        by_words = id in self._by_words or bool(self._titled[at])
+        return Candidate(id, score, ("words",) * by_words + ("vectors",) * (id in self._by_vectors))
 
     def _share(self) -> NDArray[np.float32]:
         """How much of what a perfect match would score each has by its words."""

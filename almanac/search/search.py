@@ -18,7 +18,7 @@ from almanac.ai.embedder import Embedder
 from almanac.ai.errors import EmbeddingRefused, EmbeddingUnavailable
 from almanac.core.database import Database, Row
 from almanac.core.errors import BadRequest
-from almanac.search import citations, filters, highlights, rank
+from almanac.search import citations, filters, highlights, rank, titles
 from almanac.search.index import Hits, Index, Scope, WordHits
 from almanac.search.passage import passage_of
 from almanac.search.question import MODES, Answer, Found, Question
@@ -43,7 +43,7 @@ class Search:
     """Searches over one index. Create it once for a process; what it is asked may come from many callers at a time."""
 
     def __init__(self, db: Database, index: Index, embedders: Mapping[str, Embedder]) -> None:
-        self._db = db
+        self.db = db
         self.index = index
         self._embedders = embedders  # by the names that collections record
 
@@ -57,7 +57,7 @@ class Search:
     async def models(self, collections: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """The collections by the model whose vectors they are searched by; an empty one while they have none."""
         names = ", ".join(f"${number}" for number in range(1, len(collections) + 1))
-        rows = await self._db.fetch(
+        rows = await self.db.fetch(
             f"SELECT name, model FROM collections WHERE name IN ({names}) ORDER BY name",  # noqa: S608 - numbers
             *collections,
         )
@@ -66,11 +66,17 @@ class Search:
             found.setdefault(row["model"], []).append(row["name"])
         return {model: tuple(names) for model, names in found.items()}
 
+    async def is_waiting(self, collections: Sequence[str]) -> bool:
+        """Whether something in the collections still lacks vectors; costs a look at an index."""
+        names = ", ".join(f"${number}" for number in range(1, len(collections) + 1))
+        sql = f"SELECT 1 FROM sources WHERE collection IN ({names}) AND is_embedded = 0 LIMIT 1"  # noqa: S608 - numbers
+        return await self.db.fetch_one(sql, *collections) is not None
+
     async def rows(self, ids: Sequence[int]) -> dict[int, Row]:
         """Passages with their sources, by id; those that are gone by now are left out."""
         if not ids:
             return {}
-        rows = await self._db.fetch(_ROWS.format(ids=", ".join(str(int(id)) for id in ids)))
+        rows = await self.db.fetch(_ROWS.format(ids=", ".join(str(int(id)) for id in ids)))
         return {row["id"]: row for row in rows}
 
     def embedder(self, model: str) -> Embedder | None:
@@ -110,11 +116,12 @@ class _Finding:
     async def answer(self) -> Answer:
         question = self._question
         begun = time.perf_counter()
-        words, vectors = await asyncio.gather(self._words(), self._vectors())
+        words, vectors, titled = await asyncio.gather(self._words(), self._vectors(), self._titled())
         self._stage("legs", begun, words=len(words.ids), vectors=len(vectors.ids))
         begun = time.perf_counter()
-        rows = await self._search.rows([*words.ids.tolist(), *vectors.ids.tolist()])
-        judge = Judge(self._asked, words, await self._cosines(words, vectors), vectors, rows)
+        by_words = [*words.ids.tolist(), *titled]
+        rows = await self._search.rows([*by_words, *vectors.ids.tolist()])
+        judge = Judge(self._asked, words, await self._cosines(by_words, vectors), vectors, rows, titled)
         self._stage("read", begun, fused=len(judge.ids))
         begun = time.perf_counter()
         candidates = self._rank(judge)
@@ -132,6 +139,11 @@ class _Finding:
         found = await self._search.index.words(self._scope, self._asked.hashes, self._depth)
         self._stage("words", begun)
         return found
+
+    async def _titled(self) -> list[int]:
+        if not self._question.by_ranks or self._question.mode == "vector":
+            return []
+        return await titles.find(self._search.db, self._scope, self._question.text, self._depth)
 
     async def _vectors(self) -> Hits:
         if self._question.mode == "keyword":
@@ -161,40 +173,47 @@ class _Finding:
             self._notes.append("The question could not be embedded, so it was searched for by words only.")
             return None
         begun = time.perf_counter()
+        await self._tell_lacking(model, collections)
+        found = await self._search.index.vectors(
+            replace(self._scope, collections=collections), model, vector, self._depth, self._question.reach
+        )
+        self._stage("vectors", begun)
+        return found
+
+    async def _tell_lacking(self, model: str, collections: tuple[str, ...]) -> None:
+        """Note how many passages lack vectors. They are counted only where some do: among millions that takes time."""
+        if not await self._search.is_waiting(collections):
+            return
         covered = await self._search.index.coverage(collections, model)
         if covered.embedded < covered.passages:
             self._notes.append(
                 f"{covered.passages - covered.embedded} of {covered.passages} passages have no vectors yet and"
                 " are found by words only."
             )
-        found = await self._search.index.vectors(
-            replace(self._scope, collections=collections), model, vector, self._depth
-        )
-        self._stage("vectors", begun)
-        return found
 
-    async def _cosines(self, words: WordHits, vectors: Hits) -> dict[int, float]:
+    async def _cosines(self, by_words: Sequence[int], vectors: Hits) -> dict[int, float]:
         """How near every candidate is, also those that the vectors leg left behind others."""
         near = dict(zip(vectors.ids.tolist(), vectors.scores.tolist(), strict=True))
         for model, vector in self._vector_of.items():
-            if missing := [id for id in words.ids.tolist() if id not in near]:
+            if missing := [id for id in by_words if id not in near]:
                 found = await self._search.index.cosines(model, vector, missing)
                 near |= zip(found.ids.tolist(), found.scores.tolist(), strict=True)
         return near
 
     def _rank(self, judge: Judge) -> list[Candidate]:
-        if self._question.mode == "vector":
+        by_ranks = self._question.by_ranks
+        if self._question.mode == "vector" and not by_ranks:
             return judge.by_vectors()
-        if not self._vector_of:
+        if not self._vector_of and not by_ranks:
             return judge.by_words()
         if not self._question.rerank:
-            return judge.by_both()
+            return judge.by_ranks(rerank=False) if by_ranks else judge.by_both()
         try:
-            return judge.by_text()
+            return judge.by_ranks(rerank=True) if by_ranks else judge.by_text()
         except (ArithmeticError, IndexError, ValueError) as error:  # an answer in plainer order is better than none
             _log.error("rerank_failed", error=type(error).__name__)
             self._notes.append("Reranking failed; this is the order before it.")
-            return judge.by_both()
+            return judge.by_ranks(rerank=False) if by_ranks else judge.by_both()
 
     def _page(self, candidates: list[Candidate], rows: dict[int, Row]) -> tuple[list[Found], bool]:
         """The page that was asked for, of what is left when no source has more than its share."""

@@ -16,11 +16,12 @@ from almanac.search.passage import passage_of
 
 _PUT = """
 INSERT INTO sources (org_id, collection, kind, owner_id, title, folder_id, tags, metadata, created_at, updated_at,
-    is_live, version, is_embedded) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 1, 1)
+    context, is_live, version, is_embedded) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 1, 1)
 RETURNING id
 """
 _CHANGE = """
-UPDATE sources SET org_id = $2, title = $3, folder_id = $4, tags = $5, metadata = $6, created_at = $7, updated_at = $8
+UPDATE sources SET org_id = $2, title = $3, folder_id = $4, tags = $5, metadata = $6, created_at = $7, updated_at = $8,
+    context = $9
 WHERE id = $1
 """
 
@@ -40,6 +41,7 @@ class Source:
     tags: tuple[str, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     is_live: bool = True
+    context: str = ""  # what was said elsewhere before it: it helps to find a thing that is short, and is never shown
 
 
 async def put(tx: Transaction, source: Source) -> int:
@@ -50,12 +52,12 @@ async def put(tx: Transaction, source: Source) -> int:
         source.org_id,
     )
     known = await tx.fetch_one(
-        "SELECT id, collection, title, is_live FROM sources WHERE kind = $1 AND owner_id = $2",
+        "SELECT id, collection, title, is_live, is_embedded FROM sources WHERE kind = $1 AND owner_id = $2",
         source.kind,
         source.owner_id,
     )
     tags, metadata = orjson.dumps(source.tags).decode(), orjson.dumps(source.metadata).decode()
-    described = (source.title, source.folder_id, tags, metadata, source.created_at, source.updated_at)
+    described = (source.title, source.folder_id, tags, metadata, source.created_at, source.updated_at, source.context)
     if known is None:
         head = (source.org_id, source.collection, source.kind, source.owner_id)
         row = await tx.fetch_one(_PUT, *head, *described, int(source.is_live))
@@ -107,14 +109,21 @@ async def _adjust(tx: Transaction, known: Row, source: Source) -> None:
     if known["collection"] != source.collection:
         await tx.execute("UPDATE sources SET collection = $2 WHERE id = $1", known["id"], source.collection)
         await index_rows.move(tx, known["id"], source.collection)
-        await ask_for_vectors(tx, known["id"], source.collection)  # the two may use different models
+        if not known["is_embedded"] or not await _share_model(tx, known["collection"], source.collection):
+            await ask_for_vectors(tx, known["id"], source.collection)
     if known["title"] != source.title:
         await _retitle(tx, known["id"], source)
 
 
+async def _share_model(tx: Transaction, one: str, other: str) -> bool:
+    """Whether what has its vectors in one collection has those of the other too."""
+    rows = await tx.fetch("SELECT model, next_model FROM collections WHERE name IN ($1, $2)", one, other)
+    return bool(rows[0]["model"]) and len({(row["model"], row["next_model"]) for row in rows}) == 1
+
+
 async def _retitle(tx: Transaction, source_id: int, source: Source) -> None:
     rows = await tx.fetch("SELECT * FROM passages WHERE source_id = $1 ORDER BY ordinal", source_id)
-    words = analysis.count(source.title, [passage_of(row) for row in rows])
+    words = analysis.count(source.title, [passage_of(row) for row in rows], source.context)
     counted = list(zip((row["id"] for row in rows), words, strict=True))
     await index_rows.write_words(tx, source_id, source.collection, counted)
     await tx.execute("DELETE FROM vectors WHERE source_id = $1", source_id)

@@ -15,6 +15,7 @@ from almanac.core.settings import Settings
 from almanac.knowledge.files import Files
 from almanac.net.fetch import Fetcher
 from almanac.quotas.rates import Rates, Rule
+from almanac.quotas.repeats import Repeats
 from almanac.search.search import Search
 
 
@@ -39,6 +40,7 @@ class House:
     search: Search
     key: bytes = field(repr=False)  # signs what we must recognise again
     call_rule: Rule
+    repeats: Repeats
     started_at: int
     surfaces: Mapping[str, str]  # name: path
 
@@ -74,11 +76,14 @@ class Tool:
     title: str | None = None
     annotations: Mapping[str, Any] = field(default_factory=dict[str, Any])
     input_schema: Mapping[str, Any] | None = None  # literal, where a contract gives one
+    entry: Mapping[str, Any] | None = None  # all of what is listed, where a contract gives it to the letter
     needs_peer: bool = False  # talks to the client while it runs: progress, elicitation
 
     @property
     def schema(self) -> dict[str, Any]:
         """The JSON schema of its arguments."""
+        if self.entry is not None:
+            return dict(self.entry["inputSchema"])
         if self.input_schema is not None:
             return dict(self.input_schema)
         assert self.arguments is not None
@@ -86,6 +91,8 @@ class Tool:
 
     def describe(self) -> dict[str, Any]:
         """Its entry in `tools/list`."""
+        if self.entry is not None:
+            return dict(self.entry)
         entry: dict[str, Any] = {"name": self.name}
         if self.title:
             entry["title"] = self.title

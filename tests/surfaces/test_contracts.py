@@ -10,16 +10,20 @@ from jsonschema import Draft202012Validator
 
 from almanac.app import SURFACES
 from almanac.surfaces import contracts
-from almanac.surfaces.almanac import knowledge, search, upkeep
+from almanac.surfaces.almanac import knowledge, memory, search, upkeep
 from almanac.surfaces.surface import Surface
 from tests.house import ERAS, LEGACY, Running, running, settings_for
 
 # A call of each tool whose answer is held against its schema. A tool that is missing here fails a test below.
-EXAMPLES: dict[str, dict[str, dict[str, Any]]] = {"almanac": {"whoami": {}, "server_status": {}, "list_bases": {}}}
+EXAMPLES: dict[str, dict[str, dict[str, Any]]] = {
+    "almanac": {"whoami": {}, "server_status": {}, "list_bases": {}},
+    "memory": {"search_knowledge": {"query": "anything"}},
+}
 # Those that need something to be there first, and the test that holds their answers to their schemas.
 ELSEWHERE = {
-    "almanac": {tool.name for tool in (*search.TOOLS, *knowledge.TOOLS, *upkeep.TOOLS)} - {"list_bases"}
-}  # test_search_tools, test_knowledge_tools
+    "almanac": {tool.name for tool in (*search.TOOLS, *knowledge.TOOLS, *upkeep.TOOLS, *memory.TOOLS)} - {"list_bases"},
+    "memory": {"store_knowledge", "supersede_knowledge"},
+}  # test_search_tools, test_knowledge_tools, test_memory_tools, test_memory
 
 each_surface = pytest.mark.parametrize("surface", SURFACES, ids=lambda surface: surface.name)
 

@@ -11,7 +11,7 @@ from almanac.core import clock
 from almanac.identity import groups
 from almanac.jobs import queue
 from almanac.quotas import usage
-from almanac.surfaces.almanac import knowledge, search, upkeep
+from almanac.surfaces.almanac import knowledge, memory, search, upkeep
 from almanac.surfaces.surface import Surface
 from almanac.surfaces.tool import NoArguments, Tool, ToolCall
 
@@ -177,5 +177,6 @@ SURFACE = Surface(
         *search.TOOLS,
         *knowledge.TOOLS,
         *upkeep.TOOLS,
+        *memory.TOOLS,
     ),
 )
