@@ -67,6 +67,12 @@ bench-search: setup-test ## Build, disk, memory and latency of search, beside us
 bench-retrieval: setup-test ## nDCG, recall and calibration on judged sets (ALMANAC_DATA), beside BM25, vectors and RRF
 	$(PY) bench/retrieval.py $(ARGS)
 
+bench-memory: setup-test ## Recall and nDCG of agents' notes on LoCoMo's turns (ALMANAC_DATA), beside BM25, the model and RRF
+	$(PY) bench/memory.py $(ARGS)
+
+bench-memory-scale: setup-test ## Storing, searching and superseding among a million notes (ARGS="--size 100000")
+	$(PY) bench/memory_scale.py $(ARGS)
+
 calibrate: setup-test ## Fit the curves of scores on the judged sets (ALMANAC_DATA) and write them down
 	$(PY) bench/calibrate.py $(ARGS)
 
@@ -80,4 +86,4 @@ format: setup-test ## Format and fix what can be fixed
 clean: ## Remove everything that setup made
 	rm -rf .venv .tools .pytest_cache .ruff_cache .hypothesis
 
-.PHONY: help setup setup-test serve lint test test-kill test-fuzz conformance bench-transport bench-floor bench-ingest bench-embedding bench-search bench-retrieval calibrate contracts format clean
+.PHONY: help setup setup-test serve lint test test-kill test-fuzz conformance bench-transport bench-floor bench-ingest bench-embedding bench-search bench-retrieval bench-memory bench-memory-scale calibrate contracts format clean

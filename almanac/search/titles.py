@@ -1,7 +1,7 @@
 """Titles: things whose title has a text within it, whatever the case of the letters A to Z.
 
 Words find titles too (`analysis.py` counts them more than text); this finds parts of words. It reads titles one by one,
-so it looks at the newest things of a scope only, as many as can be read in some milliseconds.
+so it looks at the newest things of a scope alone, as many as can be read in some milliseconds.
 """
 
 from almanac.core.database import Database, Value
