@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 
 from almanac.ai.errors import EmbeddingRefused, EmbeddingUnavailable
 from almanac.core.call import Call
+from almanac.core.errors import AlmanacError
 from almanac.memory import notes, shelf
 from almanac.memory.finding import SNIPPET
 from almanac.memory.note import Note
@@ -28,6 +30,8 @@ MOST = 3
 _LOOKED_AT = 8
 _READ = 600  # characters of a new note that are looked for
 
+_log = structlog.get_logger("almanac.memory")
+
 
 @dataclass(frozen=True, slots=True)
 class Hint:
@@ -41,7 +45,16 @@ class Hint:
 
 
 async def find(call: Call, search: Search, note: Note) -> list[Hint]:
-    """The live notes of others that are closest to a note, if any is close."""
+    """The live notes of others that are closest to a note, if any is close; none where search cannot be asked, for the
+    note is stored all the same."""
+    try:
+        return await _find(call, search, note)
+    except AlmanacError as error:
+        _log.warning("no_hints", error=type(error).__name__)
+        return []
+
+
+async def _find(call: Call, search: Search, note: Note) -> list[Hint]:
     text = f"{note.title}\n{note.body[:_READ]}"
     asked = Question(
         text, (shelf.collection_of(note.org_id),), limit=_LOOKED_AT, rerank=False, most_per_source=1, by_ranks=True

@@ -29,8 +29,8 @@ INSERT INTO notes (id, org_id, author_id, source, title, body, tags, confidence,
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (id) DO NOTHING RETURNING number
 """
 _BEFORE = """
-SELECT n.title, n.body, n.org_id, t.task_id FROM notes n LEFT JOIN task_knowledge t ON t.note_id = n.id
-WHERE n.author_id = $1 AND n.created_at > $2 ORDER BY n.number DESC LIMIT 2
+SELECT n.title, n.body, n.org_id, n.created_at, t.task_id FROM notes n LEFT JOIN task_knowledge t ON t.note_id = n.id
+WHERE n.author_id = $1 ORDER BY n.number DESC LIMIT 2
 """
 
 
@@ -142,9 +142,10 @@ async def find(db: Reader, org_id: str, ids: Sequence[str]) -> list[Note]:
     """Notes of an organisation by their ids, as far as they are there."""
     if not ids:
         return []
-    names = ", ".join(f"${number}" for number in range(2, len(ids) + 2))
-    rows = await db.fetch(f"{SELECT} WHERE n.org_id = $1 AND n.id IN ({names})", org_id, *ids)
-    return [note_of(row) for row in rows]
+    names = ", ".join(f"${number}" for number in range(1, len(ids) + 1))
+    rows = await db.fetch(f"{SELECT} WHERE n.id IN ({names})", *ids)
+    # Not in the statement: SQLite would rather read all notes of the organisation than look each of these up.
+    return [note_of(row) for row in rows if row["org_id"] == org_id]
 
 
 async def tasks(db: Reader, note: Note) -> list[TaskLink]:
@@ -170,9 +171,10 @@ async def _context(db: Reader, call: Call, draft: Draft) -> str:
     if len(draft.body) > neighbours.SHORT:
         return ""
     said: list[str] = []
-    for row in await db.fetch(_BEFORE, call.actor.id, clock.now() - _AFTER):
+    for row in await db.fetch(_BEFORE, call.actor.id):
         is_next = row["title"] == draft.title or (draft.task is not None and row["task_id"] == draft.task.task_id)
-        if not is_next or row["org_id"] != call.actor.org_id or len(row["body"]) > neighbours.SHORT:
+        is_just_before = row["created_at"] > clock.now() - _AFTER and row["org_id"] == call.actor.org_id
+        if not (is_next and is_just_before) or len(row["body"]) > neighbours.SHORT:
             break
         said.insert(0, row["body"])
     return "\n".join(said)

@@ -121,6 +121,8 @@ class _Finding:
         begun = time.perf_counter()
         by_words = [*words.ids.tolist(), *titled]
         rows = await self._search.rows([*by_words, *vectors.ids.tolist()])
+        if question.by_ranks:
+            titled += [id for id in words.ids.tolist() if id in rows and titles.has(rows[id]["title"], question.text)]
         judge = Judge(self._asked, words, await self._cosines(by_words, vectors), vectors, rows, titled)
         self._stage("read", begun, fused=len(judge.ids))
         begun = time.perf_counter()

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from almanac.core import clock
 from almanac.core.database import Transaction
+from almanac.core.errors import Unavailable
 from almanac.memory import expiry, finding, hints, shelf
 from almanac.memory.finding import Inquiry, find, snippet
 from almanac.memory.note import TaskLink
@@ -195,6 +196,15 @@ async def test_a_note_close_to_one_of_anothers_is_told_of_it(circle: Circle, dat
     mine = await circle.store(said, title="Deploy day", by=circle.ada)
     assert [each.author for each in await hints.find(circle.ada, circle.search, mine)] == ["bob"]
     assert (await circle.get(monday)).head_id is None
+
+
+async def test_a_note_is_stored_whether_or_not_there_can_be_hints(circle: Circle, monkeypatch: pytest.MonkeyPatch):
+    async def fail(_: object) -> None:
+        raise Unavailable()
+
+    note = await circle.store("Deploys of the billing service happen on Mondays.")
+    monkeypatch.setattr(circle.search, "find", fail)
+    assert await hints.find(circle.ada, circle.search, note) == []
 
 
 async def test_a_leg_that_cannot_be_asked_leaves_the_other(circle: Circle):
