@@ -18,7 +18,7 @@ from almanac.jobs import queue
 from tests.house import Running, running, settings_for
 from tests.quotas.test_rates import free_port, private_redis
 
-ENDPOINTS = {"almanac": "/mcp", "rest": "/api/v1/openapi.json"}
+ENDPOINTS = {"almanac": "/mcp", "memory": "/mcp/memory", "rest": "/api/v1/openapi.json"}
 
 
 class Breakable:
