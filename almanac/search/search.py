@@ -183,8 +183,12 @@ class _Finding:
         return found
 
     async def _tell_lacking(self, model: str, collections: tuple[str, ...]) -> None:
-        """Note how many passages lack vectors. They are counted only where some do: among millions that takes time."""
+        """Note how many passages lack vectors. They are counted only where some do: among millions that takes time, and
+        among notes, some of which are always new, it is not worth it."""
         if not await self._search.is_waiting(collections):
+            return
+        if self._question.by_ranks:
+            self._notes.append("Some of what was searched has no vectors yet and is found by words only.")
             return
         covered = await self._search.index.coverage(collections, model)
         if covered.embedded < covered.passages:
