@@ -73,6 +73,12 @@ bench-retrieval: setup-test ## nDCG, recall and calibration on judged sets (ALMA
 bench-catalogue: setup-test ## 100,000 entities: import rate, latency of get, structure and filtered search, beside the bare engine
 	$(PY) bench/catalogue.py $(ARGS)
 
+bench-memory: setup-test ## Recall and nDCG of agents' notes on LoCoMo's turns (ALMANAC_DATA), beside BM25, the model and RRF
+	$(PY) bench/memory.py $(ARGS)
+
+bench-memory-scale: setup-test ## Storing, searching and superseding among a million notes (ARGS="--size 100000")
+	$(PY) bench/memory_scale.py $(ARGS)
+
 calibrate: setup-test ## Fit the curves of scores on the judged sets (ALMANAC_DATA) and write them down
 	$(PY) bench/calibrate.py $(ARGS)
 
@@ -86,4 +92,4 @@ format: setup-test ## Format and fix what can be fixed
 clean: ## Remove everything that setup made
 	rm -rf .venv .tools .pytest_cache .ruff_cache .hypothesis
 
-.PHONY: help setup setup-test serve lint test test-kill test-fuzz conformance bench-transport bench-floor bench-ingest bench-external bench-embedding bench-search bench-retrieval bench-catalogue calibrate contracts format clean
+.PHONY: help setup setup-test serve lint test test-kill test-fuzz conformance bench-transport bench-floor bench-ingest bench-external bench-embedding bench-search bench-retrieval bench-catalogue bench-memory bench-memory-scale calibrate contracts format clean

@@ -36,7 +36,7 @@ from almanac.knowledge.files import Files
 from almanac.net import peer
 from almanac.net.fetch import Fetcher, Rules
 from almanac.premises import configure_logs, load_settings, open_store, signing_key
-from almanac.quotas import rates, usage
+from almanac.quotas import rates, repeats, usage
 from almanac.search.opening import open_search
 from almanac.surfaces.almanac import tools as almanac_surface
 from almanac.surfaces.door import Door
@@ -44,16 +44,22 @@ from almanac.surfaces.external import tools as external_surface
 from almanac.surfaces.external.annex import Annex
 from almanac.surfaces.gateway import tools as gateway_surface
 from almanac.surfaces.gateway.gateway import open_gateway
+from almanac.surfaces.memory import tools as memory_surface
 from almanac.surfaces.surface import Desk, Surface
 from almanac.surfaces.tool import House
-from almanac.web import openapi
+from almanac.web import openapi, usage_report
 from almanac.web.catalogue_endpoints import CATALOGUE_ENDPOINTS, CATALOGUE_PREFIX
 from almanac.web.endpoints import ENDPOINTS
 from almanac.web.plumbing import Plumbing
 from almanac.web.rest import PREFIX, Rest
 
 # Those whose setting is off are not served.
-SURFACES: tuple[Surface, ...] = (almanac_surface.SURFACE, external_surface.SURFACE, gateway_surface.SURFACE)
+SURFACES: tuple[Surface, ...] = (
+    almanac_surface.SURFACE,
+    external_surface.SURFACE,
+    gateway_surface.SURFACE,
+    memory_surface.SURFACE,
+)
 
 # A secret is worth nothing if it can be guessed: short, repetitive, or printed in somebody's example.
 _SHORTEST_SECRET = 32
@@ -165,6 +171,7 @@ async def open_house(settings: Settings, surfaces: Sequence[Surface] = SURFACES)
                 settings.rate_limit_window_seconds,
                 settings.rate_limit_strategy,
             ),
+            repeats=repeats.open_repeats(settings.redis_url, db),
             started_at=clock.now(),
             surfaces={surface.name: surface.path for surface in surfaces},
             runtime=answering,
@@ -177,6 +184,7 @@ async def open_house(settings: Settings, surfaces: Sequence[Surface] = SURFACES)
         finally:
             await trail.stop(writing, settings.shutdown_grace_seconds)
             await house.rates.close()
+            await house.repeats.close()
             files.close()
             if spans:
                 await asyncio.to_thread(spans.shutdown)  # sends what is left
@@ -259,6 +267,7 @@ def routes(opened: Opened) -> list[Route]:
         openapi.route(CATALOGUE_ENDPOINTS, CATALOGUE_PREFIX, ""),
         *rest.routes(),
         *catalogue.routes(),
+        usage_report.route(rest),
         *beside,
     ]
 

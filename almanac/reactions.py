@@ -21,6 +21,8 @@ from almanac.knowledge.files import Files
 from almanac.knowledge.ingest import Ingest
 from almanac.knowledge.parsers.confinement import MIB, Limits
 from almanac.knowledge.parsers.nursery import Nursery
+from almanac.memory import expiry
+from almanac.quotas import repeats
 from almanac.search import embedding, opening, upkeep
 from almanac.search.embedding import Embed
 from almanac.search.upkeep import Reword
@@ -55,6 +57,7 @@ async def handlers(db: Database, settings: Settings) -> AsyncGenerator[Mapping[s
             now = clock.now()
             await queue.prune(tx, now - KEEP_JOBS)
             await schedule.prune(tx, now - KEEP_JOBS)
+            await repeats.prune(tx, now)
             if settings.audit_retention_days:
                 await trail.prune(tx, now - settings.audit_retention_days * clock.DAY)
 
@@ -76,6 +79,7 @@ async def handlers(db: Database, settings: Settings) -> AsyncGenerator[Mapping[s
 
     async def index(_: Job) -> Effect | None:
         """Keep what searches read in good shape."""
+        await expiry.sweep(db)
         await opening.maintain(settings, db)
         await asyncio.to_thread(allotment.give_back)
         return None

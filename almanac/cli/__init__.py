@@ -37,6 +37,8 @@ COMMANDS = {
     "doc": "knowledge:doc_app",
     "catalogue": "catalogue:catalogue_app",
     "index": "indexing:index_app",
+    "memory": "memory:memory_app",
+    "quota": "memory:quota_app",
     "jobs": "records:jobs_app",
     "bench": "benching:bench_app",
 }

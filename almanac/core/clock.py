@@ -2,7 +2,7 @@
 
 import re
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 SECOND = 1_000_000
@@ -11,6 +11,7 @@ HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 LONGEST = 36_525 * DAY  # a hundred years
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = {"s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
 _SPAN = re.compile(r"^\s*(\d{1,9})\s*([smhdw])\s*$")
 
@@ -39,6 +40,17 @@ def iso(moment: int | None) -> str | None:
     if moment is None:
         return None
     return datetime.fromtimestamp(moment / SECOND, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def iso_exact(moment: int | None) -> str | None:
+    """The same to the microsecond, for what is to be read back."""
+    return None if moment is None else (_EPOCH + timedelta(microseconds=moment)).isoformat().replace("+00:00", "Z")
+
+
+def moment_of(text: str) -> int:
+    """The moment of an ISO-8601 date or time; in UTC where it names no zone. ValueError for anything else."""
+    given = datetime.fromisoformat(text)
+    return ((given if given.tzinfo else given.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 
 def month(moment: int) -> str:

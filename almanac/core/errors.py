@@ -4,6 +4,7 @@
     ├── BadRequest                  bad_request            400
     ├── Unauthorized                unauthorized           401
     ├── Forbidden                   forbidden              403
+    │   └── InsufficientScope       insufficient_scope     403
     ├── NotFound                    not_found              404
     ├── Conflict                    conflict               409
     ├── TooLarge                    too_large              413
@@ -63,6 +64,13 @@ class Forbidden(AlmanacError):
     code = "forbidden"
     status = 403
     remedy = "Ask an administrator for the role or scope it needs."
+
+
+class InsufficientScope(Forbidden):
+    """Your token lacks a scope that this needs."""
+
+    code = "insufficient_scope"
+    remedy = "Use a token that has it; an administrator can make one."
 
 
 class NotFound(AlmanacError):

@@ -129,6 +129,15 @@ class Settings:
     embedding_key: str = _of("", "Key for that endpoint.", secret=True)
     embedding_threads: int = _of(0, "Passages one process embeds at a time; 0 means as many as there are cores.")
 
+    # Memory
+    memory_notes_a_month: int = _of(
+        0,
+        "Notes an organisation's agents may store in a UTC month, unless 'almanac quota set' says otherwise for it; "
+        "0 for no limit.",
+    )
+    memory_calls: int = _of(60, "Requests a minute that a token may make to the memory surface; 0 for no limit.")
+    memory_read_calls: int = _of(600, "The same for a token all of whose scopes end in :read; 0 for no limit.")
+
     # Watching it
     log_level: str = _of("info", "debug, info, warning or error.")
     log_format: str = _of("auto", "'json', 'text', or 'auto' for text on a terminal.")
@@ -285,6 +294,9 @@ _AT_LEAST: dict[str, float] = {
     "embedding_threads": 0,
     "gateway_timeout_seconds": 0.1,
     "gateway_session_minutes": 1,
+    "memory_notes_a_month": 0,
+    "memory_calls": 0,
+    "memory_read_calls": 0,
 }
 
 

@@ -6,7 +6,7 @@ Permission is settled here, before search is asked: search itself looks wherever
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field
@@ -34,7 +34,6 @@ LONGEST_QUOTE = 20_000
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _DOCUMENT = re.compile(r"document:([1-9][0-9]{0,18})", re.ASCII)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _BASES = "SELECT b.id, b.org_id, b.level, b.owner_id, b.group_id FROM bases b WHERE b.removed_at IS NULL AND"
 _ROLES = ", ".join(f"'{role.name}'" for role in Role if role >= ACTIONS["read"])
@@ -337,9 +336,7 @@ def _moment(text: str | None, *, is_end: bool = False) -> int | None:
     """A moment; a day that something ends with is a part of it."""
     if text is None:
         return None
-    given = datetime.fromisoformat(text)
-    moment = (given if given.tzinfo else given.replace(tzinfo=UTC)) - _EPOCH
-    return moment // timedelta(microseconds=1) + (clock.DAY if is_end and _DAY.fullmatch(text) else 0)
+    return clock.moment_of(text) + (clock.DAY if is_end and _DAY.fullmatch(text) else 0)
 
 
 def _listed(ids: Iterable[int]) -> str:

@@ -82,10 +82,11 @@ def pack(title: str, headings: Sequence[str], text: str, around: str = "") -> by
     return hashes[order].tobytes() + counts[order].tobytes()
 
 
-def count(title: str, passages: Sequence[Passage]) -> list[bytes]:
-    """The terms of each of a thing's passages, as they are stored."""
+def count(title: str, passages: Sequence[Passage], context: str = "") -> list[bytes]:
+    """The terms of each of a thing's passages, as they are stored; `context` is what was said before the first."""
     return [
-        pack(title, each.headings, each.text, neighbours.beside(passages, place)) for place, each in enumerate(passages)
+        pack(title, each.headings, each.text, neighbours.beside(passages, place, context))
+        for place, each in enumerate(passages)
     ]
 
 

@@ -67,8 +67,11 @@ class Index(Protocol):
         """The passages that match best by BM25 over these terms (see `analysis.hash_of`)."""
         ...
 
-    async def vectors(self, scope: Scope, model: str, vector: NDArray[np.float32], limit: int) -> Hits:
-        """The passages nearest to a vector of length one, by cosine."""
+    async def vectors(
+        self, scope: Scope, model: str, vector: NDArray[np.float32], limit: int, reach: int | None = None
+    ) -> Hits:
+        """The passages nearest to a vector of length one, by cosine. `reach` is how many neighbours a graph keeps in
+        sight, where one is searched; an exact scan needs none."""
         ...
 
     async def stored(self, model: str, size: int, ids: Sequence[int]) -> Stored:

@@ -57,7 +57,9 @@ class EmbeddedIndex:
         parts = await self._parts(scope)
         return await _run(_rows(parts), postings.search, parts, terms, limit)
 
-    async def vectors(self, scope: Scope, model: str, vector: NDArray[np.float32], limit: int) -> Hits:
+    async def vectors(
+        self, scope: Scope, model: str, vector: NDArray[np.float32], limit: int, reach: int | None = None
+    ) -> Hits:
         parts = await self._parts(scope)
         return await _run(_rows(parts), matrices.search, parts, (model, len(vector)), vector, limit)
 

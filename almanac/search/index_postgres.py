@@ -163,11 +163,13 @@ class PostgresIndex:
         by_term = dict(zip(asked.tolist(), frequencies.tolist(), strict=True))
         return WordHits(hits.ids, hits.scores, size.passages, size.average, tuple(by_term[term] for term in terms))
 
-    async def vectors(self, scope: Scope, model: str, vector: NDArray[np.float32], limit: int) -> Hits:
+    async def vectors(
+        self, scope: Scope, model: str, vector: NDArray[np.float32], limit: int, reach: int | None = None
+    ) -> Hits:
         """The passages nearest to a vector of length one, by cosine."""
         size = await self._size(scope)
         if size.kept > SCANNED and _graph_name(model, len(vector)) in await self._whole_graphs():
-            rows = await self._walk(scope, model, vector, limit)
+            rows = await self._walk(scope, model, vector, limit, reach or max(REACH, 2 * limit))
         else:
             rows = await self._scan(scope, model, vector, limit)
         ids = np.fromiter((row["passage_id"] for row in rows), np.int64, len(rows))
@@ -242,9 +244,9 @@ class PostgresIndex:
     async def _scan(self, scope: Scope, model: str, vector: NDArray[np.float32], limit: int) -> list[Row]:
         return await self._db.scan(*_near(scope, model, vector, limit, is_walk=False))
 
-    async def _walk(self, scope: Scope, model: str, vector: NDArray[np.float32], limit: int) -> list[Row]:
+    async def _walk(self, scope: Scope, model: str, vector: NDArray[np.float32], limit: int, reach: int) -> list[Row]:
         async def walk(tx: Transaction) -> list[Row]:
-            await tx.fetch(_SETTINGS, str(min(max(REACH, 2 * limit), 1_000)))
+            await tx.fetch(_SETTINGS, str(min(reach, 1_000)))
             return await tx.fetch(*_near(scope, model, vector, limit, is_walk=True))
 
         return await self._db.write(walk)  # a transaction, for its settings end with it

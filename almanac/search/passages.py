@@ -22,17 +22,18 @@ class Prepared:
     title: str
     passages: Sequence[Passage]
     words: Sequence[bytes]
+    context: str = ""
 
 
-def prepare(title: str, passages: Sequence[Passage]) -> Prepared:
-    """Count the words of passages under a title."""
-    return Prepared(title, passages, analysis.count(title, passages))
+def prepare(title: str, passages: Sequence[Passage], context: str = "") -> Prepared:
+    """Count the words of passages under a title, after what was said before them elsewhere."""
+    return Prepared(title, passages, analysis.count(title, passages, context), context)
 
 
 async def replace(tx: Transaction, source: Source, prepared: Prepared) -> int:
     """Put these in the place of whatever passages the source had; the number search has for the source."""
-    if prepared.title != source.title:  # it has been renamed meanwhile
-        prepared = prepare(source.title, prepared.passages)
+    if (prepared.title, prepared.context) != (source.title, source.context):  # it has been renamed meanwhile
+        prepared = prepare(source.title, prepared.passages, source.context)
     source_id = await sources.put(tx, source)
     await tx.execute("DELETE FROM passages WHERE source_id = $1", source_id)
     rows = _rows(source_id, prepared)

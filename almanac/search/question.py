@@ -36,6 +36,8 @@ class Question:
     min_score: float = 0.0
     rerank: bool = True
     most_per_source: int = 3  # passages of one thing; 0 for as many as there are
+    by_ranks: bool = False  # fused by the places in both legs, titles too; 1 is first in both, 0.5 first in one
+    reach: int | None = None  # how widely a graph of vectors is searched, where there is one
     explain: bool = False
 
 

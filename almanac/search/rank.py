@@ -9,11 +9,12 @@ on questions with known answers (`calibration.json`; `make calibrate`). docs/exp
 on what.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -25,6 +26,8 @@ from almanac.search.index import Hits, Stored, WordHits
 
 # Fitted together on five sets, by a coarse grid; the cosine weighs 1.
 WORDS, TITLE, PAIRS, FEEDBACK, LIKENESS = 0.5, 0.1, 0.2, 0.3, 0.5
+RANK = 60  # the constant of reciprocal rank fusion
+TITLED = 0.5  # what a title that has the whole question within it is worth to the words leg, of which 1 is perfect
 JUDGED = 50  # candidates whose text is looked at
 _TEACHERS = 4  # candidates whose words are taken for those of the answer
 _LESSONS = 30  # words taken from them
@@ -88,11 +91,15 @@ class Judge:
         vectors: Hits,
         stored: Sequence[tuple[Stored, NDArray[np.float32]]],  # of each model, with the question's own
         bags: Mapping[int, Row],
+        titled: Sequence[int] = (),
     ) -> None:
         self._asked = asked
         self._by_words = set(words.ids.tolist())
         self._by_vectors = set(vectors.ids.tolist())
-        self.ids = [id for id in dict.fromkeys((*words.ids.tolist(), *vectors.ids.tolist())) if id in bags]
+        found: dict[Any, None] = dict.fromkeys((*words.ids.tolist(), *vectors.ids.tolist(), *titled))
+        self.ids = [id for id in found if id in bags]
+        self._titled = np.isin(self.ids, titled)
+        self._bags = bags
         self._idf = {
             hash: bm25.idf(words.passages, frequency)
             for hash, frequency in zip(asked.hashes, words.frequencies, strict=False)
@@ -103,11 +110,13 @@ class Judge:
         )
         place = {id: at for at, id in enumerate(self.ids)}
         self._cosines = np.zeros(len(self.ids), np.float32)
+        self._is_near = np.zeros(len(self.ids), np.bool_)
         self._groups: list[tuple[list[int], NDArray[np.float32]]] = []  # places of candidates with a model's vectors
         for each, question in stored:
             known = [at for at, id in enumerate(each.ids.tolist()) if id in place]
             group = [place[id] for id in each.ids[known].tolist()], each.rows[known]
             self._cosines[group[0]] = group[1] @ question
+            self._is_near[group[0]] = True
             self._groups.append(group)
         self._average = words.average or 1.0
         self._shares = self._share(dict(zip(words.ids.tolist(), words.scores.tolist(), strict=True)), bags)
@@ -133,17 +142,53 @@ class Judge:
         """By both legs and by what the best of them say."""
         if not self.ids:
             return []
+        order, learnt, told = self._look(rows)
+        head, rest = order[:JUDGED], order[JUDGED:]
         plain: NDArray[np.float32] = WORDS * self._shares + self._cosines
+        values = plain + learnt + told
+        values += LIKENESS * self._likeness(head, values)
+        said = (plain + _TRUST * (values - plain)).astype(np.float32)
+        # What was not looked at keeps its place behind what was.
+        values[rest] += np.minimum(0, values[head].min(initial=np.inf) - values[rest].max(initial=-np.inf))
+        return self._ranked("hybrid", values, said)
+
+    def by_ranks(self, rows: Mapping[int, Row], *, rerank: bool) -> list[Candidate]:
+        """By their places in the two legs and nothing else (reciprocal rank fusion): 1 for what is first in both, half
+        for what is first in the only one that has it. One passage of each source; those that tie in the order of both
+        legs together. With `rerank`, what the best say counts in the legs."""
+        words, near = self._shares.copy(), self._cosines.copy()
+        if rerank and self._is_near.any():  # words alone teach nothing that is not in them
+            _, learnt, said = self._look(rows)
+            words, near = WORDS * words + learnt + said, near + learnt
+        words += TITLED * self._titled
+        fused: dict[int, float] = {}
+        best: dict[int, int] = {}
+        for values, inside in ((words, (self._shares > 0) | self._titled), (near, self._is_near)):
+            for place, (source, at) in enumerate(self._places(values, inside)):
+                fused[source] = fused.get(source, 0.0) + (RANK + 1) / (2 * (RANK + 1 + place))
+                best.setdefault(source, at)
+        order = sorted(fused, key=lambda source: (-fused[source], -float(words[best[source]] + near[best[source]])))
+        return [self._candidate(best[source], min(fused[source], 1.0)) for source in order]
+
+    def _places(self, values: NDArray[np.float32], inside: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+        """The sources that a leg has, the best first, each with its best passage."""
+        seen: set[int] = set()
+        for at in np.lexsort((self.ids, -values)).tolist() if self.ids else ():
+            source = self._bags[self.ids[at]]["source_id"]
+            if inside[at] and source not in seen:
+                seen.add(source)
+                yield source, at
+
+    def _look(self, rows: Mapping[int, Row]) -> tuple[NDArray[np.intp], NDArray[np.float32], NDArray[np.float32]]:
+        """A look at what the best say: the order before it, what each has of the words that the first few have in
+        common, and of the question in its title and side by side."""
+        plain = WORDS * self._shares + self._cosines
         order = np.lexsort((self.ids, -plain))
         head = order[:JUDGED]
-        values = plain.copy()
-        values[head] += FEEDBACK * self._learn(head, plain, rows)
-        values[head] += TITLE * self._titles(head, rows) + PAIRS * self._pairs(head, rows)
-        values += LIKENESS * self._likeness(head, values)
-        # What was not looked at keeps its place behind what was.
-        said = (plain + _TRUST * (values - plain)).astype(np.float32)
-        values[order[JUDGED:]] = np.minimum(values[order[JUDGED:]], values[head].min(initial=np.inf))
-        return self._ranked("hybrid", values, said)
+        learnt, said = np.zeros(len(plain), np.float32), np.zeros(len(plain), np.float32)
+        learnt[head] = FEEDBACK * self._learn(head, plain, rows)
+        said[head] = TITLE * self._titles(head, rows) + PAIRS * self._pairs(head, rows)
+        return order, learnt, said
 
     def _ranked(
         self, curve: str, values: NDArray[np.float32], said: NDArray[np.float32] | None = None
@@ -151,13 +196,12 @@ class Judge:
         """In the order of values; as likely as they say, or what is `said` in their place."""
         order = np.lexsort((self.ids, -values))
         likely = _falling(probability(curve, (values if said is None else said)[order]).tolist())
-        return [
-            Candidate(id, score, self._legs(id))
-            for id, score in zip(map(self.ids.__getitem__, order.tolist()), likely, strict=True)
-        ]
+        return [self._candidate(at, score) for at, score in zip(order.tolist(), likely, strict=True)]
 
-    def _legs(self, id: int) -> tuple[str, ...]:
-        return ("words",) * (id in self._by_words) + ("vectors",) * (id in self._by_vectors)
+    def _candidate(self, at: int, score: float) -> Candidate:
+        id = self.ids[at]
+        by_words = id in self._by_words or bool(self._titled[at])
+        return Candidate(id, score, ("words",) * by_words + ("vectors",) * (id in self._by_vectors))
 
     def _share(self, scores: Mapping[int, float], rows: Mapping[int, Row]) -> NDArray[np.float32]:
         """How much of what a perfect match would score each has by its words."""

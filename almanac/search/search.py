@@ -18,7 +18,7 @@ from almanac.ai.embedder import Embedder
 from almanac.ai.errors import EmbeddingRefused, EmbeddingUnavailable
 from almanac.core.database import Database, Row
 from almanac.core.errors import BadRequest
-from almanac.search import citations, filters, highlights, rank
+from almanac.search import citations, filters, highlights, rank, titles
 from almanac.search.index import Hits, Index, Scope, Stored, WordHits
 from almanac.search.passage import passage_of
 from almanac.search.question import MODES, Answer, Found, Question
@@ -44,7 +44,7 @@ class Search:
     """Searches over one index. Create it once for a process; what it is asked may come from many callers at a time."""
 
     def __init__(self, db: Database, index: Index, embedders: Mapping[str, Embedder]) -> None:
-        self._db = db
+        self.db = db
         self.index = index
         self._embedders = embedders  # by the names that collections record
 
@@ -58,7 +58,7 @@ class Search:
     async def models(self, collections: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """The collections by the model whose vectors they are searched by; an empty one while they have none."""
         names = ", ".join(f"${number}" for number in range(1, len(collections) + 1))
-        rows = await self._db.fetch(
+        rows = await self.db.fetch(
             f"SELECT name, model FROM collections WHERE name IN ({names}) ORDER BY name",  # noqa: S608 - numbers
             *collections,
         )
@@ -66,6 +66,12 @@ class Search:
         for row in rows:
             found.setdefault(row["model"], []).append(row["name"])
         return {model: tuple(names) for model, names in found.items()}
+
+    async def is_waiting(self, collections: Sequence[str]) -> bool:
+        """Whether something in the collections still lacks vectors; costs a look at an index."""
+        names = ", ".join(f"${number}" for number in range(1, len(collections) + 1))
+        sql = f"SELECT 1 FROM sources WHERE collection IN ({names}) AND is_embedded = 0 LIMIT 1"  # noqa: S608 - numbers
+        return await self.db.fetch_one(sql, *collections) is not None
 
     async def bags(self, ids: Sequence[int], near: Sequence[int]) -> dict[int, Row]:
         """The sources of passages, and of those that are `near` the words; those that are gone by now are left out."""
@@ -80,7 +86,7 @@ class Search:
             return {}
         wanted, closer = _padded(ids), _padded(near)
         sql = sql.format(ids=_numbers(1, len(wanted)), near=_numbers(len(wanted) + 1, len(closer)) or "NULL")
-        rows = await self._db.fetch(sql, *wanted, *closer)
+        rows = await self.db.fetch(sql, *wanted, *closer)
         return {row["id"]: row for row in rows}
 
     def embedder(self, model: str) -> Embedder | None:
@@ -121,13 +127,16 @@ class _Finding:
     async def answer(self) -> Answer:
         question = self._question
         begun = time.perf_counter()
-        words, vectors = await asyncio.gather(self._words(), self._vectors())
+        words, vectors, titled = await asyncio.gather(self._words(), self._vectors(), self._titled())
         self._stage("legs", begun, words=len(words.ids), vectors=len(vectors.ids))
         begun = time.perf_counter()
-        ids: list[int] = list(dict.fromkeys((*words.ids.tolist(), *vectors.ids.tolist())))
-        near = ids[len(words.ids) :]
-        bags = await self._search.bags(ids, near)
-        judge = Judge(self._asked, words, vectors, await self._stored(ids), bags)
+        ids: list[int] = list(dict.fromkeys((*words.ids.tolist(), *titled, *vectors.ids.tolist())))
+        if question.by_ranks:
+            self._rows = bags = await self._search.rows(ids)
+            titled += [id for id in words.ids.tolist() if id in bags and titles.has(bags[id]["title"], question.text)]
+        else:
+            bags = await self._search.bags(ids, ids[len(words.ids) :])
+        judge = Judge(self._asked, words, vectors, await self._stored(ids), bags, titled)
         self._stage("read", begun, fused=len(judge.ids))
         begun = time.perf_counter()
         candidates = await self._rank(judge)
@@ -146,6 +155,11 @@ class _Finding:
         found = await self._search.index.words(self._scope, self._asked.hashes, self._depth)
         self._stage("words", begun)
         return found
+
+    async def _titled(self) -> list[int]:
+        if not self._question.by_ranks or self._question.mode == "vector":
+            return []
+        return await titles.find(self._search.db, self._scope, self._question.text, self._depth)
 
     async def _vectors(self) -> Hits:
         if self._question.mode == "keyword":
@@ -175,17 +189,27 @@ class _Finding:
             self._notes.append("The question could not be embedded, so it was searched for by words only.")
             return None
         begun = time.perf_counter()
+        await self._tell_lacking(model, collections)
+        found = await self._search.index.vectors(
+            replace(self._scope, collections=collections), model, vector, self._depth, self._question.reach
+        )
+        self._stage("vectors", begun)
+        return found
+
+    async def _tell_lacking(self, model: str, collections: tuple[str, ...]) -> None:
+        """Note how many passages lack vectors. They are counted only where some do: among millions that takes time, and
+        among notes, some of which are always new, it is not worth it."""
+        if not await self._search.is_waiting(collections):
+            return
+        if self._question.by_ranks:
+            self._notes.append("Some of what was searched has no vectors yet and is found by words only.")
+            return
         covered = await self._search.index.coverage(collections, model)
         if covered.embedded < covered.passages:
             self._notes.append(
                 f"{covered.passages - covered.embedded} of {covered.passages} passages have no vectors yet and"
                 " are found by words only."
             )
-        found = await self._search.index.vectors(
-            replace(self._scope, collections=collections), model, vector, self._depth
-        )
-        self._stage("vectors", begun)
-        return found
 
     async def _stored(self, ids: Sequence[int]) -> list[tuple[Stored, NDArray[np.float32]]]:
         """For each model the candidates' vectors, also of those that the vectors leg left behind others."""
@@ -193,6 +217,8 @@ class _Finding:
         return [(await index.stored(model, len(asked), ids), asked) for model, asked in self._vector_of.items()]
 
     async def _rank(self, judge: Judge) -> list[Candidate]:
+        if self._question.by_ranks:
+            return judge.by_ranks(self._rows, rerank=self._question.rerank)
         if self._question.mode == "vector":
             return judge.by_vectors()
         if not self._vector_of:

@@ -16,16 +16,16 @@ from almanac.search.passage import passage_of
 
 _PUT = """
 INSERT INTO sources (org_id, collection, kind, owner_id, title, folder_id, tags, metadata, created_at, updated_at,
-    media, is_live, version, is_embedded) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 1, 1)
+    media, context, is_live, version, is_embedded) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 1, 1)
 RETURNING id
 """
 _COLUMNS = (
     "org_id", "collection", "kind", "owner_id", "title", "folder_id", "tags", "metadata", "created_at", "updated_at",
-    "media", "is_live", "version", "is_embedded",
+    "media", "context", "is_live", "version", "is_embedded",
 )  # fmt: skip
 _CHANGE = """
 UPDATE sources SET org_id = $2, title = $3, folder_id = $4, tags = $5, metadata = $6, created_at = $7, updated_at = $8,
-    media = $9 WHERE id = $1
+    media = $9, context = $10 WHERE id = $1
 """
 
 
@@ -45,13 +45,14 @@ class Source:
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     media: str = ""  # its media type
     is_live: bool = True
+    context: str = ""  # what was said elsewhere before it: it helps to find a thing that is short, and is never shown
 
 
 async def put(tx: Transaction, source: Source) -> int:
     """Let search know how a thing is now; the number search has for it."""
     await _open(tx, source.collection, source.org_id)
     known = await tx.fetch_one(
-        "SELECT id, collection, title, metadata, is_live FROM sources WHERE kind = $1 AND owner_id = $2",
+        "SELECT id, collection, title, metadata, is_live, is_embedded FROM sources WHERE kind = $1 AND owner_id = $2",
         source.kind,
         source.owner_id,
     )
@@ -145,7 +146,16 @@ async def _open(tx: Transaction, collection: str, org_id: str) -> None:
 
 def _described(source: Source) -> tuple[Value, ...]:
     tags, metadata = orjson.dumps(source.tags).decode(), orjson.dumps(source.metadata).decode()
-    return source.title, source.folder_id, tags, metadata, source.created_at, source.updated_at, source.media
+    return (
+        source.title,
+        source.folder_id,
+        tags,
+        metadata,
+        source.created_at,
+        source.updated_at,
+        source.media,
+        source.context,
+    )
 
 
 async def _adjust(tx: Transaction, known: Row, source: Source) -> None:
@@ -155,16 +165,23 @@ async def _adjust(tx: Transaction, known: Row, source: Source) -> None:
     if known["collection"] != source.collection:
         await tx.execute("UPDATE sources SET collection = $2 WHERE id = $1", known["id"], source.collection)
         await index_rows.move(tx, known["id"], source.collection)
-        await ask_for_vectors(tx, known["id"], source.collection)  # the two may use different models
+        if not known["is_embedded"] or not await _share_model(tx, known["collection"], source.collection):
+            await ask_for_vectors(tx, known["id"], source.collection)
     if (known["collection"], orjson.loads(known["metadata"])) != (source.collection, source.metadata):
         await facts.rewrite(tx, known["id"], source.collection, source.metadata)
     if known["title"] != source.title:
         await _retitle(tx, known["id"], source)
 
 
+async def _share_model(tx: Transaction, one: str, other: str) -> bool:
+    """Whether what has its vectors in one collection has those of the other too."""
+    rows = await tx.fetch("SELECT model, next_model FROM collections WHERE name IN ($1, $2)", one, other)
+    return bool(rows[0]["model"]) and len({(row["model"], row["next_model"]) for row in rows}) == 1
+
+
 async def _retitle(tx: Transaction, source_id: int, source: Source) -> None:
     rows = await tx.fetch("SELECT * FROM passages WHERE source_id = $1 ORDER BY ordinal", source_id)
-    words = analysis.count(source.title, [passage_of(row) for row in rows])
+    words = analysis.count(source.title, [passage_of(row) for row in rows], source.context)
     counted = list(zip((row["id"] for row in rows), words, strict=True))
     await index_rows.write_words(tx, source_id, source.collection, counted)
     await tx.execute("DELETE FROM vectors WHERE source_id = $1", source_id)

@@ -13,7 +13,7 @@ import mcp_types as types
 import orjson
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
-from mcp.server.caching import CacheHint
+from mcp.server.caching import CacheableMethod, CacheHint
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
@@ -24,7 +24,7 @@ from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY, SERVER_INFO_META_KEY, methods
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 from orjson import Fragment
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.types import Receive, Scope, Send
 
 from almanac import __version__
@@ -41,6 +41,11 @@ LEGACY = frozenset(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)
 DEFAULT_LEGACY = b"2025-03-26"  # what a client that names no version speaks, says the specification
 
 LIST_FRESH_MS = 60_000  # how long a client may keep a tool list; it depends on the token, so it is private
+
+_LISTS: tuple[CacheableMethod, ...] = (
+    "tools/list", "server/discover", "resources/list", "resources/templates/list", "prompts/list",
+)  # fmt: skip
+_STALE = CacheHint(0, "private")  # what is read may change at any time
 
 # From here on a result has `structuredContent`, so ours already has the wire's form.
 _WITH_STRUCTURE = frozenset({"2025-06-18", "2025-11-25"})
@@ -174,13 +179,57 @@ def build(desk: Desk, identify: Identify, *, is_metered: bool) -> Server[Any]:
         title=surface.title or None,
         instructions=surface.instructions or None,
         get_tool_input_schema=schemas.get,
-        cache_hints={method: CacheHint(LIST_FRESH_MS, "private") for method in ("tools/list", "server/discover")},
+        cache_hints={**{method: CacheHint(LIST_FRESH_MS, "private") for method in _LISTS}, "resources/read": _STALE},
     )
     server.add_request_handler("tools/list", types.PaginatedRequestParams, list_tools)
     server.add_request_handler("tools/call", types.CallToolRequestParams, call_tool)
-    for method, params, handler in surface.handlers:
+    for method, params, handler in (*_besides_tools(desk, identify), *surface.handlers):
         server.add_request_handler(method, params, handler)
     return server
+
+
+def _besides_tools(desk: Desk, identify: Identify) -> list[tuple[str, type[BaseModel], Any]]:
+    """What answers for a surface's resources and prompts, where it has any."""
+    surface = desk.surface
+    handlers: list[tuple[str, type[BaseModel], Any]] = []
+
+    def listing(name: str, entries: list[dict[str, Any]]) -> Any:
+        async def listed(_: Context, params: types.PaginatedRequestParams) -> Result:
+            if params.cursor is not None:
+                raise MCPError(types.INVALID_PARAMS, "Unknown cursor: this list has one page")
+            return {"resultType": "complete", name: entries}
+
+        return listed
+
+    async def read(ctx: Context, params: types.ReadResourceRequestParams) -> Result:
+        actor, request_id = await identify(ctx)
+        return await _told(desk.read(actor, params.uri, request_id))
+
+    async def prompt(ctx: Context, params: types.GetPromptRequestParams) -> Result:
+        actor, request_id = await identify(ctx)
+        return await _told(desk.prompt(actor, params.name, params.arguments or {}, request_id))
+
+    if surface.resources:
+        templates = [each.describe() for each in surface.resources]
+        handlers += [
+            ("resources/list", types.PaginatedRequestParams, listing("resources", [])),
+            ("resources/templates/list", types.PaginatedRequestParams, listing("resourceTemplates", templates)),
+            ("resources/read", types.ReadResourceRequestParams, read),
+        ]
+    if surface.prompts:
+        prompts = [each.describe() for each in surface.prompts]
+        handlers += [
+            ("prompts/list", types.PaginatedRequestParams, listing("prompts", prompts)),
+            ("prompts/get", types.GetPromptRequestParams, prompt),
+        ]
+    return handlers
+
+
+async def _told(work: Awaitable[Result]) -> Result:
+    try:
+        return {"resultType": "complete", **await work}
+    except ProtocolError as error:
+        raise MCPError(error.code, str(error), error.data) from None
 
 
 async def serve_stdio(desk: Desk, authenticate: Callable[[], Awaitable[Actor | None]]) -> None:

@@ -20,10 +20,12 @@ from almanac.audit.ledger import Ledger
 from almanac.core.call import REQUEST_ID, Actor
 from almanac.core.database import Database
 from almanac.core.deadline import Alarm, Deadline
-from almanac.core.errors import AlmanacError, Cancelled, DeadlineExceeded, Internal, Unauthorized
+from almanac.core.errors import AlmanacError, Cancelled, DeadlineExceeded, InsufficientScope, Internal, Unauthorized
 from almanac.identity.tokens import Keyring
 from almanac.net.exchange import Exchange
+from almanac.quotas.rates import Rule
 from almanac.surfaces import message as messages
+from almanac.surfaces.resource import Prompt, Resource
 from almanac.surfaces.tool import House, Raw, Tool, ToolCall
 
 Result = dict[str, Any]
@@ -31,6 +33,8 @@ Result = dict[str, Any]
 _log = structlog.get_logger("almanac.surface")
 
 _SERVER_ERROR = -32000
+_INVALID = -32602
+_INTERNAL = -32603
 _UNKNOWN = "(unknown)"  # a caller's invented tool name must not become a metric label
 
 
@@ -110,6 +114,11 @@ class Gate(Protocol):
         ...
 
 
+def house_rule(house: House, _: Actor) -> Rule:
+    """The limit that the settings give every token."""
+    return house.call_rule
+
+
 @dataclass(frozen=True)
 class Surface:
     """What one surface offers and how it speaks. Values only: nothing runs until `app.py` opens it."""
@@ -130,6 +139,11 @@ class Surface:
     wrap: Callable[[Any], Result] = structured
     http_error: Callable[[AlmanacError], tuple[int, dict[str, Any]]] = http_error
     gate: Callable[[House], Gate] | None = None  # None: by the token of each request
+    rule: Callable[[House, Actor], Rule] = house_rule
+    by_status: tuple[type[AlmanacError], ...] = ()  # failures of calls that the HTTP status tells, not a result
+    names_scopes: bool = False  # lists every tool to everyone, and says which scope a call lacks
+    resources: tuple[Resource, ...] = ()
+    prompts: tuple[Prompt, ...] = ()
     sessions: bool = False  # keeps MCP sessions, where a seed documents them
     streams: bool = False  # answers legacy calls as event streams, so that tools can talk to the client
     transport: Mapping[str, Any] | None = None  # further options of the session manager
@@ -163,7 +177,7 @@ class Desk:
         if found is None:
             if len(self._visible) > 1000:  # tokens with their own tool lists could otherwise grow this for ever
                 self._visible.clear()
-            found = {tool.name: tool for tool in self.surface.tools if _allowed(tool, actor)}
+            found = {tool.name: tool for tool in self.surface.tools if self._is_shown(tool, actor)}
             self._visible[rights] = found
         return found
 
@@ -171,7 +185,7 @@ class Desk:
         """Count one request against the caller's limit, or refuse."""
         if self.surface.meter is not None:
             return  # the door has done so
-        await self.house.rates.hit(self.house.call_rule, actor.limit_key)
+        await self.house.rates.hit(self.surface.rule(self.house, actor), actor.limit_key)
 
     async def call(
         self,
@@ -185,7 +199,7 @@ class Desk:
         path: str = "",
     ) -> Result:
         """Serve one call; `is_metered` if the door has already counted it against the caller's limit."""
-        call = ToolCall(actor, self.db, request_id, house=self.house, peer=peer, path=path or self.surface.path)
+        call = self._call(actor, request_id, peer, path)
         if self._tracer is None:
             return await self._serve(call, name, arguments, is_metered)
         title = f"tools/call {name if name in self.visible(actor) else _UNKNOWN}"
@@ -197,12 +211,43 @@ class Desk:
             span.set_attribute("almanac.is_error", bool(result.get("isError")))
             return result
 
-    async def _serve(self, call: ToolCall, name: str, arguments: dict[str, Any], is_metered: bool) -> Result:
+    async def read(self, actor: Actor, uri: str, request_id: str) -> Result:
+        """Serve one `resources/read`: the way of a call, with its failures as the protocol's."""
+        for resource in self.surface.resources:
+            if (parts := resource.match(uri)) is not None:
+                aside = _reader(resource, uri, parts)
+                return await self._serve(self._call(actor, request_id), "resources/read", {"uri": uri}, True, aside)
+        raise ProtocolError(_INVALID, "There is no resource of this kind. See resources/templates/list.")
+
+    async def prompt(self, actor: Actor, name: str, given: dict[str, str], request_id: str) -> Result:
+        """Serve one `prompts/get`, likewise."""
+        for prompt in self.surface.prompts:
+            if prompt.name == name:
+                if unknown := sorted(given.keys() - prompt.arguments.keys()):
+                    raise ProtocolError(_INVALID, f"This prompt takes no argument {unknown[0][:100]!r}.")
+                aside = _writer(prompt, given)
+                return await self._serve(self._call(actor, request_id), "prompts/get", dict(given), True, aside)
+        raise ProtocolError(_INVALID, f"Unknown prompt: {name[:100]}. See prompts/list.")
+
+    def _protocol_error(self, error: AlmanacError) -> ProtocolError:
+        told = self.surface.http_error(error)[1]["error"]
+        return ProtocolError(_INVALID if error.status < 500 else _INTERNAL, told["message"], told.get("data"))
+
+    def _is_shown(self, tool: Tool, actor: Actor) -> bool:
+        within = self.surface.names_scopes or tool.scopes <= actor.scopes
+        return within and (actor.tools is None or tool.name in actor.tools)
+
+    def _call(self, actor: Actor, request_id: str, peer: Any = None, path: str = "") -> ToolCall:
+        return ToolCall(actor, self.db, request_id, house=self.house, peer=peer, path=path or self.surface.path)
+
+    async def _serve(
+        self, call: ToolCall, name: str, arguments: dict[str, Any], is_metered: bool, aside: Tool | None = None
+    ) -> Result:
         begun = time.perf_counter_ns()
         actor, request_id = call.actor, call.request_id
         REQUEST_ID.set(request_id)
         self.house.trail.calls_in_flight += 1
-        tool = self.visible(actor).get(name)
+        tool = aside or self.visible(actor).get(name)
         digest, outcome = "", "ok"
         try:
             self.house.trail.check()
@@ -210,6 +255,8 @@ class Desk:
                 await self.meter(actor)
             if tool is None:
                 raise UnknownTool(name)
+            if lacking := tool.scopes - actor.scopes:
+                raise InsufficientScope(f"Your token lacks the scope {', '.join(sorted(lacking))}.")
             digest = self._ledger.digest(arguments)
             return self.surface.wrap(await self._run(tool, call, arguments))
         except ProtocolError as error:
@@ -221,6 +268,10 @@ class Desk:
                 _log.warning(
                     "call_failed", surface=self.surface.name, tool=name, request_id=request_id, error=str(error)
                 )
+            if aside is not None:
+                raise self._protocol_error(error) from None
+            if isinstance(error, self.surface.by_status):
+                raise
             return self.surface.render(error)
         except asyncio.CancelledError:
             outcome = Cancelled.code
@@ -228,6 +279,8 @@ class Desk:
         except Exception:  # noqa: BLE001 - the dispatcher
             outcome = Internal.code
             _log.exception("tool_failed", surface=self.surface.name, tool=name, request_id=request_id)
+            if aside is not None:
+                raise self._protocol_error(Internal()) from None
             return self.surface.render(Internal())
         finally:
             taken = time.perf_counter_ns() - begun
@@ -252,5 +305,18 @@ class Desk:
             raise
 
 
-def _allowed(tool: Tool, actor: Actor) -> bool:
-    return tool.scopes <= actor.scopes and (actor.tools is None or tool.name in actor.tools)
+def _reader(resource: Resource, uri: str, parts: dict[str, str]) -> Tool:
+    async def run(call: ToolCall, _: Any) -> Raw:
+        content = await resource.read(call, parts)
+        told = {"uri": uri, "mimeType": resource.mime_type, "text": content.text}
+        return Raw({"contents": [{**told, "_meta": dict(content.meta)} if content.meta else told]})
+
+    return Tool("resources/read", resource.description, run, arguments=None, scopes=resource.scopes)
+
+
+def _writer(prompt: Prompt, given: dict[str, str]) -> Tool:
+    async def run(call: ToolCall, _: Any) -> Raw:
+        said = {"role": "user", "content": {"type": "text", "text": await prompt.render(call, given)}}
+        return Raw({"description": prompt.description, "messages": [said]})
+
+    return Tool("prompts/get", prompt.description, run, arguments=None)

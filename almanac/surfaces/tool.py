@@ -16,6 +16,7 @@ from almanac.knowledge.files import Files
 from almanac.knowledge.runtime import Runtime
 from almanac.net.fetch import Fetcher
 from almanac.quotas.rates import Rates, Rule
+from almanac.quotas.repeats import Repeats
 from almanac.search.search import Search
 from almanac.surfaces.gateway.gateway import Gateway
 
@@ -45,6 +46,7 @@ class House:
     gateway: Gateway
     key: bytes = field(repr=False)  # signs what we must recognise again
     call_rule: Rule
+    repeats: Repeats
     started_at: int
     surfaces: Mapping[str, str]  # name: path
     runtime: Runtime | None = None  # answers queries where an operator says so; else search does
@@ -82,11 +84,14 @@ class Tool:
     title: str | None = None
     annotations: Mapping[str, Any] = field(default_factory=dict[str, Any])
     input_schema: Mapping[str, Any] | None = None  # literal, where a contract gives one
+    entry: Mapping[str, Any] | None = None  # all of what is listed, where a contract gives it to the letter
     needs_peer: bool = False  # talks to the client while it runs: progress, elicitation
 
     @property
     def schema(self) -> dict[str, Any]:
         """The JSON schema of its arguments."""
+        if self.entry is not None:
+            return dict(self.entry["inputSchema"])
         if self.input_schema is not None:
             return dict(self.input_schema)
         assert self.arguments is not None
@@ -94,6 +99,8 @@ class Tool:
 
     def describe(self) -> dict[str, Any]:
         """Its entry in `tools/list`."""
+        if self.entry is not None:
+            return dict(self.entry)
         entry: dict[str, Any] = {"name": self.name}
         if self.title:
             entry["title"] = self.title
@@ -129,7 +136,8 @@ def schema_of(model: type[Any], *, nulls: bool = True) -> dict[str, Any]:
 def outline_of(model: type[Any]) -> dict[str, Any]:
     """What an answer holds: its fields, and those of the things it lists. What else is in it shows when it comes."""
     schema = schema_of(model)
-    return _outline(schema, schema.get("$defs", {})) | {"required": schema.get("required", [])}
+    # All fields are always there; to name the first of them is enough to tell an answer from anything else.
+    return _outline(schema, schema.get("$defs", {})) | {"required": schema.get("required", [])[:1]}
 
 
 def _outline(schema: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:

@@ -197,7 +197,7 @@ class Endpoint:
     name: str  # in the audit trail, in the limits of tokens, and of the operation in OpenAPI
     summary: str
     run: Run
-    scope: str
+    scope: str  # empty: any token will do
     place: type[Parameters] = Parameters  # what is in the path and the query
     body: type[Arguments] | None = None
     answer: Any = None  # the type of what is answered as JSON; bytes for a file, None for nothing
@@ -269,7 +269,7 @@ async def _account(endpoint: Endpoint, ask: Ask) -> Any:
 
 
 def _check_rights(endpoint: Endpoint, actor: Actor) -> None:
-    if endpoint.scope not in actor.scopes:
+    if endpoint.scope and endpoint.scope not in actor.scopes:
         raise Forbidden(f"Your token lacks the scope {endpoint.scope}.", remedy="Use a token that has it.")
     if actor.tools is not None and endpoint.name not in actor.tools:
         raise Forbidden(f"Your token is limited to some tools; {endpoint.name} is not one of them.")

@@ -58,7 +58,8 @@ def scopes_page() -> str:
             "A scope is something a token may do. A tool that needs a scope which a token lacks is neither listed\n"
             "to it nor callable with it. Name scopes with `almanac token add NAME --scope SCOPE`, once for each;\n"
             "without any, a token gets those of its holder's kind. Only an administrator's token may have\n"
-            "`audit:read` and `admin`.\n",
+            "`audit:read` and `admin`. On the memory surface every tool is listed, and a call without its scope is\n"
+            "refused with `auth.insufficient_scope`.\n",
             _table(["Scope", "Allows to", "Without --scope, a token of"], rows),
         ]
     )
@@ -103,7 +104,7 @@ def tools_page() -> str:
     parts = [
         "# Tools\n",
         "What each surface offers, from its contract (`almanac/surfaces/*/contract.json`), which is what is served.\n"
-        "A token is shown, and may call, only the tools that its scopes and limits allow.\n",
+        "A token may call only the tools that its scopes and limits allow; on most surfaces it is shown no others.\n",
     ]
     for surface in SURFACES:
         parts += [f"## {surface.title or surface.name}, at `{surface.path}`\n"]

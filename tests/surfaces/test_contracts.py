@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from almanac.app import SURFACES
 from almanac.surfaces import contracts
-from almanac.surfaces.almanac import catalogue, knowledge, search, upkeep
+from almanac.surfaces.almanac import catalogue, knowledge, memory, search, upkeep
 from almanac.surfaces.surface import Surface
 from tests.house import ERAS, LEGACY, Running, running, settings_for
 from tests.surfaces.gateway.caller import Caller
@@ -20,14 +20,16 @@ EXAMPLES: dict[str, dict[str, dict[str, Any]]] = {
     "almanac": {"whoami": {}, "server_status": {}, "list_bases": {}, "browse_categories": {}},
     "external": {},  # its answers are texts, which tests/surfaces/external holds to their document
     "gateway": {},
+    "memory": {"search_knowledge": {"query": "anything"}},
 }
 # Those that need something to be there first, and the test that holds their answers to their schemas.
 ELSEWHERE: dict[str, set[str]] = {
-    "almanac": {tool.name for tool in (*search.TOOLS, *knowledge.TOOLS, *upkeep.TOOLS, *catalogue.TOOLS)}
+    "almanac": {tool.name for tool in (*search.TOOLS, *knowledge.TOOLS, *upkeep.TOOLS, *catalogue.TOOLS, *memory.TOOLS)}
     - {"list_bases", "browse_categories"},
     "external": set(),
     "gateway": set(),
-}  # test_search_tools, test_knowledge_tools, test_catalogue_tools
+    "memory": {"store_knowledge", "supersede_knowledge"},
+}  # test_search_tools, test_knowledge_tools, test_catalogue_tools, test_memory_tools, test_memory
 
 each_surface = pytest.mark.parametrize("surface", SURFACES, ids=lambda surface: surface.name)
 

@@ -21,6 +21,7 @@ from tests.quotas.test_rates import free_port, private_redis
 ENDPOINTS = {
     "almanac": "/mcp",
     "gateway": "/gateway/mcp",
+    "memory": "/mcp/memory",
     "rest": "/api/v1/openapi.json",
     "catalogue": "/knowledge-base/openapi.json",
 }

@@ -94,7 +94,7 @@ class Item:
     id: int
     name: str
     folder_id: Annotated[int, Field(description="The folder it is in.")]
-    path: Annotated[str, Field(description="That folder's path below the one browsed.")]
+    path: Annotated[str, Field(description="Its path below the one browsed.")]
     status: Annotated[str | None, Field(description="success: can be read.")]
     failure: Annotated[str | None, Field(description="Why not.")]
     mime_type: str | None
@@ -296,7 +296,7 @@ TOOLS = (
         title="Browse a knowledge base",
         description=(
             "The folders and documents in a folder of a knowledge base, folders first, then the newest first. "
-            "A document whose status is success can be read with read_document."
+            "Status success: read_document has its text."
         ),
         run=browse,
         arguments=Browse,
@@ -317,7 +317,7 @@ TOOLS = (
     Tool(
         name="download_document",
         title="Download a document",
-        description="Where to fetch the original file, with a credential that is good for five minutes.",
+        description="Where to fetch the original file, with a credential good for five minutes.",
         run=download_document,
         arguments=DownloadDocument,
         output=Download,

@@ -11,7 +11,7 @@ from almanac.core import clock
 from almanac.identity import groups
 from almanac.jobs import queue
 from almanac.quotas import usage
-from almanac.surfaces.almanac import catalogue, knowledge, search, upkeep
+from almanac.surfaces.almanac import catalogue, knowledge, memory, search, upkeep
 from almanac.surfaces.surface import Surface
 from almanac.surfaces.tool import READS, NoArguments, Tool, ToolCall
 
@@ -85,7 +85,7 @@ class Status:
     status: Annotated[str, Field(description="ok or degraded")]
     version: str
     started_at: str
-    surfaces: Annotated[dict[str, str], Field(description="Paths of the MCP endpoints.")]
+    surfaces: dict[str, str]
     usage_this_month: dict[str, int]
     details: Annotated[Details | None, Field(description="With the admin scope.")]
 
@@ -155,9 +155,7 @@ SURFACE = Surface(
         Tool(
             name="whoami",
             title="Who am I",
-            description=(
-                "Who you act as, your groups and scopes, and what remains of your rate limit; for when a call fails."
-            ),
+            description=("Who you act as, your groups, scopes and remaining rate limit; for when a call fails."),
             run=whoami,
             output=Whoami,
             annotations=READS,
@@ -166,7 +164,7 @@ SURFACE = Surface(
             name="server_status",
             title="Server status",
             description=(
-                "Whether this server works, its version and endpoints, and what your organisation has used this month; "
+                "Whether this server works, its version, endpoints and your organisation's usage this month; "
                 "with the admin scope also its database and jobs."
             ),
             run=server_status,
@@ -177,5 +175,6 @@ SURFACE = Surface(
         *knowledge.TOOLS,
         *upkeep.TOOLS,
         *catalogue.TOOLS,
+        *memory.TOOLS,
     ),
 )

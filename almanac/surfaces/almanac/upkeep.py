@@ -246,7 +246,7 @@ TOOLS = (
         title="Manage documents",
         description=(
             "Rename, move, tag, describe, enable or disable (for search), reindex, delete or restore documents. "
-            "All of them or, if one is refused, none. What is deleted can be restored for 30 days."
+            "All of them or, if one is refused, none. Restore works for 30 days."
         ),
         run=manage_document,
         arguments=ManageDocument,

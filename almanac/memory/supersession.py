@@ -1,0 +1,147 @@
+"""Supersession: which note took the place of which.
+
+Every note has at most one successor, so that the links form trees whose roots are the live notes. Each superseded note
+knows the root of its tree, its head, besides its successor: whoever has an old id finds what holds now in one step.
+Links are made one at a time in an organisation, so that two calls cannot close a circle between them.
+
+    a ──▶ b ──▶ d        a, b, c: head d
+          c ──▶ d        d superseded by e: head e for all four
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from almanac.core import clock
+from almanac.core.call import Call
+from almanac.core.database import Reader, Transaction
+from almanac.core.errors import Conflict, Forbidden
+from almanac.memory import notes, shelf
+from almanac.memory.note import SELECT, Note, note_of
+
+MOST_LISTED = 100
+
+_CITED = """
+SELECT n.id, n.title FROM (
+    SELECT c.note_id FROM note_citations c WHERE c.cited_id = $1
+    UNION SELECT c.note_id FROM notes a JOIN note_citations c ON c.cited_id = a.id WHERE a.head_id = $1
+) c JOIN notes n ON n.id = c.note_id
+WHERE n.head_id IS NULL AND n.id <> $2 AND n.id <> $1 ORDER BY n.number DESC LIMIT $3
+"""
+_CHAIN = """
+WITH RECURSIVE chain(id, successor_id) AS (
+    SELECT n.id, n.successor_id FROM notes n WHERE n.id = $1
+    UNION ALL SELECT n.id, n.successor_id FROM chain c JOIN notes n ON n.id = c.successor_id WHERE {which}
+)
+SELECT id FROM chain
+"""
+_FAMILY = f"""{SELECT} WHERE n.number IN (SELECT number FROM notes WHERE id = $1 UNION
+    SELECT number FROM notes WHERE head_id = $1) ORDER BY n.number LIMIT $2"""  # noqa: S608 - a constant
+_REACHES = _CHAIN.format(which="c.id <> $2")
+_AT = _CHAIN.format(which="c.id IN (SELECT m.id FROM notes m WHERE m.id = c.id AND m.superseded_at <= $2)")
+
+
+class SupersedeCycle(Conflict):
+    """A note cannot supersede itself, nor one that it was itself superseded by."""
+
+    code = "supersede_cycle"
+    remedy = "Store a new note that says what holds now, and let it supersede the last one of the chain."
+
+
+class AlreadySuperseded(Conflict):
+    """This note has been superseded by another one already."""
+
+    code = "already_superseded"
+
+
+@dataclass(frozen=True, slots=True)
+class Cited:
+    """A note that rests on one that no longer holds."""
+
+    id: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """What a link came to."""
+
+    old: Note
+    new_id: str
+    head_id: str
+    moved: int  # notes whose head is another one now
+    cited_by: Sequence[Cited]  # live notes that rest on what was superseded
+
+
+async def supersede(call: Call, tx: Transaction, old_id: str, new_id: str, at: int | None = None) -> Superseded:
+    """Mark a note as superseded by another, one of which the caller must have written. Again, it changes nothing."""
+    await _take_turn(tx, call.actor.org_id)
+    old, new = await notes.get(tx, call, old_id), await notes.get(tx, call, new_id)
+    if not call.actor.is_operator and call.actor.id not in (old.author_id, new.author_id):
+        raise Forbidden(
+            "You wrote neither of these two notes.",
+            remedy="Store a note of your own that says what holds now; it may supersede any other.",
+        )
+    if old.id == new.id or await _reaches(tx, new, old):
+        raise SupersedeCycle()
+    head_id = new.head_id or new.id
+    if old.head_id is not None:
+        if old.successor_id != new.id and old.head_id != new.id:
+            raise AlreadySuperseded(remedy=f"Supersede {old.head_id}, which holds now, instead.")
+        return Superseded(old, new.id, old.head_id, 0, await cited_by(tx, old, head_id))
+    affected = await cited_by(tx, old, head_id)
+    moved = await _link(tx, old, new.id, head_id, clock.now() if at is None else at)
+    return Superseded(old, new.id, head_id, moved, affected)
+
+
+async def cited_by(db: Reader, old: Note, head_id: str) -> list[Cited]:
+    """The live notes that rest on a note, or on one that it stands for."""
+    rows = await db.fetch(_CITED, old.id, head_id, MOST_LISTED)
+    return [Cited(row["id"], row["title"]) for row in rows]
+
+
+async def history(db: Reader, note: Note) -> list[Note]:
+    """A note with all that it stands for and all that stands for it, in the order they were stored."""
+    head_id = note.head_id or note.id
+    rows = await db.fetch(_FAMILY, head_id, MOST_LISTED)
+    return [note_of(row) for row in rows]
+
+
+async def view(db: Reader, note: Note, at: int) -> Note | None:
+    """A note as it stood at a moment; None where it was not there yet."""
+    if note.created_at > at:
+        return None
+    if note.superseded_at is None or note.superseded_at > at:
+        return replace(note, successor_id=None, head_id=None, superseded_at=None)
+    chain = await db.fetch(_AT, note.id, at)
+    return replace(note, head_id=chain[-1]["id"])
+
+
+async def _take_turn(tx: Transaction, org_id: str) -> None:
+    """Wait for whoever else links notes of this organisation, and make others wait until the commit."""
+    await tx.execute(
+        "INSERT INTO memories (org_id, supersessions) VALUES ($1, 1) ON CONFLICT (org_id) DO UPDATE"
+        " SET supersessions = memories.supersessions + 1",
+        org_id,
+    )
+
+
+async def _reaches(tx: Transaction, new: Note, old: Note) -> bool:
+    """Whether the chain from one note leads to another: only within one tree, where it is followed."""
+    if old.head_id is None:
+        return new.head_id == old.id
+    if new.head_id != old.head_id:
+        return False
+    return any(row["id"] == old.id for row in await tx.fetch(_REACHES, new.id, old.id))
+
+
+async def _link(tx: Transaction, old: Note, new_id: str, head_id: str, at: int) -> int:
+    moved = await tx.execute("UPDATE notes SET head_id = $2 WHERE head_id = $1", old.id, head_id)
+    moved += await tx.execute(
+        "UPDATE notes SET successor_id = $2, head_id = $3, superseded_at = $4 WHERE id = $1",
+        old.id,
+        new_id,
+        head_id,
+        at,
+    )
+    await shelf.tell(tx, replace(old, successor_id=new_id, head_id=head_id, superseded_at=at))
+    return moved

@@ -1,0 +1,85 @@
+"""Repeats: calls that are sent once more because nobody knows whether the first arrived.
+
+The first caller under a key says what its call will come to, such as the id of what it is about to store; for a while,
+whoever comes with the same key is told that instead of what they said. The seam is where this is kept: in Redis, or in
+the database. One that cannot be asked refuses, for then the same thing might be done twice.
+"""
+
+from typing import Protocol
+
+from redis import RedisError
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from almanac.core import clock
+from almanac.core.database import Database, Transaction
+from almanac.core.errors import Unavailable
+
+_CLAIM = """
+INSERT INTO repeats (key, value, until) VALUES ($1, $2, $4) ON CONFLICT (key) DO UPDATE SET
+    value = CASE WHEN repeats.until <= $3 THEN excluded.value ELSE repeats.value END,
+    until = CASE WHEN repeats.until <= $3 THEN excluded.until ELSE repeats.until END
+RETURNING value
+"""
+
+
+class Repeats(Protocol):
+    """Remembers what calls come to."""
+
+    async def claim(self, key: str, value: str, seconds: int) -> str:
+        """The value under a key: this one, if nobody has claimed the key within so many seconds."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class DatabaseRepeats:
+    """Kept in the database: for every process that shares it."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def claim(self, key: str, value: str, seconds: int) -> str:
+        now = clock.now()
+        row = await self._db.write(lambda tx: tx.fetch_one(_CLAIM, key, value, now, now + seconds * clock.SECOND))
+        assert row is not None
+        return row["value"]
+
+    async def close(self) -> None:
+        """Nothing is held: the database is whoever's opened it."""
+
+
+class RedisRepeats:
+    """Kept in Redis, which forgets by itself. It is given a second to answer, once."""
+
+    def __init__(self, url: str) -> None:
+        self._redis: Redis = Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
+            url,
+            decode_responses=True,
+            socket_timeout=1,
+            socket_connect_timeout=1,
+            retry=Retry(NoBackoff(), 0),
+        )
+
+    async def claim(self, key: str, value: str, seconds: int) -> str:
+        try:
+            while not await self._redis.set(key, value, nx=True, ex=seconds):
+                if known := await self._redis.get(key):  # otherwise its time was over in between
+                    return str(known)
+        except RedisError:
+            raise Unavailable("Whether this call came before cannot be told at the moment.") from None
+        return value
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+
+
+def open_repeats(redis_url: str, db: Database) -> Repeats:
+    """In Redis where there is one, in the database where not."""
+    return RedisRepeats(redis_url) if redis_url else DatabaseRepeats(db)
+
+
+async def prune(tx: Transaction, before: int) -> None:
+    """Forget calls whose time was over before a moment."""
+    await tx.execute("DELETE FROM repeats WHERE until < $1", before)

@@ -1,0 +1,144 @@
+"""How well agents' notes are found: `make bench-memory`.
+
+The turns of LoCoMo's conversations, each stored as a note, one after another, in the order they were said; a
+conversation is an organisation, so that each question looks in its own. Four ways to rank the same notes: by words
+alone, by vectors alone, both joined by reciprocal ranks, and what `search_knowledge` answers, through the surface.
+
+Notes that follow each other under one title have what was said before as context. `--apart` stores the turns in an
+order of their own making, so that no note follows the one it belongs to: what is found then is by the notes alone.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import uvloop
+from contestants import ROOT, BenchFailed
+from rich.console import Console
+from rich.table import Table
+
+from almanac.app import open_house
+from almanac.cli import benching
+from almanac.cli.benching import Line, TestSet, read_set
+from almanac.cli.searching import call_of
+from almanac.core.call import Call
+from almanac.core.database import Transaction
+from almanac.core.errors import AlmanacError
+from almanac.core.settings import Settings
+from almanac.identity import orgs, principals
+from almanac.memory import finding, notes
+from almanac.memory.finding import Inquiry
+from almanac.memory.note import Draft
+from almanac.search import measure
+from almanac.search.search import Search
+from almanac.surfaces.surface import Desk
+
+TOP = 10
+AIM = 0.75
+OURS = "search_knowledge"
+WAYS = {"BM25 alone": "keyword", "the model alone": "vector", "plain RRF": "hybrid"}
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the questions have come to, by one way to rank."""
+
+    found: list[float] = field(default_factory=list[float])
+    gained: list[float] = field(default_factory=list[float])
+
+    def add(self, ranked: Sequence[str], grades: dict[str, float]) -> None:
+        self.found.append(measure.recall(ranked, grades, TOP))
+        self.gained.append(measure.ndcg(ranked, grades, TOP))
+
+
+async def run(folder: Path, most: int | None, *, apart: bool) -> dict[str, Tally]:
+    test = read_set(folder)
+    tallies = {way: Tally() for way in (*WAYS, OURS)}
+    with tempfile.TemporaryDirectory(prefix="almanac-bench-memory-") as home:
+        settings = Settings(home=Path(home), memory_calls=0, memory_read_calls=0)
+        async with open_house(settings) as opened:
+            [desk] = [each for each in opened.desks if each.surface.name == "memory"]
+            calls, names = await _fill(desk, test, apart)
+            with benching.display_of(False) as display:
+                await benching.work_off(opened.db, settings, display)
+                for query in display.track(test.queries[:most], description="Asking"):
+                    await _ask(desk, calls[query.part], names, test, query, tallies)
+    return tallies
+
+
+async def _fill(desk: Desk, test: TestSet, apart: bool) -> tuple[dict[str, Call], dict[str, str]]:
+    """Someone to ask as, by conversation, and the lines that notes are, by their ids."""
+    calls: dict[str, Call] = {}
+    names: dict[str, str] = {}
+    lines = list(test.corpus)
+    if apart:
+        Random(0).shuffle(lines)
+    for line in lines:
+        if line.part not in calls:
+            calls[line.part] = await desk.db.write(lambda tx, part=line.part: _agent(desk, tx, part))
+        if line.text.strip():
+            draft = Draft(line.title or "A turn", line.text)
+            note = await notes.store(calls[line.part], draft, desk.house.repeats, 0)
+            names[note.id] = line.id
+    return calls, names
+
+
+async def _agent(desk: Desk, tx: Transaction, part: str) -> Call:
+    org = await orgs.add(tx, f"conversation {part}")
+    return call_of(desk.db, org, await principals.add(tx, org.id, "agent", f"agent {part}"))
+
+
+async def _ask(
+    desk: Desk, call: Call, names: dict[str, str], test: TestSet, query: Line, tallies: dict[str, Tally]
+) -> None:
+    grades = dict(test.grades[query.id])
+    for way, mode in WAYS.items():
+        tallies[way].add(await _plain(desk.house.search, call, query.text, mode, names), grades)
+    result = await desk.call(call.actor, OURS, {"query": query.text[: finding.LONGEST], "limit": TOP}, "bench")
+    if result["isError"]:
+        raise BenchFailed(result["content"][0]["text"])
+    found = json.loads(result["content"][0]["text"])["results"]
+    tallies[OURS].add([names[each["id"]] for each in found], grades)
+
+
+async def _plain(search: Search, call: Call, text: str, mode: str, names: dict[str, str]) -> list[str]:
+    inquiry = Inquiry(text[: finding.LONGEST], limit=TOP, mode=mode, rerank=False)
+    return [names[hit.note.id] for hit in (await finding.find(call, search, inquiry)).hits]
+
+
+def show(tallies: dict[str, Tally], console: Console) -> None:
+    table = Table("ranked by")
+    for title in ("questions", "recall@10", "nDCG@10"):
+        table.add_column(title, justify="right")
+    for way, tally in tallies.items():
+        shares = (f"{measure.mean(values):.4f}" for values in (tally.found, tally.gained))
+        table.add_row(way, f"{len(tally.found):,}", *shares)
+    console.print(table)
+    reached = measure.mean(tallies[OURS].found)
+    console.print(f"locomo: recall@10 ≥ {AIM:g}: {'met' if reached >= AIM else 'not met'} ({reached:.4f})")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    data = Path(os.environ.get("ALMANAC_DATA") or ROOT.parent / "shared" / "data")
+    parser.add_argument("--data", type=Path, default=data, help="the folder with the set (ALMANAC_DATA)")
+    parser.add_argument("--limit-queries", type=int, help="only so many, from the first")
+    parser.add_argument("--apart", action="store_true", help="store the turns so that none follows its own")
+    options = parser.parse_args()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            found = runner.run(run(options.data / "locomo", options.limit_queries, apart=options.apart))
+    except (BenchFailed, AlmanacError) as failure:
+        sys.exit(f"bench failed: {failure}")
+    show(found, Console(width=None if sys.stdout.isatty() else 100, highlight=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,284 @@
+"""What a memory of many notes costs: `make bench-memory-scale`.
+
+One organisation's notes on each database: made text of about thirty words, and stand-in vectors of 384 numbers, for
+nobody embeds a million notes for a bench. They are put there in bulk; then, at a tenth of the size and at all of it,
+the verbs that the tools use are timed: storing (sixteen at a time), searching (one at a time, the question's vector
+remembered; also with tags), and superseding. A contradiction hint costs one more search, and the embedding of the note.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import uvloop
+from contestants import BenchFailed
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+from search_peers import postgres
+
+from almanac.cli.searching import call_of
+from almanac.core import clock
+from almanac.core.call import Call
+from almanac.core.database import Database, Transaction
+from almanac.core.errors import AlmanacError
+from almanac.db import migrate
+from almanac.db.connect import connect
+from almanac.identity import orgs, principals
+from almanac.memory import finding, notes, shelf, supersession
+from almanac.memory.finding import Inquiry
+from almanac.memory.note import Draft
+from almanac.quotas.repeats import DatabaseRepeats
+from almanac.search import analysis, compaction, index_postgres, index_rows, measure
+from almanac.search.index import Index
+from almanac.search.index_embedded import EmbeddedIndex
+from almanac.search.index_postgres import PostgresIndex
+from almanac.search.search import Search
+
+MODEL, DIMENSION = "stand-in", 384
+AT_ONCE = 1_000
+STORERS = 16
+WORDS = 30  # of a note
+VOCABULARY = 50_000
+ASKED, LINKED = 200, 200
+
+_SOURCES = ("id", "org_id", "collection", "kind", "owner_id", "title", "folder_id", "tags", "metadata", "created_at",
+            "updated_at", "context", "is_live", "version", "is_embedded")  # fmt: skip
+_PASSAGES = ("id", "source_id", "ordinal", "parent", "form", "text", "span_start", "span_end", "headings", "page",
+             "boxes", "words")  # fmt: skip
+_NOTES = ("number", "id", "org_id", "author_id", "source", "title", "body", "tags", "confidence", "created_at",
+          "is_expired")  # fmt: skip
+
+
+class StandIn:
+    """Vectors by chance, the same for the same text."""
+
+    name, dimension, languages = MODEL, DIMENSION, frozenset({"en"})
+
+    async def query(self, text: str) -> NDArray[np.float32]:
+        return _turn(np.random.default_rng(abs(hash(text))), 1)[0]
+
+    async def passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return np.array([await self.query(text) for text in texts])
+
+    async def close(self) -> None:
+        return
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a number of notes came to."""
+
+    database: str
+    size: int
+    stored: float  # a second
+    store_p50: float
+    search: tuple[float, float]  # p50, p99
+    tagged: tuple[float, float]
+    supersede: tuple[float, float]
+
+
+def _turn(rng: np.random.Generator, number: int) -> NDArray[np.float32]:
+    found = rng.standard_normal((number, DIMENSION), dtype=np.float32)
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+class Memory:
+    """One organisation's notes, growing."""
+
+    def __init__(self, db: Database, call: Call, home: Path) -> None:
+        self.db, self.call, self.home = db, call, home
+        self.rng = np.random.default_rng(1)
+        self.size = 0
+        index: Index = PostgresIndex(db) if db.dialect == "postgres" else EmbeddedIndex(db, home / "index")
+        self.search = Search(db, index, {MODEL: StandIn()})
+        self.collection = shelf.collection_of(call.actor.org_id)
+
+    def say(self, length: int = WORDS) -> str:
+        return " ".join(f"w{n}" for n in np.minimum(self.rng.zipf(1.3, length), VOCABULARY))
+
+    async def grow(self, size: int) -> None:
+        """Put notes there until there are so many, and do what is otherwise done in the background."""
+        while self.size < size:
+            number = min(AT_ONCE, size - self.size)
+            bodies = [self.say() for _ in range(number)]
+            words = [analysis.pack("A note", (), body) for body in bodies]
+            vectors = _turn(self.rng, number)
+            first = await self._first()
+            await self.db.write(lambda tx, f=first, b=bodies, w=words, v=vectors: self._add(tx, f, b, w, v))
+            self.size += number
+        if self.db.dialect == "postgres":
+            await self.db.write(_advance)
+            await index_postgres.maintain(self.db)
+            await self.db.write(lambda tx: tx.execute("ANALYZE"))
+        else:
+            while await compaction.compact(self.db, self.home / "index"):
+                pass
+
+    async def _first(self) -> int:
+        """The next number that no note, source or passage has."""
+        rows = await self.db.fetch(
+            "SELECT coalesce(max(id), 0) AS n FROM sources UNION ALL SELECT coalesce(max(id), 0) FROM passages"
+            " UNION ALL SELECT coalesce(max(number), 0) FROM notes"
+        )
+        return max(row["n"] for row in rows) + 1
+
+    async def _add(
+        self, tx: Transaction, first: int, bodies: list[str], words: list[bytes], vectors: NDArray[np.float32]
+    ) -> None:
+        org_id, now = self.call.actor.org_id, clock.now()
+        await tx.execute(
+            "INSERT INTO collections (name, org_id, model) VALUES ($1, $2, $3) ON CONFLICT (name) DO NOTHING",
+            self.collection,
+            org_id,
+            MODEL,
+        )
+        ids = [str(uuid.uuid4()) for _ in bodies]
+        places = [(first + n, first + n, self.collection) for n in range(len(bodies))]
+        tags = [f'["t{n % 100}"]' for n in range(len(bodies))]
+        await tx.insert_many("notes", _NOTES, [
+            (first + n, id, org_id, self.call.actor.id, "agent", "A note", body, tag, 80, now, 0)
+            for n, (id, body, tag) in enumerate(zip(ids, bodies, tags, strict=True))
+        ])  # fmt: skip
+        await tx.insert_many("sources", _SOURCES, [
+            (first + n, org_id, self.collection, "note", id, "A note", 0, tag, "{}", now, now, "", 1, 1, 1)
+            for n, (id, tag) in enumerate(zip(ids, tags, strict=True))
+        ])  # fmt: skip
+        await tx.insert_many("passages", _PASSAGES, [
+            (first + n, first + n, 0, None, "text", body, 0, len(body), "[]", None, "[]", counted)
+            for n, (body, counted) in enumerate(zip(bodies, words, strict=True))
+        ])  # fmt: skip
+        await index_rows.write_vectors(tx, MODEL, places, vectors)
+        if tx.dialect == "postgres":
+            await self._list(tx, first, words)
+
+    async def _list(self, tx: Transaction, first: int, words: list[bytes]) -> None:
+        rows: list[Any] = [
+            (first + n, first + n, self.collection, index_rows.listed(self.collection, counted).tolist())
+            for n, counted in enumerate(words)
+        ]
+        await tx.insert_many("terms", ("passage_id", "source_id", "collection", "terms"), rows)
+        lengths = [(first + n, int(analysis.unpack(counted)[1].sum())) for n, counted in enumerate(words)]
+        await tx.execute_many("UPDATE sources SET passages = 1, length = $2 WHERE id = $1", lengths)
+
+    async def measure(self, seconds: float) -> Measured:
+        taken, spent = await self._store(seconds)
+        search = await self._time(ASKED, lambda: self._find(Inquiry(self.say(4))))
+        tagged = await self._time(ASKED // 10, lambda: self._find(Inquiry(self.say(4), tags=("t7",))))
+        links = await self._pairs()
+        linked = await self._time(len(links), lambda: self._link(*links.pop()))
+        name = "PostgreSQL" if self.db.dialect == "postgres" else "embedded"
+        return Measured(name, self.size, len(taken) / spent, measure.percentile(taken, 0.5), search, tagged, linked)
+
+    async def _store(self, seconds: float) -> tuple[list[float], float]:
+        repeats, taken, begun = DatabaseRepeats(self.db), list[float](), time.perf_counter()
+
+        async def store() -> None:
+            while time.perf_counter() - begun < seconds:
+                at = time.perf_counter()
+                await notes.store(self.call, Draft(f"Title {self.rng.integers(10**9)}", self.say()), repeats, 0)
+                taken.append(1000 * (time.perf_counter() - at))
+
+        await asyncio.gather(*(store() for _ in range(STORERS)))
+        self.size += len(taken)
+        return taken, time.perf_counter() - begun
+
+    async def _find(self, inquiry: Inquiry) -> None:
+        await finding.find(self.call, self.search, inquiry)
+
+    async def _pairs(self) -> list[tuple[str, str]]:
+        rows = await self.db.fetch(
+            "SELECT id FROM notes WHERE head_id IS NULL ORDER BY number DESC LIMIT $1", 2 * LINKED
+        )
+        ids = [row["id"] for row in rows]
+        return list(zip(ids[::2], ids[1::2], strict=True))
+
+    async def _link(self, old: str, new: str) -> None:
+        await self.db.write(lambda tx: supersession.supersede(self.call, tx, old, new))
+
+    async def _time(self, number: int, work: Any) -> tuple[float, float]:
+        await work()  # the first pays for what is opened
+        taken: list[float] = []
+        for _ in range(number - 1):
+            begun = time.perf_counter()
+            await work()
+            taken.append(1000 * (time.perf_counter() - begun))
+        return measure.percentile(taken, 0.5), measure.percentile(taken, 0.99)
+
+
+async def _advance(tx: Transaction) -> None:
+    """Let numbers given by the database go on where those given here end."""
+    for table, column in (("notes", "number"), ("sources", "id"), ("passages", "id")):
+        await tx.fetch(
+            f"SELECT setval(pg_get_serial_sequence('{table}', '{column}'), (SELECT max({column}) FROM {table}))"
+        )
+
+
+@asynccontextmanager
+async def opened(url: str, home: Path) -> AsyncGenerator[Memory]:
+    db = await connect(url)
+    try:
+        await migrate.apply(db)
+        org = await db.write(lambda tx: orgs.add(tx, "bench"))
+        agent = await db.write(lambda tx: principals.add(tx, org.id, "agent", "bench"))
+        memory = Memory(db, call_of(db, org, agent), home)
+        yield memory
+        await memory.search.index.close()
+    finally:
+        await db.close()
+
+
+async def run(url: str, home: Path, size: int, seconds: float, console: Console) -> list[Measured]:
+    found: list[Measured] = []
+    async with opened(url, home) as memory:
+        for part in (size // 10, size):
+            begun = time.perf_counter()
+            await memory.grow(part)
+            console.print(f"{memory.db.dialect}: {memory.size:,} notes in {time.perf_counter() - begun:.0f} s more")
+            found.append(await memory.measure(seconds))
+    return found
+
+
+def show(found: Sequence[Measured], console: Console) -> None:
+    table = Table("database")
+    titles = ("notes", "stored/s", "store p50 ms", "search p50/p99 ms", "with tags p50/p99", "supersede p50/p99")
+    for title in titles:
+        table.add_column(title, justify="right")
+    for each in found:
+        pairs = (f"{p50:.1f} / {p99:.1f}" for p50, p99 in (each.search, each.tagged, each.supersede))
+        table.add_row(each.database, f"{each.size:,}", f"{each.stored:,.0f}", f"{each.store_p50:.1f}", *pairs)
+    console.print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--size", type=int, default=1_000_000, help="notes (1,000,000)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of storing (10)")
+    parser.add_argument("--without", default="", help="embedded or postgres")
+    options = parser.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    found: list[Measured] = []
+    try:
+        with ExitStack() as stack, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="almanac-bench-memory-")))
+            urls = {"embedded": lambda: f"sqlite:///{home / 'almanac.db'}",
+                    "postgres": lambda: stack.enter_context(postgres(home / "pg"))}  # fmt: skip
+            for name, url in urls.items():
+                if name != options.without:
+                    found += runner.run(run(url(), home, options.size, options.seconds, console))
+    except (BenchFailed, AlmanacError) as failure:
+        sys.exit(f"bench failed: {failure}")
+    show(found, console)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""Stores notes and says the id of each, until it is killed: python -m tests.memory.storing DATABASE_URL ORG AGENT"""
+
+import asyncio
+import sys
+
+from almanac.cli.searching import call_of
+from almanac.db.connect import connect
+from almanac.identity import orgs, principals
+from almanac.memory import notes
+from almanac.memory.note import Draft
+from almanac.quotas.repeats import DatabaseRepeats
+
+
+async def main(url: str, org: str, agent: str) -> None:
+    db = await connect(url)
+    owner = await orgs.pick(db, org)
+    call = call_of(db, owner, await principals.pick(db, owner.id, agent))
+
+    async def store(number: int) -> None:
+        while True:
+            note = await notes.store(call, Draft("A note", f"By {number}."), DatabaseRepeats(db), 1_000_000)
+            sys.stdout.write(note.id + "\n")
+            sys.stdout.flush()
+
+    await asyncio.gather(*(store(number) for number in range(4)))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

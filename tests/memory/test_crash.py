@@ -1,0 +1,27 @@
+"""kill -9 among stores: every acknowledged note is there, found, and counted; and nothing else is counted."""
+
+import signal
+import subprocess
+import sys
+
+from almanac.quotas import usage
+from tests.memory.circle import Circle
+
+
+async def test_after_a_kill_notes_search_and_quota_agree(circle: Circle, database_url: str):
+    await circle.store("Before.")
+    command = [sys.executable, "-m", "tests.memory.storing", database_url, "Acme", "ada"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    acknowledged = [process.stdout.readline().strip() for _ in range(60)]
+    process.send_signal(signal.SIGKILL)
+    acknowledged += [line.strip() for line in process.stdout.read().splitlines() if len(line) == 36]
+    process.wait()
+    process.stdout.close()
+    rows = await circle.db.fetch("SELECT n.id, s.id AS source FROM notes n LEFT JOIN sources s ON s.owner_id = n.id")
+    stored = {row["id"] for row in rows}
+    assert set(acknowledged) <= stored
+    assert all(row["source"] is not None for row in rows)
+    assert await usage.used(circle.db, circle.town.acme.id) == {"knowledge_stored": len(stored)}
+    await circle.store("After.")
+    assert await usage.used(circle.db, circle.town.acme.id) == {"knowledge_stored": len(stored) + 1}

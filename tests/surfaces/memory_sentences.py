@@ -1,0 +1,42 @@
+"""The memory surface's document, sentence by sentence, and the tests in test_memory.py that hold us to each."""
+# ruff: noqa: E501
+
+# Every line of the document, in its order, and the tests that hold us to it. A line of a table is known by its first
+# cell; what is no promise (headings, rules of tables, the names of the other system's files) has none.
+SENTENCES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("MCP knowledge tools", ()),
+    ("Module: apps/mcp/src/tools/knowledge/ Scopes: knowledge:read for search_knowledge, knowledge:write for store_knowledge and supersede_knowledge.", ("test_each_tool_needs_its_scope_and_says_which",)),
+    ("store_knowledge", ()),
+    ("| Argument | Type | Notes | |", ()),
+    ("|---|---|---|---|", ()),
+    ("title | string, 1–200 | ||", ("test_the_bounds_of_every_argument_hold",)),
+    ("body | string, 1–32000 | ||", ("test_the_bounds_of_every_argument_hold",)),
+    ("tags | string[≤16]? | lowercase kebab-case enforced; mixed-case input is normalised | |", ("test_the_bounds_of_every_argument_hold", "test_tags_are_kept_in_kebab_case_and_found_in_any")),
+    ("confidence | 0..100? | default 80 | |", ("test_the_bounds_of_every_argument_hold", "test_what_is_stored_is_said_back")),
+    ("expiresAt | ISO-8601? | must be strictly in the future | |", ("test_the_bounds_of_every_argument_hold", "test_an_expired_note_is_left_out_unless_asked_for")),
+    ("taskRef | `{ taskId, kind: 'references' \\ | 'produced' }?` | wires a task_knowledge edge |", ("test_a_task_is_wired_to_the_note",)),
+    ("clientToken | uuid? | 60s idempotence key in Redis (idem:k.store:{org}:{agent}:{token}) |", ("test_the_same_client_token_gives_the_same_note", "test_redis_has_the_documented_key")),
+    ("Body is inserted with source='agent' and created_by_agent_id from the auth context.", ("test_what_is_stored_is_said_back",)),
+    ("The embedding generation job runs out-of-band (BullMQ embeddings queue); the response carries embeddingStatus: 'pending'.", ("test_the_vector_is_made_out_of_band",)),
+    ("Quota: knowledge_stored is checked before insert and incremented after commit.", ("test_the_quota_is_checked_before_and_counted_after",)),
+    ("search_knowledge", ()),
+    ("| Argument | Type | Notes |", ()),
+    ("|---|---|---|", ()),
+    ("query | string, 1–2000 | |", ("test_the_bounds_of_every_argument_hold",)),
+    ("limit | 1..50? | default 10 |", ("test_the_bounds_of_every_argument_hold", "test_ten_are_given_unless_told_otherwise")),
+    ("tags | string[≤16]? | lowercased before query |", ("test_the_bounds_of_every_argument_hold", "test_tags_are_kept_in_kebab_case_and_found_in_any")),
+    ("includeSuperseded | boolean? | default false |", ("test_a_superseded_note_is_left_out_unless_asked_for",)),
+    ("includeExpired | boolean? | default false |", ("test_an_expired_note_is_left_out_unless_asked_for",)),
+    ("minScore | 0..1? | filter hits with fused score below |", ("test_the_bounds_of_every_argument_hold", "test_scores_are_fused_ranks")),
+    ("efSearch | 1..200? | HNSW probe width (default 64) |", ("test_the_bounds_of_every_argument_hold", "test_the_probe_width_is_64_unless_told_otherwise")),
+    ("Hybrid search = pgvector cosine (embedding <=> queryVec) plus tsvector @@ plainto_tsquery('simple', query) plus title ILIKE %query%, fused by RRF (k=60).", ("test_scores_are_fused_ranks", "test_a_title_is_found_by_a_part_of_it")),
+    ("Returns a snippet (240 chars centred on the first match) — fetch the full body via the task-29 resource read once it lands.", ("test_a_snippet_is_shown_and_the_whole_is_read_at_its_uri",)),
+    ("supersede_knowledge", ()),
+    ("| Argument | Type | Notes |", ()),
+    ("|---|---|---|", ()),
+    ("oldId | uuid | will be marked superseded |", ("test_the_bounds_of_every_argument_hold", "test_a_superseded_note_is_left_out_unless_asked_for")),
+    ("newId | uuid | replacement |", ("test_the_bounds_of_every_argument_hold", "test_a_superseded_note_is_left_out_unless_asked_for")),
+    ("Authorisation: the calling agent must own at least one of the two entries.", ("test_an_agent_must_own_one_of_the_two",)),
+    ("Cross-author supersession requires a future knowledge:write_others scope (not in today's catalogue).", ("test_an_agent_must_own_one_of_the_two",)),
+    ("Wraps supersedeKnowledge from @drobek/knowledge (task 21) — it handles cycle detection and updates the transitive superseded_by_id cache so search short-circuits stay correct.", ("test_chains_lead_to_their_end_and_circles_are_refused",)),
+)  # fmt: skip
