@@ -176,12 +176,16 @@ def sample(taken: Sequence[float], spent: float) -> Sample:
     return Sample(float(np.percentile(ms, 50)), float(np.percentile(ms, 99)), len(taken) / spent)
 
 
+def _bucket(number: int) -> str:
+    return f"b{number % len(corpus.QUESTIONS) % corpus.BUCKETS}"
+
+
 def asks(ids: Sequence[str]) -> dict[str, Ask]:
     def question(number: int) -> dict[str, Any]:
         return {"namespace": "products", "query": corpus.QUESTIONS[number % len(corpus.QUESTIONS)], "topK": TOP}
 
     def filtered(number: int) -> tuple[str, dict[str, Any]]:
-        return "search-knowledge-base", {**question(number), "metadata": {"bucket": f"b{number % corpus.BUCKETS}"}}
+        return "search-knowledge-base", {**question(number), "metadata": {"bucket": _bucket(number)}}
 
     return {
         "get": lambda number: ("get-entity", {"id": ids[number * 7919 % len(ids)]}),
@@ -231,7 +235,7 @@ async def _timed(work: Callable[[int], Awaitable[Any]], seconds: float) -> Sampl
 
 
 def _scope(collection: str, number: int) -> Scope:
-    condition = predicates.condition({"bucket": f"b{number % corpus.BUCKETS}"})
+    condition = predicates.condition({"bucket": _bucket(number)})
     return Scope((collection,), *filters.resolve(Filter(condition=condition), collections=[collection]))
 
 

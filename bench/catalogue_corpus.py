@@ -18,7 +18,12 @@ _PURPOSES = (
     "patio", "garden", "workshop", "driveway", "balcony", "kitchen", "roof", "cellar", "meadow", "harbour", "stable",
     "forest",
 )  # fmt: skip
-QUESTIONS = [f"{a} {n} for the {p}" for a, n, p in zip(_ADJECTIVES, _NOUNS, _PURPOSES, strict=True)]
+# As many for a search of everything as for a filtered one, which has one bucket to each: whatever of them is kept in
+# memory after the first time, it is as much for both.
+QUESTIONS = [
+    f"{_ADJECTIVES[place % 12]} {_NOUNS[(place + place // 12) % 12]} for the {_PURPOSES[5 * place % 12]}"
+    for place in range(120)
+]
 
 
 def write(folder: Path, number: int) -> tuple[Path, Path]:
