@@ -128,6 +128,10 @@ class Asker(asyncio.Protocol):
         if len(self.got) >= self.wanted:
             self._finish()
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(BenchFailed(f"connection lost: {exc}"))
+
     def _finish(self) -> None:
         now = time.perf_counter()
         self.latencies.append(now - self.sent)
@@ -160,7 +164,10 @@ async def load(server: Running, request: bytes, connections: int, seconds: float
     for asker in askers:
         asker.until = begun + seconds
         asker.ask()
-    await asyncio.wait_for(asyncio.gather(*(asker.done for asker in askers)), seconds + 60)
+    try:
+        await asyncio.wait_for(asyncio.gather(*(asker.done for asker in askers)), seconds + 60)
+    except TimeoutError:
+        raise BenchFailed(f"no answer to {request[:60]!r} within a minute") from None
     elapsed, spent = time.perf_counter() - begun, cpu_ticks(server.pid)[0] - spent
     for asker in askers:
         asker.transport.close()

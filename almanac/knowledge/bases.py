@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -75,6 +76,9 @@ class Base:
     def collection(self) -> str:
         """What its passages are searched by."""
         return shelf.collection_of(self.id)
+
+
+_COLUMNS = [name for name in Base.__dataclass_fields__ if name not in ("role", "documents", "splitter")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,5 +335,11 @@ def escaped(text: str) -> str:
 
 
 def _base(row: Row) -> Base:
-    named = {name: row[name] for name in Base.__dataclass_fields__ if name not in ("role", "documents", "splitter")}
-    return Base(**named, splitter=Splitter.from_options(orjson.loads(row["splitter"])))
+    named = {name: row[name] for name in _COLUMNS}
+    return Base(**named, splitter=_splitter(row["splitter"]))
+
+
+@lru_cache(maxsize=256)
+def _splitter(options: str) -> Splitter:
+    """A splitter from its row: most bases have the same."""
+    return Splitter.from_options(orjson.loads(options))

@@ -33,7 +33,7 @@ class AddDocument(Arguments):
     document_id: Annotated[Id | None, Field(description="Instead of base_id: give this document new content.")] = None
     name: Annotated[str, Field(max_length=255, description="File name; may be left out with a url.")] = ""
     content: Annotated[str | None, Field(description="Text or Markdown.")] = None
-    file_base64: Annotated[str | None, Field(description="A file of up to 10 MB.")] = None
+    file_base64: Annotated[str | None, Field(description="Up to 10 MB.")] = None
     url: Annotated[str | None, Field(max_length=4000, description="Fetched now, by the server.")] = None
     folder: Annotated[str, Field(max_length=2000, description="Path such as manuals/pumps; made if missing.")] = ""
     tags: Annotated[list[str], Field(max_length=documents.MOST_TAGS, default_factory=list)]
@@ -246,7 +246,7 @@ TOOLS = (
         title="Manage documents",
         description=(
             "Rename, move, tag, describe, enable or disable (for search), reindex, delete or restore documents. "
-            "All of them or, if one is refused, none. Restore works for 30 days."
+            "All or, if one is refused, none. Restore within 30 days."
         ),
         run=manage_document,
         arguments=ManageDocument,

@@ -253,7 +253,7 @@ def test_a_mode_is_of_all_operations_or_of_each(mode: str, expected: str):
         {"RAG_RUNTIME_MODE": '{"query": "else"}'},
         {"RAG_RUNTIME_MODE": '{"search": "remote"}'},
         {"RAG_RUNTIME_MODE": "remote"},
-        {"RAG_RUNTIME_MODE": "remote", "KNOWLEDGE_RUNTIME_URL": "runtime.internal"},
+        {"RAG_RUNTIME_MODE": "remote", "KNOWLEDGE_RUNTIME_URL": "http://user@runtime.internal"},
     ],
 )
 def test_a_mode_that_cannot_work_is_refused_at_the_start(variables: dict[str, str]):
