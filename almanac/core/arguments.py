@@ -28,7 +28,8 @@ def problems(error: ValidationError, unknown: str) -> str:
     found: list[str] = []
     for problem in error.errors(include_url=False, include_context=False, include_input=False)[:5]:
         where = ".".join(str(part)[:60] for part in problem["loc"]) or "arguments"
-        found.append(f"{where}: {unknown if problem['type'] == 'extra_forbidden' else problem['msg']}")
+        said = unknown if problem["type"] == "extra_forbidden" else problem["msg"].removeprefix("Value error, ")
+        found.append(f"{where}: {said}")
     return "; ".join(found) + "."
 
 

@@ -98,7 +98,7 @@ class Inquiry(Arguments):
         Literal["hybrid", "vector", "keyword"], Field(description="keyword: exact words; vector: meaning.")
     ] = "hybrid"
     limit: Annotated[int, Field(ge=1, le=50)] = 10
-    offset: Annotated[Id, Field(ge=0)] = 0
+    offset: Annotated[int, Field(ge=0)] = 0
     min_score: Annotated[float, Field(ge=0, le=1)] = 0.0
     rerank: bool = True
     most_per_document: Annotated[int, Field(ge=0, description="Passages; 0: any number.")] = 3
@@ -200,7 +200,8 @@ def question(inquiry: Inquiry, reach: Reach) -> Question:
         offset=inquiry.offset,
         min_score=inquiry.min_score,
         rerank=inquiry.rerank,
-        most_per_source=inquiry.most_per_document,
+        # Whoever names one document has asked for as many passages of it as there are.
+        most_per_source=0 if len(set(inquiry.documents)) == 1 else inquiry.most_per_document,
         explain=inquiry.explain,
     )
 
@@ -336,7 +337,7 @@ def _moment(text: str | None, *, is_end: bool = False) -> int | None:
     """A moment; a day that something ends with is a part of it."""
     if text is None:
         return None
-    return clock.moment_of(text) + (clock.DAY if is_end and _DAY.fullmatch(text) else 0)
+    return clock.moment_of(text) + (clock.DAY if is_end and _DAY.fullmatch(text.strip()) else 0)
 
 
 def _listed(ids: Iterable[int]) -> str:

@@ -49,7 +49,8 @@ def words_of(text: str) -> Iterator[tuple[int, int, tuple[str, ...]]]:
     """The words of a text that mean something: where each starts and ends, and the terms it is found by."""
     language = languages.detect(text)
     for match in _WORD.finditer(text):
-        if terms := _terms(match[0][:_LONGEST], language):
+        word = match[0]
+        if terms := _unspaced(word) if _IS_UNSPACED.match(word) else _terms(word[:_LONGEST], language):
             yield match.start(), match.end(), terms
 
 
@@ -114,7 +115,7 @@ def fold(word: str) -> str:
 def _terms(word: str, language: str | None) -> tuple[str, ...]:
     word = unicodedata.normalize("NFKC", word)
     if _IS_UNSPACED.match(word):
-        return (*word, *(word[at : at + 2] for at in range(len(word) - 1)))
+        return _unspaced(word)
     parts = [part for part in _JOINT.split(word) if part]
     found = [term for part in parts for term in _forms(part, language, is_alone=len(parts) == 1)]
     if len(parts) > 1 and any(each.isdigit() for each in word):
@@ -123,6 +124,12 @@ def _terms(word: str, language: str | None) -> tuple[str, ...]:
         pieces = (fold(piece) for piece in _CAMEL.findall(word) if len(piece) > 1)
         found += (languages.stem(piece, languages.ENGLISH) for piece in pieces)
     return tuple(dict.fromkeys(found))
+
+
+def _unspaced(run: str) -> tuple[str, ...]:
+    """Characters and pairs. A run may be as long as its sentence, so that none of it is left out."""
+    run = unicodedata.normalize("NFKC", run)
+    return (*run, *(run[at : at + 2] for at in range(len(run) - 1)))
 
 
 def _forms(part: str, language: str | None, *, is_alone: bool) -> Iterable[str]:

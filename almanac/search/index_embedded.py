@@ -103,7 +103,7 @@ class EmbeddedIndex:
     async def _kept(self, scope: Scope) -> NDArray[np.int64]:
         """The sources that the condition of a scope leaves. Both legs ask for it at once, and it is read once."""
         key = (self._version, scope)
-        if self._condition is None or self._condition[0] != key:
+        if self._condition is None or self._condition[0] != key or self._version is None or _failed(self._condition[1]):
             task = asyncio.create_task(index_changes.kept(self._db, scope))
             task.add_done_callback(_hear)
             self._condition = key, task
@@ -182,6 +182,10 @@ class EmbeddedIndex:
                 found = await asyncio.to_thread(_settle, [*found, View.of(await asyncio.to_thread(build, batch))])
                 batch = Batch()
         return found
+
+
+def _failed(task: "asyncio.Task[Any]") -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 def read_all(

@@ -66,6 +66,7 @@ _STORED = """
 SELECT passage_id, halfvec_send(vector) AS sent FROM vectors
 WHERE model = $1 AND vector_dims(vector) = $2 AND passage_id = ANY($3)
 """
+_LONGEST = 4_000  # numbers of a vector that a graph can hold
 _HEADER = 2  # numbers of two bytes that come before those of the vector
 _NEAR = """
 SELECT v.passage_id, {distance} AS distance FROM vectors v JOIN sources s ON s.id = v.source_id
@@ -157,7 +158,8 @@ class PostgresIndex:
             self._count(scope, asked, [(0, place) for place in plan.followed]) if scope.where else _none(),
             self._candidates(scope, asked, size, plan),
         )
-        repeats = np.array([Counter(terms)[term] for term in asked.tolist()])
+        counted = Counter(terms)
+        repeats = np.array([counted[term] for term in asked.tolist()])
         judging = _Judging(asked, repeats, size, plan, exact)
         hits, frequencies = await asyncio.to_thread(judging.judge, rows, limit)
         by_term = dict(zip(asked.tolist(), frequencies.tolist(), strict=True))
@@ -364,7 +366,11 @@ async def _build_graphs(db: Database) -> list[str]:
     for name, is_whole in there.items():
         if name not in useful or not is_whole:
             await db.scan(f"DROP INDEX CONCURRENTLY {name}")
-    missing = {name: row for name, row in useful.items() if row["passages"] >= SCANNED and not there.get(name)}
+    missing = {
+        name: row
+        for name, row in useful.items()
+        if row["passages"] >= SCANNED and row["dimension"] <= _LONGEST and not there.get(name)
+    }
     for name, row in missing.items():
         await db.scan(_BUILD.format(name=name, dimension=row["dimension"], model=_quoted(row["model"])))
     return list(missing)

@@ -5,6 +5,7 @@ to come, these are only looked up in what was found; so the commonest words cost
 scored as `bm25.score` says, so that the shortcut cannot be seen in the result.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -164,7 +165,8 @@ def _dead_among(part: Part, listed: NDArray[np.uint32], first: int, last: int) -
 
 def _weighed(known: dict[int, _Term], terms: Sequence[int]) -> list[_Term]:
     """The terms, the rarest first; one that was asked for twice counts twice."""
-    weighed = [_Term(term.weight * terms.count(hash), term.lists) for hash, term in known.items()]
+    counted = Counter(terms)
+    weighed = [_Term(term.weight * counted[hash], term.lists) for hash, term in known.items()]
     return sorted(weighed, key=lambda term: -term.weight)
 
 

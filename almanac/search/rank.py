@@ -12,7 +12,7 @@ on what.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ WORDS, TITLE, PAIRS, FEEDBACK, LIKENESS = 0.5, 0.1, 0.2, 0.3, 0.5
 RANK = 60  # the constant of reciprocal rank fusion
 TITLED = 0.5  # what a title that has the whole question within it is worth to the words leg, of which 1 is perfect
 JUDGED = 50  # candidates whose text is looked at
+_TERMS = 256  # of a question that are looked for, from its beginning: one as long as a page asks for no more
 _TEACHERS = 4  # candidates whose words are taken for those of the answer
 _LESSONS = 30  # words taken from them
 _MODELS = 3  # candidates that others are compared with by their vectors
@@ -71,7 +72,7 @@ class Candidate:
 def ask(text: str) -> Asked:
     """Take a question apart."""
     words = tuple(terms for _, _, terms in analysis.words_of(text))
-    terms = tuple(dict.fromkeys(term for each in words for term in each))
+    terms = tuple(islice(dict.fromkeys(term for each in words for term in each), _TERMS))
     return Asked(text, words, frozenset(terms), tuple(map(analysis.hash_of, terms)))
 
 

@@ -9,13 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
 
 from almanac.ai.embedder import Embedder
-from almanac.ai.errors import EmbeddingRefused, EmbeddingUnavailable
+from almanac.ai.errors import BadModel, EmbeddingRefused, EmbeddingUnavailable, WrongDimension
 from almanac.core.database import Database, Row
 from almanac.core.errors import BadRequest
 from almanac.search import citations, filters, highlights, rank, titles
@@ -127,7 +128,8 @@ class _Finding:
     async def answer(self) -> Answer:
         question = self._question
         begun = time.perf_counter()
-        words, vectors, titled = await asyncio.gather(self._words(), self._vectors(), self._titled())
+        titled = await self._titled()
+        words, vectors = await self._legs()
         self._stage("legs", begun, words=len(words.ids), vectors=len(vectors.ids))
         begun = time.perf_counter()
         ids: list[int] = list(dict.fromkeys((*words.ids.tolist(), *titled, *vectors.ids.tolist())))
@@ -145,11 +147,35 @@ class _Finding:
         found = await self._show(page)
         self._stage("rank", begun, above_min_score=len(good), returned=len(found))
         if not question.explain:
-            return Answer(found, tuple(self._notes), has_more)
-        return Answer(found, tuple(self._notes), has_more, self._timings, self._counts)
+            return Answer(found, tuple(dict.fromkeys(self._notes)), has_more)
+        return Answer(found, tuple(dict.fromkeys(self._notes)), has_more, self._timings, self._counts)
+
+    async def _legs(self) -> tuple[WordHits, Hits]:
+        """What both legs find; looked for once more without the sources that leave no room for others."""
+        words, vectors = await asyncio.gather(self._words(), self._vectors())
+        crowding = await self._crowding(words, vectors)
+        if not crowding:
+            return words, vectors
+        beyond = f"s.id NOT IN ({', '.join(map(str, crowding))})"
+        self._scope = replace(self._scope, where=f"({self._scope.where}) AND {beyond}" if self._scope.where else beyond)
+        others, further = await asyncio.gather(self._words(), self._vectors())
+        return replace(words, **_joined(words, others)), replace(vectors, **_joined(vectors, further))
+
+    async def _crowding(self, words: WordHits, vectors: Hits) -> list[int]:
+        """The sources that have their share already, if with it there is not enough to show."""
+        question = self._question
+        most = question.most_per_source
+        if not most or question.by_ranks or max(len(words.ids), len(vectors.ids)) < self._depth:
+            return []
+        bags = await self._search.bags(list(dict.fromkeys((*words.ids.tolist(), *vectors.ids.tolist()))), ())
+        taken = Counter(row["source_id"] for row in bags.values())
+        is_enough = sum(min(most, number) for number in taken.values()) > question.offset + question.limit
+        return [] if is_enough else [source for source, number in taken.items() if number >= most]
 
     async def _words(self) -> WordHits:
         if self._question.mode == "vector" or not self._asked.terms:
+            if self._question.mode == "keyword":
+                self._notes.append("There is no word in the question that is looked for: use mode 'hybrid'.")
             return _NO_WORDS
         begun = time.perf_counter()
         found = await self._search.index.words(self._scope, self._asked.hashes, self._depth)
@@ -167,16 +193,16 @@ class _Finding:
         models = await self._search.models(self._scope.collections)
         if models.pop("", ()) and self._question.mode == "hybrid":
             self._notes.append("Some of what was searched has no vectors yet and is found by words only.")
-        found = [hits for model, names in models.items() if (hits := await self._near(model, names)) is not None]
-        if self._question.mode == "vector" and not found:
+        if self._question.mode == "vector" and not models:
             self._notes.append("Nothing here has vectors yet: ask again later, or search with mode 'hybrid'.")
+        found = [hits for model, names in models.items() if (hits := await self._near(model, names)) is not None]
         return _merged(found, self._depth)
 
     async def _near(self, model: str, collections: tuple[str, ...]) -> Hits | None:
         """What a model finds in those collections that use it; None where it cannot be asked."""
         embedder = self._search.embedder(model)
         if embedder is None:
-            self._notes.append("Some of what was searched has vectors of a model that is not there; words were used.")
+            self._notes.append(f"Some of what was searched has vectors of a model that is not there{self._instead}.")
             return None
         if self._asked.is_unspaced and self._question.mode == "hybrid" and embedder.languages == _ENGLISH:
             return None  # what it would find is no better than chance
@@ -184,9 +210,9 @@ class _Finding:
             begun = time.perf_counter()
             vector = self._vector_of[model] = await embedder.query(self._question.text)
             self._stage("embed", begun)
-        except (EmbeddingUnavailable, EmbeddingRefused) as error:
+        except (EmbeddingUnavailable, EmbeddingRefused, BadModel, WrongDimension) as error:
             _log.warning("query_not_embedded", model=model, error=type(error).__name__)
-            self._notes.append("The question could not be embedded, so it was searched for by words only.")
+            self._notes.append(f"The question could not be embedded{self._instead}.")
             return None
         begun = time.perf_counter()
         await self._tell_lacking(model, collections)
@@ -195,6 +221,12 @@ class _Finding:
         )
         self._stage("vectors", begun)
         return found
+
+    @property
+    def _instead(self) -> str:
+        if self._question.mode == "vector":
+            return ": ask again later, or use mode 'keyword'"
+        return ", so it was searched for by words only"
 
     async def _tell_lacking(self, model: str, collections: tuple[str, ...]) -> None:
         """Note how many passages lack vectors. They are counted only where some do: among millions that takes time, and
@@ -245,7 +277,7 @@ class _Finding:
                 shown.append(each)
         self._counts["diverse"] = len(shown)
         until = question.offset + question.limit
-        return shown[question.offset : until], len(shown) > until
+        return shown[question.offset : until], until < min(len(shown), DEEPEST)
 
     async def _show(self, page: Sequence[Candidate]) -> tuple[Found, ...]:
         rows = self._rows | await self._search.rows([each.id for each in page if each.id not in self._rows])
@@ -274,6 +306,12 @@ class _Finding:
     def _stage(self, name: str, begun: float, **counts: int) -> None:
         self._timings[name] = round(1000 * (time.perf_counter() - begun), 3)
         self._counts.update(counts)
+
+
+def _joined(hits: Hits, others: Hits) -> dict[str, Any]:
+    """The ids and scores of both, those of the first first."""
+    new = ~np.isin(others.ids, hits.ids)
+    return {"ids": np.append(hits.ids, others.ids[new]), "scores": np.append(hits.scores, others.scores[new])}
 
 
 def _padded(ids: Sequence[int]) -> list[int]:

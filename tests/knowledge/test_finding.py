@@ -69,7 +69,7 @@ async def test_everyone_finds_exactly_what_the_table_lets_them_read(library: Lib
                 found = await ids(call, search, query="one two", **{what: [named]})
                 outcome = "found" if found == {shelf.document} else f"found {found}"
             except AlmanacError as error:
-                outcome = type(error).__name__
+                outcome = "NotFound" if isinstance(error, NotFound) else type(error).__name__
             if outcome != ("found" if may_read else "Forbidden" if held else "NotFound"):
                 wrong.append(f"{name} searching {what} of a {level} base: {outcome}")
     assert wrong == []

@@ -1,5 +1,6 @@
 """Search from end to end, over a few passages, with the bundled model, on both databases."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -150,3 +151,43 @@ async def test_nothing_found_is_an_answer(search: Search):
 async def test_a_question_that_cannot_be_asked_is_refused(search: Search, wrong: dict[str, object]):
     with pytest.raises(BadRequest):
         await search.find(replace(Question("pump", HERE), **wrong))  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "keyword", "vector"])
+async def test_a_document_with_much_to_say_leaves_room_for_others(
+    search: Search, database: Database, settings: Settings, mode: str
+):
+    org = await orgs.pick(database, "acme")
+    crowd = [Passage(n, n + 1, f"turbine pump bearing, turbine pump bearing, section {n}") for n in range(230)]
+    await save(database, Source(org.id, "base:3", "document", "100", "Turbines", 1, 1), crowd)
+    for number in range(101, 111):
+        text = f"Store {number} also keeps a bearing of brass, among much else that nobody asks for."
+        await save(database, Source(org.id, "base:3", "document", str(number), "Store", 1, 1), [Passage(0, 9, text)])
+    await work_off(database, settings)
+    answer = await search.find(Question("turbine pump bearing", ("base:3",), mode=mode, limit=10))
+    assert owners(answer)[:3] == ["100"] * 3
+    assert len(answer.found) == 10 and len(set(owners(answer))) == 8
+    assert answer.has_more
+
+
+async def test_a_question_without_a_word_to_look_for_says_so(search: Search):
+    answer = await search.find(Question("🚀", HERE, mode="keyword"))
+    assert answer.found == ()
+    assert answer.notes == ("There is no word in the question that is looked for: use mode 'hybrid'.",)
+
+
+async def test_a_sentence_without_spaces_is_found_by_its_end(search: Search, database: Database):
+    org = await orgs.pick(database, "acme")
+    text = "工程师们在检查水泵的时候发现轴承已经严重磨损并且伴随着异常的噪音和振动"
+    text += "所以他们决定在下一次停机维护期间由供应商派来的技术人员负责更换轴承"
+    assert len(text) > 64
+    source = Source(org.id, "base:4", "document", "200", "泵", 1, 1)
+    await save(database, source, [Passage(0, len(text), text)])
+    assert owners(await search.find(Question("更换轴承", ("base:4",), mode="keyword"))) == ["200"]
+
+
+async def test_a_question_as_long_as_a_page_is_answered_in_a_moment(search: Search):
+    page = "".join(chr(0x4E00 + number % 3_000) for number in range(4_000))
+    async with asyncio.timeout(10):
+        await search.find(Question(page, HERE))
+        await search.find(Question(page, HERE, filter=Filter(tags=("t4",))))
