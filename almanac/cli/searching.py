@@ -53,7 +53,7 @@ def search(
 ) -> None:
     """Search the documents that somebody may read, and show the passages that answer best, with how sure it is.
 
-    Above 0.8 a passage answers the question, above 0.5 it is related. Works beside a running server, and without one.
+    The number before each is how likely it answers, a cautious guess. Works beside a running server, and without one.
     Exits with 0 also if nothing is found.
 
     Example: [bold]almanac search "How often is the pump oiled?" --user maria --kb 1[/bold]

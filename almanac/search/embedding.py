@@ -13,7 +13,7 @@ import structlog
 from numpy.typing import NDArray
 
 from almanac.ai.embedder import Embedder
-from almanac.ai.errors import EmbeddingRefused, EmbeddingUnavailable
+from almanac.ai.errors import EmbeddingRefused, EmbeddingUnavailable, WrongDimension
 from almanac.core import clock
 from almanac.core.database import Database, Row, Transaction
 from almanac.jobs import queue
@@ -66,7 +66,7 @@ class Embed:
             try:
                 if not await self._embed(collection, clock.now() + ROUND):
                     return lambda tx: again(tx, collection)
-            except (EmbeddingUnavailable, EmbeddingRefused) as error:
+            except (EmbeddingUnavailable, EmbeddingRefused, WrongDimension) as error:
                 _log.warning("embedding_waits", collection=collection, error=str(error))
                 return lambda tx: again(tx, collection, clock.now() + PAUSE)
         return lambda tx: _finish(tx, collection, self._embedder.name)
@@ -76,6 +76,11 @@ class Embed:
         model = self._embedder.name
         while rows := await self._db.scan(_LACKING, collection, model, AT_ONCE):
             vectors = await self._embedder.passages([text_of(row) for row in rows])
+            known = await index_rows.dimension(self._db, collection, model)
+            if known not in (None, vectors.shape[1]):  # the model is another one now, under the same name
+                raise WrongDimension(
+                    f"The model {model} gives {vectors.shape[1]} numbers; its vectors here have {known}."
+                )
             await self._db.write(lambda tx, rows=rows, vectors=vectors: _store(tx, model, rows, vectors))
             if clock.now() > until:
                 return False

@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from almanac.core.database import Transaction
+from almanac.core.database import Database, Transaction
 from almanac.search import analysis, bm25
 
 LEVELS = (0.0, 0.55, 0.7, 0.82)  # a term is listed anew where it counts for this much: a shorter way to the best
@@ -25,6 +25,11 @@ _VECTOR = """
 INSERT INTO vectors (passage_id, source_id, collection, model, vector) VALUES ($1, $2, $3, $4, {vector})
 ON CONFLICT (passage_id, model) DO UPDATE SET vector = excluded.vector, collection = excluded.collection
 """
+_DIMENSION = """
+SELECT {size} AS size FROM sources s JOIN vectors v ON v.source_id = s.id
+WHERE s.collection = $1 AND v.model = $2 LIMIT 1
+"""
+_SIZE_OF = {"sqlite": "length(v.vector) / 2", "postgres": "vector_dims(v.vector)"}
 _AS_VECTOR = {"sqlite": "$5", "postgres": "CAST(CAST($5 AS text) AS halfvec)"}
 
 
@@ -90,6 +95,12 @@ async def write_vectors(
     written = _vectors_for(tx.dialect, vectors)
     sql = _VECTOR.format(vector=_AS_VECTOR[tx.dialect])
     await tx.execute_many(sql, [(*row, model, vector) for row, vector in zip(rows, written, strict=True)])
+
+
+async def dimension(db: Database, collection: str, model: str) -> int | None:
+    """How many numbers the vectors have that a collection has of a model, if it has any."""
+    row = await db.fetch_one(_DIMENSION.format(size=_SIZE_OF[db.dialect]), collection, model)
+    return None if row is None else row["size"]
 
 
 async def move(tx: Transaction, source_id: int, collection: str) -> None:

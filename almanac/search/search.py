@@ -19,7 +19,7 @@ from almanac.ai.embedder import Embedder
 from almanac.ai.errors import BadModel, EmbeddingRefused, EmbeddingUnavailable, WrongDimension
 from almanac.core.database import Database, Row
 from almanac.core.errors import BadRequest
-from almanac.search import citations, filters, highlights, rank, titles
+from almanac.search import citations, filters, highlights, index_rows, rank, titles
 from almanac.search.index import Hits, Index, Scope, Stored, WordHits
 from almanac.search.passage import passage_of
 from almanac.search.question import MODES, Answer, Found, Question
@@ -220,7 +220,14 @@ class _Finding:
             replace(self._scope, collections=collections), model, vector, self._depth, self._question.reach
         )
         self._stage("vectors", begun)
+        if not len(found.ids) and not self._scope.where:
+            await self._tell_misfits(model, collections, len(vector))
         return found
+
+    async def _tell_misfits(self, model: str, collections: tuple[str, ...], size: int) -> None:
+        sizes = [await index_rows.dimension(self._search.db, name, model) for name in collections]
+        if any(each not in (None, size) for each in sizes):
+            self._notes.append(f"The model gives vectors of another size than are here{self._instead}.")
 
     @property
     def _instead(self) -> str:

@@ -1,6 +1,7 @@
 """The upkeep of an index: how far it is, words that are still to be analysed, and all of it made anew."""
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,10 @@ from almanac.core import clock
 from almanac.core.database import Database
 from almanac.core.settings import Settings
 from almanac.jobs import queue
-from almanac.search import analysis, embedding, upkeep
+from almanac.search import analysis, embedding, index_rows, upkeep
 from almanac.search.index import Coverage, Scope
 from almanac.search.opening import open_search
+from almanac.search.question import Question
 from almanac.search.search import Search
 from almanac.search.upkeep import Reword, Standing
 from tests.house import settings_for
@@ -298,3 +300,32 @@ async def test_embedding_goes_on_after_a_renewal(shelf: Shelf, settings: Setting
     (standing,) = await upkeep.standings(shelf.db)
     assert (standing.model, standing.embedded, standing.is_embedded) == (MODEL, 1, True)
     assert await upkeep.compare(settings, shelf.db) == []
+
+
+class Wide(Flat):
+    """The same by name, and yet another model."""
+
+    dimension = 16
+
+    async def passages(self, texts: Sequence[str]) -> Vectors:
+        return np.full((len(texts), 16), 0.25, np.float32)
+
+
+async def test_vectors_of_another_size_are_neither_mixed_in_nor_passed_over_in_silence(shelf: Shelf, search: Search):
+    job = replace(JOB, kind="embed", payload={"collection": "base:1"})
+    await shelf.put("pump", ["Oil the bearing."])
+    await shelf.db.write(lambda tx: tx.execute("DELETE FROM vectors"))
+    await shelf.db.write(lambda tx: tx.execute("UPDATE sources SET is_embedded = 0"))
+    effect = await embedding.Embed(shelf.db, Flat(1))(job)
+    assert effect is not None
+    await shelf.db.write(effect)
+    await shelf.put("cat", ["A cat sleeps."])
+    await shelf.db.write(lambda tx: tx.execute("UPDATE sources SET is_embedded = 0"))
+    await embedding.Embed(shelf.db, Wide(1))(job)
+    assert await index_rows.dimension(shelf.db, "base:1", MODEL) == 32
+    assert len(await shelf.db.fetch("SELECT 1 FROM vectors WHERE source_id = 1")) == 1
+    answer = await Search(shelf.db, search.index, {MODEL: Wide(1)}).find(Question("oil", ("base:1",)))
+    assert [each.text for each in answer.found] == ["Oil the bearing."]
+    assert (
+        "The model gives vectors of another size than are here, so it was searched for by words only." in answer.notes
+    )
