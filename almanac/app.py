@@ -36,7 +36,7 @@ from almanac.knowledge.files import Files
 from almanac.net import peer
 from almanac.net.fetch import Fetcher, Rules
 from almanac.premises import configure_logs, load_settings, open_store, signing_key
-from almanac.quotas import rates, repeats, usage
+from almanac.quotas import rates, repeats_redis, usage
 from almanac.search.opening import open_search
 from almanac.surfaces.almanac import tools as almanac_surface
 from almanac.surfaces.door import Door
@@ -171,7 +171,7 @@ async def open_house(settings: Settings, surfaces: Sequence[Surface] = SURFACES)
                 settings.rate_limit_window_seconds,
                 settings.rate_limit_strategy,
             ),
-            repeats=repeats.open_repeats(settings.redis_url, db),
+            repeats=repeats_redis.open_repeats(settings.redis_url, db),
             started_at=clock.now(),
             surfaces={surface.name: surface.path for surface in surfaces},
             runtime=answering,

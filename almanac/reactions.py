@@ -41,12 +41,7 @@ SCHEDULES = (
 async def handlers(db: Database, settings: Settings) -> AsyncGenerator[Mapping[str, Handler]]:
     """The kinds of jobs there are, each with what does it, for as long as what they need is open."""
     files = Files(settings.home, settings.max_file_bytes)
-    limits = Limits(
-        memory_bytes=settings.parser_memory_mb * MIB,
-        cpu_seconds=settings.parser_seconds,
-        wall_seconds=settings.parser_seconds,
-    )
-    nursery = Nursery(limits)
+    nursery = Nursery(_limits(settings))
     embedder = open_embedder(settings)
 
     async def housekeeping(_: Job) -> Effect | None:
@@ -99,3 +94,11 @@ async def handlers(db: Database, settings: Settings) -> AsyncGenerator[Mapping[s
         await nursery.close()
         await embedder.close()
         files.close()
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        memory_bytes=settings.parser_memory_mb * MIB,
+        cpu_seconds=settings.parser_seconds,
+        wall_seconds=settings.parser_seconds,
+    )

@@ -94,7 +94,11 @@ def _place(note: Note) -> str:
 
 
 def _source(note: Note, context: str) -> Source:
-    facts: dict[str, Any] = {"expires_at": note.expires_at, "superseded_at": note.superseded_at, "tasks": note.tasks}
+    facts: dict[str, Any] = {
+        "expires_at": note.expires_at,
+        "superseded_at": note.superseded_at,
+        "tasks": list(note.tasks),
+    }
     return Source(
         org_id=note.org_id,
         collection=_place(note),

@@ -11,7 +11,7 @@ from almanac.core.errors import BadRequest, NotFound, QuotaExceeded, Unavailable
 from almanac.memory import notes, shelf, wording
 from almanac.memory.note import TaskLink
 from almanac.quotas import allowances, repeats, usage
-from almanac.quotas.repeats import RedisRepeats
+from almanac.quotas.repeats_redis import RedisRepeats
 from tests.memory.circle import Circle
 
 

@@ -10,11 +10,10 @@ from almanac.core.errors import BadRequest
 from almanac.memory import finding, hints, notes, revision, supersession, wording
 from almanac.memory.finding import Inquiry
 from almanac.memory.note import Draft, Note, TaskLink
-from almanac.surfaces.tool import Arguments, Tool, ToolCall
+from almanac.surfaces.tool import READS, Arguments, Tool, ToolCall
 
 _READ, _WRITE = frozenset({"memory:read"}), frozenset({"memory:write"})
-_LOOKS = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
-_ADDS = {**_LOOKS, "readOnlyHint": False, "idempotentHint": False}
+_ADDS = {"readOnlyHint": False, "destructiveHint": False, "idempotentHint": False, "openWorldHint": False}
 
 
 # Checked without a word in the schema, as ids are.
@@ -234,7 +233,7 @@ TOOLS = (
         arguments=Recall,
         output=Recalled,
         scopes=_READ,
-        annotations=_LOOKS,
+        annotations=READS,
     ),
     Tool(
         name="revise",
