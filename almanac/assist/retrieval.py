@@ -24,7 +24,7 @@ _PICTURE = "image/"
 class Retrieve(Arguments):
     """What is asked, and where."""
 
-    namespace: Annotated[str, Field(min_length=1, max_length=500)]
+    namespace: Annotated[str, Field(min_length=1)]
     query: Annotated[str, Field(min_length=1)]
     metadata: dict[str, Any] | None = None
     topK: Annotated[int, Field(ge=1, le=MOST)] = USUAL
@@ -154,7 +154,7 @@ def _about(entity: entities.Entity) -> dict[str, Any]:
         "status": entity.status,
         "tags": list(entity.tags),
     }
-    return {**entity.metadata, **own}
+    return {**own, **entity.metadata}  # as it was given: what was filtered by is what is shown
 
 
 def _owners(found: Sequence[Found], kind: str) -> list[str]:

@@ -180,6 +180,8 @@ async def change(tx: Transaction, call: Call, id: str, changes: Changes) -> Enti
         )
     for name in given.keys() & {"name", "description", "details", "source", "sku"}:
         given[name] = vocabulary.fit(given[name], name)
+    if "name" in given:
+        given["name"] = categories.check_name(given["name"])
     if "tags" in given:
         given["tags"] = tuple(vocabulary.fit(tag, "tags") for tag in given["tags"])
     entity = replace(old, **given, updated_at=clock.now())

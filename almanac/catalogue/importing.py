@@ -170,6 +170,9 @@ class Import:
                 tx, self._call, old.id, name=branch.name, description=branch.description, alias=branch.aliasKey,
                 policy=branch.policyKey,
             )  # fmt: skip
+        if fields:  # what follows names it as it is now
+            now = replace(old, **wanted)
+            self._tree = Tree(now if each.id == old.id else each for each in self._tree.by_number.values())
 
     async def _index(self, db: Reader, tx: Transaction | None, name: str, notes: str, named: list[str]) -> None:
         chosen = list(dict.fromkeys(self._tree.pick(key).id for key in named))

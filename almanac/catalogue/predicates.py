@@ -76,7 +76,10 @@ def _compared(key: str, value: dict[str, Any], where: str, tree: Tree | None) ->
 
 def _test(key: str, op: str, value: Any, tree: Tree | None) -> dict[str, Any]:
     if key == "category" and tree is not None and op in ("eq", "ne", "in", "nin") and value is not None:
-        values = cast("list[Any]", value) if op in ("in", "nin") and isinstance(value, list) else [value]
+        listed: Any = value if op in ("in", "nin") else [value]
+        values = cast("list[Any]", listed) if isinstance(listed, list) else None
+        if values is None or any(isinstance(each, list | dict) for each in values):
+            return {"key": key, "op": op, "value": value}  # which is refused where all conditions are read
         meant = [*values, *(id for each in values if isinstance(each, str) for id in _below(tree, each))]
         return {"key": key, "op": {"eq": "in", "ne": "nin"}.get(op, op), "value": list(dict.fromkeys(meant))}
     return {"key": key, "op": op, "value": value}

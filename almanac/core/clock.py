@@ -39,7 +39,7 @@ def iso(moment: int | None) -> str | None:
     """ISO-8601 in UTC, as every answer shows a moment."""
     if moment is None:
         return None
-    return datetime.fromtimestamp(moment / SECOND, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (_EPOCH + timedelta(microseconds=moment)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def iso_exact(moment: int | None) -> str | None:
@@ -50,7 +50,11 @@ def iso_exact(moment: int | None) -> str | None:
 def moment_of(text: str) -> int:
     """The moment of an ISO-8601 date or time; in UTC where it names no zone. ValueError for anything else."""
     given = datetime.fromisoformat(text)
-    return ((given if given.tzinfo else given.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
+    try:
+        moment = given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
+    except OverflowError:
+        raise ValueError("in UTC it has no year") from None
+    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def month(moment: int) -> str:

@@ -60,6 +60,7 @@ class Answer:
 
     records: list[dict[str, Any]]
     tokens: int
+    total: int | None = None  # as a runtime says it; None for as many as there are records
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +188,17 @@ def _read(body: bytes, query: Query) -> Answer:
     try:
         said = orjson.loads(body)
         records: list[dict[str, Any]] = [{**record} for record in said["records"]]
-        total = said.get("total_estimated_tokens")
+        tokens, total = said.get("total_estimated_tokens"), said.get("total")
     except (orjson.JSONDecodeError, TypeError, LookupError, AttributeError):
         raise RuntimeFailed("remote_transport_error: not an answer", passes=True) from None
     kept = [each for each in records if _is_sound(each, query.base_ids)][: query.limit]
     counted = sum(len(each["content"]) // CHARACTERS_PER_TOKEN for each in kept)
-    return Answer(kept, total if type(total) is int and len(kept) == len(records) else counted)
+    is_whole = len(kept) == len(records)  # otherwise a count would tell of what is withheld
+    return Answer(
+        kept,
+        tokens if type(tokens) is int and is_whole else counted,
+        total if type(total) is int and is_whole else None,
+    )
 
 
 def _is_sound(record: dict[str, Any], base_ids: Sequence[int]) -> bool:

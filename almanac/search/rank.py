@@ -169,7 +169,7 @@ class Judge:
                 fused[source] = fused.get(source, 0.0) + (RANK + 1) / (2 * (RANK + 1 + place))
                 best.setdefault(source, at)
         order = sorted(fused, key=lambda source: (-fused[source], -float(words[best[source]] + near[best[source]])))
-        return [self._candidate(best[source], min(fused[source], 1.0)) for source in order]
+        return [self._candidate(best[source], round(min(fused[source], 1.0), 4)) for source in order]
 
     def _places(self, values: NDArray[np.float32], inside: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
         """The sources that a leg has, the best first, each with its best passage."""

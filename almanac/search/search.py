@@ -165,7 +165,7 @@ class _Finding:
         """The sources that have their share already, if with it there is not enough to show."""
         question = self._question
         most = question.most_per_source
-        if not most or question.by_ranks or max(len(words.ids), len(vectors.ids)) < self._depth:
+        if not most or max(len(words.ids), len(vectors.ids)) < self._depth:
             return []
         bags = await self._search.bags(list(dict.fromkeys((*words.ids.tolist(), *vectors.ids.tolist()))), ())
         taken = Counter(row["source_id"] for row in bags.values())

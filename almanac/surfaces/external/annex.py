@@ -26,7 +26,8 @@ from almanac.surfaces.external import answers, extensions, limits
 from almanac.surfaces.external.tools import CONTRACT, MOUNT, SERVICE, TRANSPORT
 from almanac.surfaces.surface import Desk
 
-_FILE = re.compile(r"/documents/([0-9]{1,19})/file")
+_LONGEST_ID = 19  # digits; beyond it there is no document, nor a credential for it
+_FILE = re.compile(r"/documents/0*([0-9]+)/file")
 _DOWNLOAD = "document_file"  # in the audit trail and the metrics
 _log = structlog.get_logger("almanac.external")
 
@@ -93,7 +94,7 @@ class Annex:
         if match := _FILE.fullmatch(path):
             if not is_get:
                 raise OnlyGet()
-            await self._send_file(exchange, int(match[1]))
+            await self._send_file(exchange, int(match[1]) if len(match[1]) <= _LONGEST_ID else 0)
             return
         actor = await extensions.admit(self._desk, exchange)
         await limits.count_request(self._desk, exchange, actor)

@@ -30,7 +30,7 @@ CODES = frozenset(
      "rate_limited", "rate_limit_unavailable", "result_too_large", "internal_error"}
 )  # fmt: skip
 
-_REFERENCE = re.compile(r"(?:doc_)?([1-9][0-9]{0,18})", re.ASCII)
+_REFERENCE = re.compile(r"(?:doc_)?0*([1-9][0-9]{0,18})", re.ASCII)
 
 
 def as_text(value: Any) -> Result:

@@ -95,7 +95,7 @@ async def search_content(call: ToolCall, given: dict[str, Any]) -> Told:
     answer = await runtime.query(call, house.search, house.runtime, query)
     return {
         "query": asked.query,
-        "total": len(answer.records),
+        "total": len(answer.records) if answer.total is None else answer.total,
         "total_estimated_tokens": answer.tokens,
         "searched_knowledge_base_ids": list(names),
         "ignored_knowledge_base_ids": ignored,

@@ -132,10 +132,10 @@ class KeysThere:
             raise PeerUnavailable("The access-keys manager does not answer as it should.") from None
         if answer.status != 200 or (is_valid and not (isinstance(tenant, str) and _TENANT.fullmatch(tenant))):
             raise PeerUnavailable("The access-keys manager does not answer as it should.")
-        return _stranger(key, cast("str", tenant), said.get("name")) if is_valid else None
+        return _stranger(key, cast("str", tenant), said.get("name"), said.get("scopes")) if is_valid else None
 
 
-def _stranger(key: str, tenant: str, name: Any) -> Actor:
+def _stranger(key: str, tenant: str, name: Any, scopes: Any) -> Actor:
     """Someone whom only the manager knows. The number tells their key from others in limits, and is no token's here."""
     return Actor(
         id=0,
@@ -146,5 +146,6 @@ def _stranger(key: str, tenant: str, name: Any) -> Actor:
         is_admin=False,
         token_id=-int(digest(key)[:12], 16) - 1,
         token_kind="access",  # noqa: S106 - a kind
-        scopes=GRANTED,
+        # Another manager may have no scopes like ours: then a key that is valid is good for all there is here.
+        scopes=GRANTED & set(cast("list[str]", scopes)) if isinstance(scopes, list) and NEEDED in scopes else GRANTED,
     )

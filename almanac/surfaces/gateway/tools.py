@@ -125,4 +125,5 @@ SURFACE = Surface(
     wrap=pretty,
     http_error=http_error,
     gate=lambda house: SessionGate(house.gateway),
+    names_scopes=True,  # the document counts four tools, for everyone
 )
