@@ -33,7 +33,7 @@ lint: setup-test ## ruff and pyright
 	.venv/bin/ruff format --check .
 	.venv/bin/pyright --warnings
 
-test: setup-test ## Everything but the slow suites (ARGS="-k tokens" WORKERS=8)
+test: setup-test ## Everything but the slow suites: kill, fuzz, benchmarks (ARGS="-k tokens" WORKERS=8)
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/pyright --warnings >.venv/pyright.log 2>&1 & types=$$!; failed=0; \

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -75,9 +75,10 @@ class Running:
 
         return self.run(lambda db: db.write(body))
 
-    def work(self) -> None:
-        """Do every job that is waiting, as a worker beside the server would."""
-        self.run(lambda db: work_off(db, self.settings))
+    def work(self, *, embed: bool = True) -> None:
+        """Do every job that is waiting, as a worker beside the server would; with `embed` off there are no vectors."""
+        settings = self.settings if embed else replace(self.settings, embedding=False)
+        self.run(lambda db: work_off(db, settings))
 
     def post(
         self, content: bytes | str, headers: Mapping[str, str] | None = None, path: str = "/mcp"

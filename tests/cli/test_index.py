@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import random
 import re
 import signal
 from pathlib import Path
@@ -46,6 +47,17 @@ def forget_words() -> None:
         change("UPDATE sources SET passages = 0, length = 0 WHERE id = (SELECT max(source_id) FROM passages)")
     change("UPDATE passages SET words = NULL WHERE id = (SELECT max(id) FROM passages)")
     change("UPDATE sources SET version = version + 1")
+
+
+def choose_far_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that cannot be reached, and is not waited for long."""
+    monkeypatch.setenv("ALMANAC_EMBEDDING_URL", "http://127.0.0.1:9/v1")
+    monkeypatch.setenv("ALMANAC_EMBEDDING_MODEL", "far")
+
+    def uniform(*_: float) -> float:
+        return 0.001
+
+    monkeypatch.setattr(random, "uniform", uniform)  # of which pauses are made
 
 
 def damage() -> None:
@@ -151,8 +163,7 @@ def test_a_base_that_is_not_there_cannot_be_rebuilt(library: Almanac):
 
 
 def test_a_model_that_cannot_be_reached_leaves_everything_as_it_was(library: Almanac, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("ALMANAC_EMBEDDING_URL", "http://127.0.0.1:9/v1")
-    monkeypatch.setenv("ALMANAC_EMBEDDING_MODEL", "far")
+    choose_far_model(monkeypatch)
     answer = library("index", "rebuild", "--vectors")
     assert answer.code == 0
     assert answer.out.splitlines()[-1] == "index made anew"
@@ -283,8 +294,7 @@ def test_an_ingest_does_not_wait_for_a_model_that_cannot_be_reached(
     library: Almanac, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     assert library("kb", "add", "Far", "--owner", "maria").out == "2\n"
-    monkeypatch.setenv("ALMANAC_EMBEDDING_URL", "http://127.0.0.1:9/v1")
-    monkeypatch.setenv("ALMANAC_EMBEDDING_MODEL", "far")
+    choose_far_model(monkeypatch)
     answer = library("ingest", "2", str(fill(tmp_path / "more", {"dog.md": "A dog barks."})))
     assert answer.code == 0
     assert answer.err.splitlines()[-1] == (

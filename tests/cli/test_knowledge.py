@@ -643,7 +643,10 @@ def test_a_document_is_read_by_page_by_stretch_and_whole(library: Almanac):
     )
 
 
-def test_a_text_longer_than_is_read_at_once_is_printed_whole(library: Almanac, tmp_path: Path):
+def test_a_text_longer_than_is_read_at_once_is_printed_whole(
+    library: Almanac, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("ALMANAC_EMBEDDING", "false")
     text = "\n".join(f"Line {number} of a long text, with words." for number in range(8000))
     fill(tmp_path / "in", {"long.txt": text})
     library("ingest", "1", str(tmp_path / "in"))

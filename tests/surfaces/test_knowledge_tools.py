@@ -62,7 +62,7 @@ def test_a_text_is_added_read_in_the_background_and_read_back(server: Running, b
 def test_a_long_text_is_read_piece_by_piece(server: Running, base: int):
     text = "\n\n".join(f"Paragraph {number} says something of its own. 水泵 🚰" for number in range(3000)) + "\n"
     id = ask(server, "add_document", base_id=base, name="long.txt", content=text)["document"]["id"]
-    server.work()
+    server.work(embed=False)
     found, offset = "", 0
     while offset is not None:
         piece = ask(server, "read_document", document_id=id, offset=offset, limit=70_001)
@@ -90,7 +90,7 @@ def test_what_a_text_lacks_is_said(server: Running, base: int):
     mail = head + b"--x\r\nContent-Type: text/plain\r\n\r\npart\r\n" * 20_001 + b"--x--\r\n"
     encoded = base64.b64encode(mail).decode()
     id = ask(server, "add_document", base_id=base, name="long.eml", file_base64=encoded)["document"]["id"]
-    server.work()
+    server.work(embed=False)
     document = ask(server, "read_document", document_id=id, limit=10)["document"]
     assert document["status"] == "success"
     assert len(document["warnings"]) == 1

@@ -135,7 +135,7 @@ def test_a_long_document_is_fetched_in_part_and_says_how_to_read_on(
 ):
     text = "\n\n".join(f"Paragraph {number} of many." for number in range(6000)) + "\n"
     id = ask(server, "add_document", base_id=base, name="long.txt", content=text)["document"]["id"]
-    server.work()
+    server.work(embed=False)
     fetched = ask(server, "fetch", id=f"document:{id}")
     held(server, "fetch", fetched)
     at = fetched["metadata"]["next_offset"]
