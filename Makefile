@@ -64,6 +64,9 @@ bench-external: setup-test ## The external tools beside a bare read of the same 
 bench-embedding: setup-test ## Passages/s through the bundled model, beside its bare ONNX session
 	$(PY) bench/embedding.py $(ARGS)
 
+bench-responsive: setup-test ## Searches beside a worker that reads and embeds, and beside one at rest
+	$(PY) bench/responsive.py $(ARGS)
+
 bench-search: setup-test ## Build, disk, memory and latency of search, beside usearch, tantivy, Chroma, LanceDB and pgvector
 	$(PY) bench/search.py $(ARGS)
 
@@ -92,4 +95,4 @@ format: setup-test ## Format and fix what can be fixed
 clean: ## Remove everything that setup made
 	rm -rf .venv .tools .pytest_cache .ruff_cache .hypothesis
 
-.PHONY: help setup setup-test serve lint test test-kill test-fuzz conformance bench-transport bench-floor bench-ingest bench-external bench-embedding bench-search bench-retrieval bench-catalogue bench-memory bench-memory-scale calibrate contracts format clean
+.PHONY: help setup setup-test serve lint test test-kill test-fuzz conformance bench-transport bench-floor bench-ingest bench-external bench-embedding bench-responsive bench-search bench-retrieval bench-catalogue bench-memory bench-memory-scale calibrate contracts format clean
