@@ -110,10 +110,10 @@ class Judge:
             hash: bm25.idf(words.passages, frequency)
             for hash, frequency in zip(asked.hashes, words.frequencies, strict=False)
         }
+        frequencies = dict(zip(asked.hashes, words.frequencies, strict=False))
         # What a perfect match would score; terms that no passage has cannot be asked of one.
-        self._most = sum(
-            self._idf[hash] for hash, number in zip(asked.hashes, words.frequencies, strict=False) if number
-        )
+        self._most = sum(self._idf[hash] for hash, number in frequencies.items() if number)
+        known = self._most / max(self._most + self._missing(frequencies), 1e-9)
         place = {id: at for at, id in enumerate(self.ids)}
         self._cosines = np.zeros(len(self.ids), np.float32)
         self._is_near = np.zeros(len(self.ids), np.bool_)
@@ -126,11 +126,13 @@ class Judge:
             self._groups.append(group)
         self._average = words.average or 1.0
         self._shares = self._share(dict(zip(words.ids.tolist(), words.scores.tolist(), strict=True)), bags)
-        self._cosines[~self._is_near] = _likely_cosine(self._shares[~self._is_near])
+        # A word that no passage has changes nothing about which is best, but a lot about how good the best can be.
+        self._sure: NDArray[np.float32] = self._shares * known
+        self._cosines[~self._is_near] = _likely_cosine(self._sure[~self._is_near])
 
     def by_words(self) -> list[Candidate]:
         """In the order of the words leg alone."""
-        return self._ranked("keyword", self._shares)
+        return self._ranked("keyword", self._shares, self._sure)
 
     def by_vectors(self) -> list[Candidate]:
         """In the order of the vectors leg alone."""
@@ -138,7 +140,7 @@ class Judge:
 
     def by_both(self) -> list[Candidate]:
         """By both legs, and no more."""
-        return self._ranked("fused", WORDS * self._shares + self._cosines)
+        return self._ranked("fused", WORDS * self._shares + self._cosines, WORDS * self._sure + self._cosines)
 
     def best(self) -> list[int]:
         """The candidates whose text is worth a look."""
@@ -154,7 +156,7 @@ class Judge:
         plain: NDArray[np.float32] = WORDS * self._shares + self._cosines
         values = plain + learnt + told
         values += LIKENESS * self._likeness(head, values)
-        said = (plain + _TRUST * (values - plain)).astype(np.float32)
+        said = (WORDS * self._sure + self._cosines + _TRUST * (values - plain)).astype(np.float32)
         # What was not looked at keeps its place behind what was.
         values[rest] += np.minimum(0, values[head].min(initial=np.inf) - values[rest].max(initial=-np.inf))
         return self._ranked("hybrid", values, said)
@@ -226,6 +228,13 @@ class Judge:
         idfs = np.array([self._idf[int(term)] for term in terms], np.float32)
         found[others] = bm25.score(counts, lengths, self._average, idfs)
         return found / np.float32(max(self._most, 1e-3))
+
+    def _missing(self, frequencies: Mapping[int, int]) -> float:
+        """What the words would be worth of which no passage has any form."""
+        words = ([analysis.hash_of(term) for term in word] for word in dict.fromkeys(self._asked.words))
+        return sum(
+            self._idf[forms[0]] for forms in words if forms and not any(frequencies.get(form, 1) for form in forms)
+        )
 
     def _mass(self) -> float:
         """What all words of the question are worth, each by the rarest of its forms."""

@@ -106,6 +106,15 @@ async def test_a_question_in_another_language_finds_what_a_reader_would_expect(s
     assert owners(await search.find(Question(asked, HERE)))[0] == owner
 
 
+async def test_words_that_nothing_has_make_what_has_the_others_less_likely(search: Search):
+    async def score(text: str) -> float:
+        return (await search.find(Question(text, HERE, mode="keyword"))).found[0].score
+
+    whole, half, third = [await score(text) for text in ("bearing", "zebra bearing", "zebra quagga bearing")]
+    assert whole > 0.6 > 0.3 > half > third
+    assert await score("bearings") == whole  # of the forms of a word one is enough
+
+
 async def test_a_result_says_where_it_stands_and_can_be_verified(search: Search, database: Database):
     (found,) = (await search.find(Question("bearing", HERE, mode="keyword"))).found
     assert (found.title, found.start, found.end, found.text) == ("Note 1", 0, len(TEXTS["1"]), TEXTS["1"])
