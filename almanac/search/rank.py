@@ -113,21 +113,21 @@ class Judge:
         frequencies = dict(zip(asked.hashes, words.frequencies, strict=False))
         # What a perfect match would score; terms that no passage has cannot be asked of one.
         self._most = sum(self._idf[hash] for hash, number in frequencies.items() if number)
-        known = self._most / max(self._most + self._missing(frequencies), 1e-9)
+        covered = self._most / max(self._most + self._missing(frequencies), 1e-9)
         place = {id: at for at, id in enumerate(self.ids)}
         self._cosines = np.zeros(len(self.ids), np.float32)
         self._is_near = np.zeros(len(self.ids), np.bool_)
         self._groups: list[tuple[list[int], NDArray[np.float32]]] = []  # places of candidates with a model's vectors
         for each, question in stored:
-            known = [at for at, id in enumerate(each.ids.tolist()) if id in place]
-            group = [place[id] for id in each.ids[known].tolist()], each.rows[known]
+            inside = [at for at, id in enumerate(each.ids.tolist()) if id in place]
+            group = [place[id] for id in each.ids[inside].tolist()], each.rows[inside]
             self._cosines[group[0]] = group[1] @ question
             self._is_near[group[0]] = True
             self._groups.append(group)
         self._average = words.average or 1.0
         self._shares = self._share(dict(zip(words.ids.tolist(), words.scores.tolist(), strict=True)), bags)
         # A word that no passage has changes nothing about which is best, but a lot about how good the best can be.
-        self._sure: NDArray[np.float32] = self._shares * known
+        self._sure: NDArray[np.float32] = self._shares * covered
         self._cosines[~self._is_near] = _likely_cosine(self._sure[~self._is_near])
 
     def by_words(self) -> list[Candidate]:
