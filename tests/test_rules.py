@@ -120,7 +120,7 @@ def test_the_order_of_imports_is_the_one_of_the_design_and_leaves_nothing_out():
         ["cli"],
         ["app"],
         ["premises"],
-        ["external"],
+        ["external", "weknora"],
         ["surfaces", "web", "reactions"],
         ["assist"],
         ["delivery"],

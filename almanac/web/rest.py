@@ -171,6 +171,7 @@ class Ask(Call):
 
 
 Run = Callable[[Ask, Any, Any], Awaitable[Any]]
+Tell = Callable[[Ask, AlmanacError], dict[str, Any] | None]
 Admit = Callable[[Rest, Exchange], Awaitable[Admission]]
 
 
@@ -208,6 +209,7 @@ class Endpoint:
     shows: Any = None  # an example of the answer
     admit: Admit = by_token
     credentials: tuple[str, ...] = ()  # what is taken by OpenAPI's names, where it is not a token as usual
+    tell: Tell | None = None  # how a failure is put, for callers that know another form; None of it for the usual one
 
 
 class Junction:
@@ -240,7 +242,14 @@ class Junction:
         actor, says = await endpoint.admit(rest, exchange)
         deadline = Deadline(rest.alarm)
         ask = Ask(actor, rest.db, exchange.request_id, rest=rest, exchange=exchange, deadline=deadline, says=says)
-        await _send(exchange, endpoint, await _account(endpoint, ask))
+        try:
+            answered = await _account(endpoint, ask)
+        except AlmanacError as error:
+            if endpoint.tell is None:
+                raise
+            await _refuse(exchange, error, endpoint.tell(ask, error))
+        else:
+            await _send(exchange, endpoint, answered)
 
 
 async def _account(endpoint: Endpoint, ask: Ask) -> Any:
@@ -345,7 +354,7 @@ def _stamped(exchange: Exchange) -> Send:
     return send
 
 
-async def _refuse(exchange: Exchange, error: AlmanacError) -> None:
+async def _refuse(exchange: Exchange, error: AlmanacError, told: dict[str, Any] | None = None) -> None:
     if exchange.is_answered:
         return  # too late to say anything else
     if error.status >= 500:
@@ -359,4 +368,5 @@ async def _refuse(exchange: Exchange, error: AlmanacError) -> None:
         extra.append((b"retry-after", b"%d" % error.retry_after))
     elif isinstance(error, TooLarge | TooSlow):
         extra.append((b"connection", b"close"))  # the rest of the body is not read
-    await exchange.reply(error.status, orjson.dumps({"error": error.text, "code": error.code}), tuple(extra))
+    told = told or {"error": error.text, "code": error.code}
+    await exchange.reply(error.status, orjson.dumps(told), tuple(extra))
