@@ -111,14 +111,14 @@ class Outcome:
             return ()
         return _FEW_FOUND if self.found.pieces else _NONE_FOUND
 
-    @property
-    def blocks(self) -> list[str]:
-        """The texts a model reads."""
+    def blocks(self, numbers: Mapping[str, int] | None = None) -> list[str]:
+        """The texts a model reads; `numbers` of pieces by their ids, where several searches share them."""
         if self.failure or self.query is None:
             return [self.failure]
         told = [_summary(self.query, self.found)]
         if self.found.pieces:
-            shown = (_piece(number, piece) for number, piece in enumerate(self.found.pieces, 1))
+            known = numbers or {}
+            shown = (_piece(known.get(piece.id, at), piece) for at, piece in enumerate(self.found.pieces, 1))
             told.append("### Matched Documents\n\n" + "".join(shown))
         if self.suggestions:
             lines = "".join(f"- {each}\n" for each in self.suggestions)
@@ -128,7 +128,7 @@ class Outcome:
     @property
     def result(self) -> dict[str, Any]:
         """The result of the tool on the wire."""
-        content = [{"type": "text", "text": text} for text in self.blocks]
+        content = [{"type": "text", "text": text} for text in self.blocks()]
         return {"content": content, **({"isError": True} if self.failure else {})}
 
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 import orjson
 
 from almanac.assist import knowledge_search
-from almanac.assist.knowledge_search import KnowledgeSearch, match_type
+from almanac.assist.knowledge_search import KnowledgeSearch, Results, match_type
 from almanac.assist.lookup import PATH, Context, Found, Kept, Piece, Query, Refused, Source, refusal
 from almanac.core.call import Call
 from almanac.core.errors import AlmanacError
@@ -34,28 +34,34 @@ MATCHES = ("vector", "keyword", "nearby", "history", "parent", "relation", "grap
 Post = Callable[[bytes, dict[str, str]], Awaitable[Answer]]
 
 
-class Here:
-    """This server, searched as whoever holds the key. Each search is accounted for by `use`."""
+Work = Callable[[Call], Awaitable[Results]]
+Account = Callable[[Query, Work], Awaitable[Results]]
 
-    def __init__(self, engine: Search, context: Context, use: Callable[[Query], Awaitable[Call]]) -> None:
+
+class Here:
+    """This server, searched as whoever holds the key: `account` finds out who that is, and accounts for the search."""
+
+    def __init__(self, engine: Search, context: Context, account: Account) -> None:
         self._engine = engine
         self._context = context
-        self._use = use
+        self._account = account
 
     async def find(self, query: Query) -> Found:
         """What is found in this process; refusals as our endpoint would put them."""
         try:
-            call = await self._use(query)
-            ids = list(self._context.kb_ids)
-            asked = KnowledgeSearch(
-                question=query.query, knowledge_base_ids=ids, knowledge_ids=[], tag_ids=[], mentioned_items=[],
-                search_mode=query.search_mode, top_k=query.top_k, min_score=query.min_score, rerank=query.rerank,
-            )  # fmt: skip
-            results = await knowledge_search.look(call, self._engine, asked)
+            results = await self._account(query, lambda call: self._look(call, query))
         except AlmanacError as error:
             raise Refused(error.status, error.text) from None
         pieces = tuple(_of_hit(hit) for hit in results.hits)
         return Found(pieces, results.total_count, results.below_min_score, results.notes)
+
+    async def _look(self, call: Call, query: Query) -> Results:
+        asked = KnowledgeSearch(
+            question=query.query, knowledge_base_ids=list(self._context.kb_ids), knowledge_ids=[], tag_ids=[],
+            mentioned_items=[], search_mode=query.search_mode, top_k=query.top_k, min_score=query.min_score,
+            rerank=query.rerank,
+        )  # fmt: skip
+        return await knowledge_search.look(call, self._engine, asked)
 
 
 class There:
@@ -88,7 +94,10 @@ async def trusted(context: Context, settings: Settings) -> AsyncGenerator[Source
     peer = Peer(context.weknora_base_url, settings.weknora_timeout_seconds, tries=settings.weknora_tries)
 
     async def post(content: bytes, headers: dict[str, str]) -> Answer:
-        return await peer.ask("POST", PATH, content=content, headers=headers)
+        try:
+            return await peer.ask("POST", PATH, content=content, headers=headers)
+        except PeerUnavailable:
+            raise PeerUnavailable("The knowledge bases cannot be reached, or do not answer in time.") from None
 
     try:
         yield Kept(There(context, post), settings.weknora_cache_seconds, settings.weknora_cache_entries)

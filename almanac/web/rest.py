@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from almanac.assist.agent import Agent
 from almanac.audit.ledger import Ledger
 from almanac.core.arguments import Arguments, expected, problems
 from almanac.core.call import REQUEST_ID, Actor, Call
@@ -54,6 +55,7 @@ _NO_MORE = "is not taken here"
 _log = structlog.get_logger("almanac.rest")
 
 T = TypeVar("T", bound=BaseModel)
+Answered = TypeVar("Answered")
 
 
 class NotAllowed(AlmanacError):
@@ -112,6 +114,7 @@ class Rest:
     fetcher: Fetcher
     search: Search
     key: bytes = field(repr=False)
+    agent: Agent
     prefix: str = PREFIX
 
     def routes(self) -> list[Route]:
@@ -243,7 +246,7 @@ class Junction:
         deadline = Deadline(rest.alarm)
         ask = Ask(actor, rest.db, exchange.request_id, rest=rest, exchange=exchange, deadline=deadline, says=says)
         try:
-            answered = await _account(endpoint, ask)
+            answered = await account(ask, endpoint.name, endpoint.scope, lambda: _run(endpoint, ask))
         except AlmanacError as error:
             if endpoint.tell is None:
                 raise
@@ -252,8 +255,8 @@ class Junction:
             await _send(exchange, endpoint, answered)
 
 
-async def _account(endpoint: Endpoint, ask: Ask) -> Any:
-    """What the endpoint answers; the call is accounted for, whatever happens."""
+async def account(ask: Ask, name: str, scope: str, work: Callable[[], Awaitable[Answered]]) -> Answered:
+    """What comes of work that a caller asked for, if they may; it is accounted for, whatever happens."""
     begun = time.perf_counter_ns()
     REQUEST_ID.set(ask.request_id)
     ledger = ask.rest.ledger
@@ -262,8 +265,8 @@ async def _account(endpoint: Endpoint, ask: Ask) -> Any:
     try:
         ledger.trail.check()
         await ask.rest.rates.hit(ask.rest.call_rule, ask.actor.limit_key)
-        _check_rights(endpoint, ask.actor)
-        answered = await _run(endpoint, ask)
+        _check_rights(name, scope, ask.actor)
+        answered = await work()
         outcome = "ok"
         return answered
     except AlmanacError as error:
@@ -274,14 +277,14 @@ async def _account(endpoint: Endpoint, ask: Ask) -> Any:
         raise
     finally:
         ledger.trail.calls_in_flight -= 1
-        ledger.enter(ask, SURFACE, endpoint.name, outcome, time.perf_counter_ns() - begun, ask.digest)
+        ledger.enter(ask, SURFACE, name, outcome, time.perf_counter_ns() - begun, ask.digest)
 
 
-def _check_rights(endpoint: Endpoint, actor: Actor) -> None:
-    if endpoint.scope and endpoint.scope not in actor.scopes:
-        raise Forbidden(f"Your token lacks the scope {endpoint.scope}.", remedy="Use a token that has it.")
-    if actor.tools is not None and endpoint.name not in actor.tools:
-        raise Forbidden(f"Your token is limited to some tools; {endpoint.name} is not one of them.")
+def _check_rights(name: str, scope: str, actor: Actor) -> None:
+    if scope and scope not in actor.scopes:
+        raise Forbidden(f"Your token lacks the scope {scope}.", remedy="Use a token that has it.")
+    if actor.tools is not None and name not in actor.tools:
+        raise Forbidden(f"Your token is limited to some tools; {name} is not one of them.")
 
 
 async def _run(endpoint: Endpoint, ask: Ask) -> Any:
