@@ -184,17 +184,20 @@ async def open_house(settings: Settings, surfaces: Sequence[Surface] = SURFACES)
             surfaces={surface.name: surface.path for surface in surfaces},
             runtime=answering,
         )
+        speaker = open_chat(settings)
         spans = open_spans(settings)
         tracer = spans.get_tracer("almanac", __version__) if spans else None
         writing = asyncio.create_task(trail.run())
         try:
             desks = tuple(Desk(surface, house, db, tracer) for surface in surfaces)
-            yield Opened(settings, db, house, desks, open_chat(settings))
+            yield Opened(settings, db, house, desks, speaker)
         finally:
             await trail.stop(writing, settings.shutdown_grace_seconds)
             await house.rates.close()
             await house.repeats.close()
             files.close()
+            if speaker:
+                await speaker.close()
             if spans:
                 await asyncio.to_thread(spans.shutdown)  # sends what is left
 

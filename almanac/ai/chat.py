@@ -57,6 +57,8 @@ class Chat(Protocol):
         """What the model says, piece by piece, and when it uses its tool. ChatFailed where it cannot be asked."""
         ...
 
+    async def close(self) -> None: ...
+
 
 def check(settings: Settings) -> None:
     """Refuse settings by which no model can be asked."""

@@ -39,7 +39,12 @@ class Provider:
 
     def __init__(self, settings: Settings) -> None:
         self.name = settings.chat_model
-        self._model = _model(settings)
+        self._http = httpx2.AsyncClient(trust_env=False, timeout=settings.agent_seconds)
+        self._model = _model(settings, self._http)
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._http.aclose()
 
     async def talk(
         self, instructions: str, history: Sequence[Said], prompt: str, tool: Offered | None = None
@@ -62,11 +67,13 @@ class Provider:
             raise ChatFailed() from None
 
 
-def _model(settings: Settings) -> Model:
+def _model(settings: Settings, http: httpx2.AsyncClient) -> Model:
     key, url = settings.chat_key or _KEYLESS, settings.chat_url or None
     if settings.chat_provider == "anthropic":
-        return AnthropicModel(settings.chat_model, provider=AnthropicProvider(api_key=key, base_url=url))
-    return OpenAIChatModel(settings.chat_model, provider=OpenAIProvider(api_key=key, base_url=url))
+        return AnthropicModel(
+            settings.chat_model, provider=AnthropicProvider(api_key=key, base_url=url, http_client=http)
+        )
+    return OpenAIChatModel(settings.chat_model, provider=OpenAIProvider(api_key=key, base_url=url, http_client=http))
 
 
 def _bound(tool: Offered) -> Tool[None]:

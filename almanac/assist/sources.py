@@ -180,7 +180,7 @@ def _counted(pieces: list[Piece], query: Query, answer: Answer, total: Any) -> F
 def _cut(pieces: list[Piece], query: Query) -> Found:
     """What a real WeKnora answers, by the threshold and the number that it does not know."""
     most = max((piece.score for piece in pieces), default=0.0)
-    if 0 < most <= BEST_RANK_SUM:
+    if 0 < most <= BEST_RANK_SUM * 1.01:  # as some are rounded
         pieces = [replace(piece, score=min(1.0, piece.score / BEST_RANK_SUM)) for piece in pieces]
     good = [piece for piece in pieces if piece.score >= query.min_score]
     return Found(tuple(good[: query.top_k]), len(good), len(pieces) - len(good))
