@@ -1,10 +1,10 @@
 """Search as WeKnora's clients ask for it: pieces of documents in named bases, with how likely each answers and why.
 
-Scores are probabilities, in every mode, so that one threshold means the same everywhere. What the threshold leaves out
-is counted: an answer may be empty, but never without saying so.
+Scores are grades, in every mode: above 0.8 a piece is directly relevant, below 0.5 only tangential, so that one
+threshold means the same everywhere. What it leaves out is counted: an answer may be empty, but never without saying so.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -114,7 +114,9 @@ async def look(call: Call, engine: Search, asked: KnowledgeSearch) -> Results:
         most_per_document=0,
         explain=True,
     )
-    found = await finding.inquire(call, engine, inquiry)
+    reach = await finding.scope(call, inquiry.bases, inquiry.folders, inquiry.documents)
+    question = replace(finding.question(inquiry, reach), graded=True)
+    found = await finding.find(call, engine, question, reach.notes)
     good = found.counts.get("above_min_score", 0)
     return Results(found.hits, good, found.counts.get("fused", 0) - good, found.notes)
 

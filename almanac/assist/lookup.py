@@ -103,6 +103,7 @@ class Outcome:
     query: Query | None
     found: Found = Found()
     failure: str = ""
+    marks: bool = False  # the words that were asked for, in bold, where it is known where they stand
 
     @property
     def suggestions(self) -> tuple[str, ...]:
@@ -118,7 +119,8 @@ class Outcome:
         told = [_summary(self.query, self.found)]
         if self.found.pieces:
             known = numbers or {}
-            shown = (_piece(known.get(piece.id, at), piece) for at, piece in enumerate(self.found.pieces, 1))
+            pieces = enumerate(self.found.pieces, 1)
+            shown = (_piece(known.get(piece.id, at), piece, self.marks) for at, piece in pieces)
             told.append("### Matched Documents\n\n" + "".join(shown))
         if self.suggestions:
             lines = "".join(f"- {each}\n" for each in self.suggestions)
@@ -143,9 +145,10 @@ class Source(Protocol):
 class Lookup:
     """The tool, bound to a source and a context."""
 
-    def __init__(self, source: Source, context: Context) -> None:
+    def __init__(self, source: Source, context: Context, *, marks: bool = False) -> None:
         self._source = source
         self._context = context
+        self._marks = marks
 
     async def use(self, arguments: Mapping[str, Any]) -> Outcome:
         """Search, whatever was asked: a failure is an outcome too."""
@@ -158,7 +161,7 @@ class Lookup:
     async def ask(self, query: Query) -> Outcome:
         """Search by arguments that are known to be good."""
         try:
-            return Outcome(query, await self._source.find(query))
+            return Outcome(query, await self._source.find(query), marks=self._marks)
         except Refused as refusal:
             return Outcome(query, failure=self._context.without_key(f"Search failed: {refusal.message}"))
         except AlmanacError as error:
@@ -211,10 +214,11 @@ def _summary(query: Query, found: Found) -> str:
     return "## Search Results\n\n" + "\n".join(lines) + "\n\n"
 
 
-def _piece(number: int, piece: Piece) -> str:
+def _piece(number: int, piece: Piece, marks: bool) -> str:
     more = "..." if len(piece.content) > EXCERPT else ""
     # Every line is quoted: a document must not look like a part of this answer that it is not.
-    quoted = f"{_marked(piece)}{more}".replace("\r\n", "\n").replace("\r", "\n").replace("\n", "\n> ")
+    shown = _marked(piece) if marks else piece.content[:EXCERPT]
+    quoted = f"{shown}{more}".replace("\r\n", "\n").replace("\r", "\n").replace("\n", "\n> ")
     return (
         f"#### [{number}] {_one_line(piece.title) or 'Untitled'}\n"
         f"- **Score:** {piece.score * 100:.1f}%\n"
@@ -225,7 +229,7 @@ def _piece(number: int, piece: Piece) -> str:
 
 
 def _marked(piece: Piece) -> str:
-    """The excerpt, with the words that were asked for in bold where it is known where they stand."""
+    """The excerpt, with the words that were asked for in bold."""
     text, parts, at = piece.content[:EXCERPT], list[str](), 0
     for start, end in piece.highlights:
         if at <= start < end <= len(text):

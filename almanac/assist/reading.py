@@ -17,7 +17,7 @@ MOST = 3  # sentences of an answer
 PIECES = 5  # of the best that are read
 LONGEST = 400  # characters of a sentence that are quoted
 _OVERLAP = 0.6  # what the words of a sentence count, beside the score of its piece
-_WORTH = 0.6  # of the best sentence, that another must come to
+_WORTH = 0.4  # of the best sentence, that another must come to
 
 # After a full stop comes a space, lest numbers and names be cut; after that of Chinese and Japanese nothing need.
 _END = re.compile(r"(?<=[.!?…])\s+(?=[^\s\d])|(?<=[。！？；])|\n+")

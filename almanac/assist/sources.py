@@ -67,9 +67,10 @@ class Here:
 class There:
     """An endpoint elsewhere."""
 
-    def __init__(self, context: Context, post: Post) -> None:
+    def __init__(self, context: Context, post: Post, *, highlight: bool = False) -> None:
         self._context = context
         self._post = post
+        self._more: dict[str, Any] = {"highlight": True} if highlight else {}
 
     async def find(self, query: Query) -> Found:
         """What the endpoint found."""
@@ -81,6 +82,7 @@ class There:
             "top_k": query.top_k,
             "min_score": query.min_score,
             "rerank": query.rerank,
+            **self._more,
         }
         # WeKnora takes API keys in the one header and its users' tokens in the other.
         key = self._context.api_key
@@ -100,7 +102,8 @@ async def trusted(context: Context, settings: Settings) -> AsyncGenerator[Source
             raise PeerUnavailable("The knowledge bases cannot be reached, or do not answer in time.") from None
 
     try:
-        yield Kept(There(context, post), settings.weknora_cache_seconds, settings.weknora_cache_entries)
+        there = There(context, post, highlight=settings.weknora_highlight)
+        yield Kept(there, settings.weknora_cache_seconds, settings.weknora_cache_entries)
     finally:
         await peer.close()
 

@@ -149,6 +149,11 @@ class Settings:
         "WEKNORA_CACHE_SECONDS",
     )
     weknora_cache_entries: int = _of(100, "How many searches it remembers.", "WEKNORA_CACHE_ENTRIES")
+    weknora_highlight: bool = _of(
+        False,
+        "Show the words that were asked for in bold, where the endpoint says where they are.",
+        "WEKNORA_HIGHLIGHT",
+    )
     agent_names: tuple[str, ...] = _of(("weknora",), "The names under which the agent is served at /a2a/{name}.")
     agent_searches: int = _of(4, "Searches the agent makes for one message, at most.")
     agent_seconds: float = _of(120.0, "How long the agent may take for one message.")

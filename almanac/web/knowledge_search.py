@@ -31,7 +31,9 @@ class PieceFacts:
 
     id: str
     content: str
-    score: Annotated[float, Field(description="How likely it answers, 0 to 1, in every mode.")]
+    score: Annotated[
+        float, Field(description="Above 0.8 directly relevant, from 0.5 related, below it tangential; in every mode.")
+    ]
     knowledge_id: Annotated[str, Field(description="The document's number.")]
     knowledge_title: str
     knowledge_filename: str

@@ -38,7 +38,7 @@ def create(context: Context, settings: Settings) -> Any:
     @asynccontextmanager
     async def bound(_: Any) -> AsyncGenerator[Lookup]:
         async with trusted(context, settings) as source:
-            yield Lookup(source, context)
+            yield Lookup(source, context, marks=settings.weknora_highlight)
 
     async def run(lookup: Lookup, name: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
         return (await lookup.use(arguments)).result if name == TOOL else None

@@ -162,11 +162,12 @@ def test_highlights_are_where_the_words_stand(library: Library):
 
 def test_documents_and_what_was_mentioned_narrow_a_search(library: Library):
     lamps = library.search("lamp", min_score=0.0).json()["results"][0]["knowledge_id"]
-    for more in (
+    narrowed: list[dict[str, Any]] = [
         {"knowledge_ids": [lamps]},
         {"mentioned_items": [{"id": lamps, "type": "file", "name": "lamps.md"}]},
         {"knowledge_base_ids": [], "mentioned_items": [{"id": library.base, "type": "kb"}], "knowledge_ids": [lamps]},
-    ):
+    ]
+    for more in narrowed:
         found = library.search("oil", min_score=0.0, **more).json()["results"]
         assert {each["knowledge_id"] for each in found} == {lamps}
     assert library.search("oil", min_score=0.0, tag_ids=["none has this"]).json()["results"] == []

@@ -37,7 +37,8 @@ def endpoint() -> Iterator[StandIn]:
 
 
 def context_of(endpoint: StandIn, **more: Any) -> WeKnoraContext:
-    return WeKnoraContext(**{"api_key": KEY, "kb_ids": ["kb1", "kb2"], "weknora_base_url": endpoint.url, **more})
+    usual = WeKnoraContext(api_key=KEY, kb_ids=["kb1", "kb2"], weknora_base_url=endpoint.url)
+    return replace(usual, **more)
 
 
 def use(context: WeKnoraContext, *calls: Mapping[str, Any], settings: Settings = QUICK) -> list[tuple[bool, list[str]]]:
@@ -129,7 +130,7 @@ def test_the_endpoint_is_asked_as_the_document_says(endpoint: StandIn):
 
 
 def test_what_the_model_chooses_is_passed_on(endpoint: StandIn):
-    chosen = {"search_mode": "keyword", "top_k": 3, "min_score": 0.2, "rerank": False}
+    chosen: dict[str, Any] = {"search_mode": "keyword", "top_k": 3, "min_score": 0.2, "rerank": False}
     ask(endpoint, "x", **chosen)
     assert {name: endpoint.requests[0][name] for name in chosen} == chosen
 
@@ -148,7 +149,10 @@ def test_the_example_of_the_document_is_told_in_its_words(endpoint: StandIn):
     endpoint.answers[:] = [said({**EXAMPLE_RESPONSE, "results": [piece(number) for number in range(10)]})]
     failed, texts = ask(endpoint)
     assert not failed
-    one = "#### [1] 文档标题\n- **Score:** 85.0%\n- **Source:** 文件名.pdf\n- **Match Type:** hybrid\n\n> 文档内容片段\n\n"
+    one = (
+        "#### [1] 文档标题\n- **Score:** 85.0%\n- **Source:** 文件名.pdf\n"
+        "- **Match Type:** hybrid\n\n> 文档内容片段\n\n"
+    )
     assert texts == [
         "## Search Results\n\n**Query:** 搜索查询\n**Total Found:** 25\n**Returned:** 10\n**Search Mode:** hybrid\n\n",
         "### Matched Documents\n\n" + "".join(one.replace("[1]", f"[{number}]") for number in range(1, 11)),
@@ -399,5 +403,7 @@ def test_a_real_server_of_ours_is_the_endpoint(library: Library):
     [(failed, [text])] = use(replace(context, api_key=KEY), {"query": "x"})
     assert failed
     assert text.startswith("Search failed: 401 - No valid token came with this request.")
+    [(_, marked)] = use(context, {"query": "What does the lamp burn?"}, settings=replace(QUICK, weknora_highlight=True))
+    assert "> The **lamp** in the hall **burns** whale oil" in marked[1]
     options = integrate_weknora(ClaudeAgentOptions(), context)
     assert "whale oil" in through_the_sdk(options, {"query": "What does the lamp burn?"})[2]["content"][1]["text"]
