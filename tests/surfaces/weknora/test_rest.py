@@ -153,6 +153,25 @@ def test_a_mode_is_one_leg_and_the_match_says_which(library: Library, mode: str,
     assert "vector" in {each["match_type"] for each in hybrid}  # what has no word of it
 
 
+@pytest.mark.parametrize(("mode", "rerank"), [("hybrid", True), ("hybrid", False), ("keyword", True), ("vector", True)])
+def test_grades_mean_what_the_tool_says_they_do_in_every_mode(library: Library, mode: str, rerank: bool):
+    """What answers passes the usual threshold, and nothing else does."""
+    asked = {
+        "What does the lamp in the hall burn?": "Lamps",
+        "How many turns a minute does the pump P-40 run at?": "Pumps",
+        "When is the bearing of the pump P-40 oiled?": "Pumps",
+    }
+    for question, title in asked.items():
+        found = library.search(question, search_mode=mode, rerank=rerank, min_score=0.0).json()["results"]
+        assert found[0]["knowledge_title"] == title
+        assert found[0]["score"] >= 0.5, (question, mode)
+        assert all(each["score"] < 0.5 for each in found if each["knowledge_title"] != title)
+    for question in ("Who rules France?", "How do I reset my password?"):
+        assert library.search(question, search_mode=mode, rerank=rerank).json()["results"] == []
+    best = library.search("What does the lamp in the hall burn?").json()["results"][0]
+    assert best["score"] > 0.8
+
+
 def test_highlights_are_where_the_words_stand(library: Library):
     [best] = library.search("What does the lamp burn?", highlight=True).json()["results"]
     marked = {best["content"][start:end].lower() for start, end in best["highlights"]}

@@ -91,6 +91,36 @@ def test_the_schema_has_the_bounds_and_defaults_of_the_document():
     assert entry["description"].startswith("Search knowledge bases for relevant information using hybrid search")
 
 
+def test_the_description_is_the_document_s_to_the_letter():
+    [entry] = tools.CONTRACT
+    assert entry["description"] == (
+        "Search knowledge bases for relevant information using hybrid search (vector + keyword).\n"
+        "\n"
+        "This tool queries WeKnora knowledge bases to find documents and chunks matching your query.\n"
+        "It supports both semantic understanding and keyword matching for comprehensive results.\n"
+        "\n"
+        "**When to use:**\n"
+        "- Answer questions requiring specific knowledge from documents\n"
+        "- Find relevant context for complex topics\n"
+        "- Verify facts against stored knowledge\n"
+        "\n"
+        "**Query strategies:**\n"
+        "- Use specific keywords for precise matches\n"
+        "- Use natural language for semantic search\n"
+        "- Combine both for best results\n"
+        "\n"
+        "**Response interpretation:**\n"
+        "- High relevance (score > 0.8): Directly relevant content\n"
+        "- Medium relevance (0.5-0.8): Related but may need verification\n"
+        "- Low relevance (< 0.5): Tangentially related\n"
+        "\n"
+        "If results are insufficient, consider:\n"
+        "1. Rephrasing with different keywords\n"
+        "2. Breaking complex queries into simpler parts\n"
+        "3. Using more specific terminology from the domain"
+    )
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
