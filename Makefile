@@ -82,6 +82,9 @@ bench-retrieval: setup-test ## nDCG, recall and calibration on judged sets (ALMA
 bench-catalogue: setup-test ## 100,000 entities: import rate, latency of get, structure and filtered search, beside the bare engine
 	$(PY) bench/catalogue.py $(ARGS)
 
+bench-agent: setup-test ## How often the agent cites the right passage, at first and after retries (ALMANAC_DATA)
+	$(PY) bench/agent.py $(ARGS)
+
 bench-memory: setup-test ## Recall and nDCG of agents' notes on LoCoMo's turns (ALMANAC_DATA), beside BM25, the model and RRF
 	$(PY) bench/memory.py $(ARGS)
 
@@ -101,4 +104,4 @@ format: setup-test ## Format and fix what can be fixed
 clean: ## Remove everything that setup made
 	rm -rf .venv .tools .pytest_cache .ruff_cache .hypothesis
 
-.PHONY: help setup setup-test serve lint test test-kill test-fuzz test-llm conformance bench-transport bench-floor bench-ingest bench-external bench-embedding bench-search bench-retrieval bench-catalogue bench-memory bench-memory-scale calibrate contracts format clean
+.PHONY: help setup setup-test serve lint test test-kill test-fuzz test-llm conformance bench-transport bench-floor bench-ingest bench-external bench-embedding bench-search bench-retrieval bench-catalogue bench-agent bench-memory bench-memory-scale calibrate contracts format clean

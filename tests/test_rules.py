@@ -265,7 +265,7 @@ def test_code_that_is_switched_off_or_unfinished_is_not_kept():
 
 
 @pytest.mark.parametrize(
-    "page", ["settings.md", "cli.md", "scopes.md", "errors.md", "tools.md", "rest.md", "knowledge-base.md"]
+    "page", ["settings.md", "cli.md", "scopes.md", "errors.md", "tools.md", "rest.md", "knowledge-base.md", "agents.md"]
 )
 def test_the_reference_says_what_the_code_says(generator: Any, page: str):
     assert (REFERENCE / page).read_text("utf-8") == generator.PAGES[page](), "run: python docs/reference/generate.py"
