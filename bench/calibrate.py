@@ -7,7 +7,7 @@ Each mode has a curve of two numbers. A set weighs as much as any other, however
 with all sets in the fit stands the error with the set left out of it, which is what to expect of questions never seen.
 Sets in a script that the model does not know are left out where its vectors are judged.
 
-Beside each curve stands the probability that best tells what answers from what does not (the highest F1 of the first
+Beside each curve stands the probability that best tells what answers from what does not (the highest F2 of the first
 ten, mean over the sets), which is where grades have their 0.5; and how near the set comes to its own best with it.
 """
 
@@ -44,16 +44,17 @@ THRESHOLDS = [percent / 100 for percent in range(1, 50)]
 UNKNOWN_SCRIPT = ("cmrc2018_dev_zh",)
 
 
-def f1(judged: Judged, least: float) -> float:
-    """How well a threshold tells what is right from what is not."""
+def telling(judged: Judged, least: float) -> float:
+    """How well a threshold tells what is right from what is not (F2: a right one that is hidden costs more than a wrong
+    one that is shown)."""
     shown = sum(score >= least for score, _ in judged)
     right = sum(score >= least and is_right for score, is_right in judged)
-    return 2 * right / max(1, shown + sum(is_right for _, is_right in judged))
+    return 5 * right / max(1, shown + 4 * sum(is_right for _, is_right in judged))
 
 
 def related(every: Sequence[Judged]) -> float:
     """The threshold that does so best, over all sets."""
-    return max(THRESHOLDS, key=lambda least: sum(f1(judged, least) for judged in every))
+    return max(THRESHOLDS, key=lambda least: sum(telling(judged, least) for judged in every))
 
 
 async def judge(folder: Path, cache: Path) -> dict[str, Judged]:
@@ -111,7 +112,7 @@ def main() -> None:
             own, others = every[name][curve], [every[each][curve] for each in sets if each != name]
             errors = [measure.calibration_error(refitted(own, fitted)) for fitted in ([own, *others], others) if fitted]
             apart = related([likely[each] for each in sets if each != name] or [likely[name]])
-            reached = [f1(likely[name], least) for least in (thresholds[curve], apart, related([likely[name]]))]
+            reached = [telling(likely[name], least) for least in (thresholds[curve], apart, related([likely[name]]))]
             table.add_row(curve, name, *(f"{error:.3f}" for error in errors), *(f"{each:.3f}" for each in reached))
     console.print(table)
     fitted = {"curves": curves, "related": thresholds, "fitted_on": sorted(every)}
