@@ -98,9 +98,9 @@ def main() -> None:
         "set",
         "ECE, all in the fit",
         "ECE, left out",
-        "F1 at the threshold",
-        "F1, left out",
-        "best F1",
+        "F2 at the threshold",
+        "F2, left out",
+        "best F2",
     ):
         table.add_column(title)
     for curve in CURVES:

@@ -270,6 +270,7 @@ def _sources(citations: Sequence[Citation]) -> list[str]:
 
 def _cited(text: str, notebook: Notebook, model: str, resolved: str) -> Reply:
     """A model's answer: numbers that stand for nothing are taken out, and sources added where it names none."""
+    text = text.encode("utf-8", "replace").decode().replace("\0", "")
     by_number = {number: notebook.pieces[id] for id, number in notebook.numbers.items()}
     text = _CITED.sub(lambda match: match[0] if int(match[1]) in by_number else "", text)
     used = dict.fromkeys(int(each) for each in _CITED.findall(text))

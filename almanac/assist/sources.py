@@ -11,12 +11,14 @@ from dataclasses import replace
 from typing import Any, cast
 
 import orjson
+from pydantic import ValidationError
 
 from almanac.assist import knowledge_search
 from almanac.assist.knowledge_search import KnowledgeSearch, Results, match_type
 from almanac.assist.lookup import PATH, Context, Found, Kept, Piece, Query, Refused, Source, refusal
+from almanac.core.arguments import problems
 from almanac.core.call import Call
-from almanac.core.errors import AlmanacError
+from almanac.core.errors import AlmanacError, BadRequest
 from almanac.core.settings import Settings
 from almanac.knowledge.finding import Hit
 from almanac.net.errors import FetchError, FetchFailed, FetchTimeout
@@ -26,6 +28,8 @@ from almanac.search.search import Search
 
 DROPPED = "x-dropped-by-min-score"  # the header in which our endpoint tells what its answer leaves out
 MOST_BYTES = 8_000_000
+LONGEST_CONTENT, LONGEST_NAME = 20_000, 500  # characters that are taken of what an endpoint answers
+MOST_PIECES = 500
 BEST_RANK_SUM = 1 / 61  # the most that ranks joined reciprocally come to; without a reranker, WeKnora's scores are such
 
 # WeKnora's numbers for how a piece was found.
@@ -56,11 +60,11 @@ class Here:
         return Found(pieces, results.total_count, results.below_min_score, results.notes)
 
     async def _look(self, call: Call, query: Query) -> Results:
-        asked = KnowledgeSearch(
-            question=query.query, knowledge_base_ids=list(self._context.kb_ids), knowledge_ids=[], tag_ids=[],
-            mentioned_items=[], search_mode=query.search_mode, top_k=query.top_k, min_score=query.min_score,
-            rerank=query.rerank,
-        )  # fmt: skip
+        given: dict[str, Any] = {**query.model_dump(exclude={"query"}), "question": query.query}
+        try:
+            asked = KnowledgeSearch.model_validate({**given, "knowledge_base_ids": list(self._context.kb_ids)})
+        except ValidationError as error:
+            raise BadRequest(problems(error, "is not taken here")) from None
         return await knowledge_search.look(call, self._engine, asked)
 
 
@@ -167,12 +171,13 @@ def _read(answer: Answer, query: Query) -> Found:
     if not given or not isinstance(listed or [], list):
         raise PeerUnavailable("What answers at the address of the knowledge bases does not speak WeKnora's REST.")
     entries = cast("list[Any]", listed or [])
-    pieces = [_piece(cast("dict[str, Any]", each)) for each in entries if isinstance(each, dict)]
+    pieces = [_piece(cast("dict[str, Any]", each)) for each in entries[:MOST_PIECES] if isinstance(each, dict)]
     return _cut(pieces, query) if is_real else _counted(pieces, query, answer, given.get("total_count"))
 
 
 def _counted(pieces: list[Piece], query: Query, answer: Answer, total: Any) -> Found:
     count = total if type(total) is int and total else len(pieces)
+    pieces = pieces[: query.top_k]
     told = answer.headers.get(DROPPED, "")
     if told.isascii() and told.isdigit():
         return Found(tuple(pieces), count, int(told[:12]))
@@ -195,7 +200,7 @@ def _piece(given: dict[str, Any]) -> Piece:
     named: Any = MATCHES[match] if type(match) is int and 0 <= match < len(MATCHES) else match
     return Piece(
         id=_text(given, "id"),
-        content=_text(given, "content"),
+        content=_text(given, "content", LONGEST_CONTENT),
         score=float(score) if isinstance(score, int | float) and 0 <= score <= 1 else 0.0,
         knowledge_id=_text(given, "knowledge_id"),
         title=_text(given, "knowledge_title"),
@@ -205,9 +210,10 @@ def _piece(given: dict[str, Any]) -> Piece:
     )
 
 
-def _text(given: dict[str, Any], name: str) -> str:
-    value = given.get(name)
-    return value if isinstance(value, str) else str(value) if type(value) is int else ""
+def _text(given: dict[str, Any], name: str, most: int = LONGEST_NAME) -> str:
+    value: Any = given.get(name)
+    text = value if isinstance(value, str) else str(value) if type(value) is int else ""
+    return text[:most].replace("\0", "")  # which no database of ours would store
 
 
 def _spans(given: Any) -> tuple[tuple[int, int], ...]:

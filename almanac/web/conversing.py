@@ -99,7 +99,7 @@ async def take(ask: Ask, agent: str, text: str, context: WeKnora, session: str |
 async def answer(ask: Ask, letter: Letter, tell: Tell) -> Reply:
     """The agent's answer; what happens on the way is told. However it ends, the task says how."""
     ask.rest.alarm.drop(ask.deadline)  # it has a limit of its own
-    state = tasks.FAILED
+    state: str | None = tasks.FAILED
     try:
         reply = await _attend(ask, letter, _work(ask, letter, tell))
         sources = [describe(each) for each in reply.citations]
@@ -107,12 +107,14 @@ async def answer(ask: Ask, letter: Letter, tell: Tell) -> Reply:
             ask.db, letter.task.id, tasks.COMPLETED, resolved=reply.resolved, answer=reply.text, sources=sources
         ):
             raise Cancelled()
+        state = None
         return reply
     except (Cancelled, asyncio.CancelledError):
         state = tasks.CANCELED
         raise
     finally:
-        await tasks.end(ask.db, letter.task.id, state)  # changes nothing where it ended before
+        if state is not None:
+            await tasks.end(ask.db, letter.task.id, state)
 
 
 def describe(citation: Citation) -> dict[str, Any]:

@@ -94,6 +94,19 @@ def test_a_model_searches_no_more_often_than_the_settings_say(new_sqlite: Callab
         assert "No more searches" in model.requests[3]["messages"][-1]["content"]
 
 
+def test_a_model_may_ask_for_nonsense_and_say_what_cannot_be_stored(new_sqlite: Callable[[], str], tmp_path: Path):
+    nonsense = (tool_use(query="  "), tool_use(query="a\0b"), tool_use(query="x", top_k=99), speech("Nul: \0. [1]"))
+    with speaking(new_sqlite, tmp_path, *nonsense) as (library, model):
+        answer = library.message("What does the lamp burn?").json()
+        assert answer["response"] == "Nul: ."
+        assert [each.get("failure", "").partition(":")[0] for each in answer["metadata"]["searches"]] == [
+            "Search failed",
+            "Search failed",
+            "Search error",
+        ]
+        assert "Search failed: 400 - " in model.requests[1]["messages"][-1]["content"]
+
+
 @pytest.mark.parametrize("failure", [Answer(500, b"{}"), Answer(401, b"{}"), Answer(200, b"nonsense", "text/plain")])
 def test_a_model_that_fails_is_stood_in_for_by_extracts(new_sqlite: Callable[[], str], tmp_path: Path, failure: Answer):
     with speaking(new_sqlite, tmp_path, failure) as (library, _):
@@ -131,8 +144,17 @@ def test_anthropic_s_api_is_spoken_too(new_sqlite: Callable[[], str], tmp_path: 
         assert {path.partition("?")[0] for path in model.paths} == {"/v1/messages"}
 
 
-def test_settings_that_name_no_model_are_refused_at_the_start(tmp_path: Path):
+def test_settings_by_which_no_model_can_be_asked_are_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     with pytest.raises(BadSetting, match="chat_model"):
         check_plan(settings_for("", tmp_path, chat_provider="openai"))
+
+    def not_there(_: str) -> None:
+        """As of a package that is not installed."""
+
+    monkeypatch.setattr("importlib.util.find_spec", not_there)
+    with pytest.raises(BadSetting, match="not installed"):
+        check_plan(settings_for("", tmp_path, chat_provider="openai", chat_model="m"))
     with pytest.raises(BadSetting, match="chat_provider"):
         settings_for("", tmp_path, chat_provider="other")

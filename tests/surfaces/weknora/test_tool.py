@@ -265,6 +265,16 @@ def test_a_real_weknora_is_understood_too(endpoint: StandIn):
     assert "**Total Found:** 0\n" in ask(endpoint, "c")[1][0]
 
 
+def test_an_endpoint_that_answers_with_more_than_was_asked_for_is_cut_short(endpoint: StandIn):
+    many = [piece(each, content="a\0" * 60_000, score=7, match_type=99, highlights="?") for each in range(40)]
+    endpoint.answers[:] = [said({"results": many, "total_count": "many"})]
+    _, texts = ask(endpoint, top_k=2)
+    assert "**Total Found:** 40\n**Returned:** 2\n" in texts[0]
+    assert "- **Score:** 0.0%\n" in texts[1]
+    assert "\0" not in texts[1]
+    assert len(texts[1]) < 1500
+
+
 # What fails
 
 
