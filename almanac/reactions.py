@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
 from almanac.ai.choice import open_embedder
+from almanac.assist import tasks
 from almanac.audit import trail
 from almanac.catalogue.categories import SHELVE
 from almanac.catalogue.shelving import Shelve
@@ -45,7 +46,8 @@ async def handlers(db: Database, settings: Settings) -> AsyncGenerator[Mapping[s
     embedder = open_embedder(settings)
 
     async def housekeeping(_: Job) -> Effect | None:
-        """Remove what is past keeping: old audit rows, finished jobs, schedule entries, the trash."""
+        """Remove what is past keeping: old audit rows, finished jobs, schedule entries, conversations,
+        the trash."""
         await trash.purge(db, clock.now() - settings.trash_days * clock.DAY)
 
         async def effect(tx: Transaction) -> None:
@@ -53,6 +55,7 @@ async def handlers(db: Database, settings: Settings) -> AsyncGenerator[Mapping[s
             await queue.prune(tx, now - KEEP_JOBS)
             await schedule.prune(tx, now - KEEP_JOBS)
             await repeats.prune(tx, now)
+            await tasks.prune(tx, now - settings.conversation_hours * clock.HOUR)
             if settings.audit_retention_days:
                 await trail.prune(tx, now - settings.audit_retention_days * clock.DAY)
 

@@ -120,7 +120,7 @@ def test_the_order_of_imports_is_the_one_of_the_design_and_leaves_nothing_out():
         ["cli"],
         ["app"],
         ["premises"],
-        ["external"],
+        ["external", "weknora"],
         ["surfaces", "web", "reactions"],
         ["assist"],
         ["delivery"],
@@ -151,6 +151,7 @@ def test_no_function_imports_but_those_that_need_an_extra():
     }
     assert found == {
         ("app.py", "open_spans"),  # [telemetry]
+        ("ai/chat.py", "open_chat"),  # [llm]
         ("knowledge/parsers/ocr.py", "_load_extra"),  # [ocr]
         ("knowledge/parsers/ocr.py", "_load_engine"),
     }
@@ -264,7 +265,7 @@ def test_code_that_is_switched_off_or_unfinished_is_not_kept():
 
 
 @pytest.mark.parametrize(
-    "page", ["settings.md", "cli.md", "scopes.md", "errors.md", "tools.md", "rest.md", "knowledge-base.md"]
+    "page", ["settings.md", "cli.md", "scopes.md", "errors.md", "tools.md", "rest.md", "knowledge-base.md", "agents.md"]
 )
 def test_the_reference_says_what_the_code_says(generator: Any, page: str):
     assert (REFERENCE / page).read_text("utf-8") == generator.PAGES[page](), "run: python docs/reference/generate.py"

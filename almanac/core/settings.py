@@ -138,6 +138,35 @@ class Settings:
     memory_calls: int = _of(60, "Requests a minute that a token may make to the memory surface; 0 for no limit.")
     memory_read_calls: int = _of(600, "The same for a token all of whose scopes end in :read; 0 for no limit.")
 
+    # WeKnora's search, and the agent that uses it
+    weknora_timeout_seconds: float = _of(
+        30.0, "How long weknora_search waits for its endpoint, all tries together.", "WEKNORA_TIMEOUT_SECONDS"
+    )
+    weknora_tries: int = _of(3, "How often weknora_search asks its endpoint where a failure may pass.", "WEKNORA_TRIES")
+    weknora_cache_seconds: float = _of(
+        30.0,
+        "How long weknora_search of a program remembers what it found; 0 to ask every time.",
+        "WEKNORA_CACHE_SECONDS",
+    )
+    weknora_cache_entries: int = _of(100, "How many searches it remembers.", "WEKNORA_CACHE_ENTRIES")
+    weknora_highlight: bool = _of(
+        False,
+        "Show the words that were asked for in bold, where the endpoint says where they are.",
+        "WEKNORA_HIGHLIGHT",
+    )
+    agent_names: tuple[str, ...] = _of(("weknora",), "The names under which the agent is served at /a2a/{name}.")
+    agent_searches: int = _of(4, "Searches the agent makes for one message, at most.")
+    agent_seconds: float = _of(120.0, "How long the agent may take for one message.")
+    conversation_hours: int = _of(24, "What was said to the agent is kept for this long, for questions that follow.")
+    chat_provider: str = _of(
+        "", "Whose API the language model speaks: 'openai' or 'anthropic'. Empty for none: answers are extracts."
+    )
+    chat_model: str = _of("", "The name of the language model.")
+    chat_url: str = _of(
+        "", "Base URL of the model's API, such as http://127.0.0.1:8080/v1; empty for the provider's own."
+    )
+    chat_key: str = _of("", "Key for it.", secret=True)
+
     # Watching it
     log_level: str = _of("info", "debug, info, warning or error.")
     log_format: str = _of("auto", "'json', 'text', or 'auto' for text on a terminal.")
@@ -270,6 +299,7 @@ class Settings:
 _CHOICES: dict[str, tuple[str, ...]] = {
     "rate_limit_strategy": ("fixed", "moving"),
     "metrics_access": ("open", "token"),
+    "chat_provider": ("", "openai", "anthropic"),
     "log_level": ("debug", "info", "warning", "error"),
     "log_format": ("auto", "json", "text"),
 }
@@ -297,6 +327,13 @@ _AT_LEAST: dict[str, float] = {
     "memory_notes_a_month": 0,
     "memory_calls": 0,
     "memory_read_calls": 0,
+    "weknora_timeout_seconds": 0.1,
+    "weknora_tries": 1,
+    "weknora_cache_seconds": 0,
+    "weknora_cache_entries": 0,
+    "agent_searches": 1,
+    "agent_seconds": 1,
+    "conversation_hours": 1,
 }
 
 
@@ -310,6 +347,7 @@ _SCHEMES: dict[str, tuple[str, ...]] = {
     "knowledge_runtime_url": ("http://", "https://"),
     "gateway_upstream_url": ("http://", "https://"),
     "gateway_keys_url": ("http://", "https://"),
+    "chat_url": ("http://", "https://"),
 }
 
 

@@ -133,6 +133,7 @@ class Hit:
     document_id: int
     base_id: int
     source_url: str | None
+    name: str = ""  # of the document's file
 
     @property
     def id(self) -> str:
@@ -325,12 +326,14 @@ async def placed(call: Call, collections: Sequence[str], found: Sequence[Found])
     """Passages with the documents they are in, as these are now: what has left the bases searched is left out."""
     ids = {int(each.owner_id) for each in found if each.kind == shelf.KIND}
     rows = await call.db.fetch(
-        f"SELECT id, base_id, source_url FROM documents WHERE id IN ({_listed(ids)}) AND removed_at IS NULL"  # noqa: S608
+        f"SELECT id, base_id, source_url, name FROM documents WHERE id IN ({_listed(ids)}) AND removed_at IS NULL"  # noqa: S608
     )
     allowed = set(collections)
     homes = {row["id"]: row for row in rows if shelf.collection_of(row["base_id"]) in allowed}
     placed = ((each, homes.get(int(each.owner_id))) for each in found if each.kind == shelf.KIND)
-    return tuple(Hit(each, row["id"], row["base_id"], row["source_url"]) for each, row in placed if row is not None)
+    return tuple(
+        Hit(each, row["id"], row["base_id"], row["source_url"], row["name"]) for each, row in placed if row is not None
+    )
 
 
 def _moment(text: str | None, *, is_end: bool = False) -> int | None:

@@ -7,7 +7,7 @@ moment is sent again.
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import httpx2
 
@@ -35,14 +35,16 @@ class Answer:
 
     status: int
     body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])  # by names in lower case
 
 
 class Peer:
     """One service at one address."""
 
-    def __init__(self, url: str, seconds: float, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, url: str, seconds: float, headers: Mapping[str, str] | None = None, tries: int = TRIES) -> None:
         self.url = url.rstrip("/")
         self._seconds = seconds
+        self._tries = tries
         self._client = httpx2.AsyncClient(
             headers={"accept": "application/json", **(headers or {})},
             trust_env=False,
@@ -59,7 +61,7 @@ class Peer:
         answer: Answer | None = None
         try:
             async with asyncio.timeout(self._seconds):
-                for attempt in range(TRIES):
+                for attempt in range(self._tries):
                     if attempt:
                         await asyncio.sleep(PAUSE * 3 ** (attempt - 1))
                     answer = await self._try(method, path, content, headers or {})
@@ -84,6 +86,6 @@ class Peer:
                     body += piece
                     if len(body) > MOST_BYTES:
                         raise PeerUnavailable("A service that this server depends on answers with more than it should.")
-                return Answer(response.status_code, bytes(body))
+                return Answer(response.status_code, bytes(body), dict(response.headers))
         except (httpx2.TransportError, httpx2.InvalidURL):
             return None

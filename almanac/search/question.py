@@ -37,6 +37,7 @@ class Question:
     rerank: bool = True
     most_per_source: int = 3  # passages of one thing; 0 for as many as there are
     by_ranks: bool = False  # fused by the places in both legs, titles too; 1 is first in both, 0.5 first in one
+    graded: bool = False  # scores are grades (see `rank.grade`) in place of probabilities
     reach: int | None = None  # how widely a graph of vectors is searched, where there is one
     explain: bool = False
 

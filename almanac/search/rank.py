@@ -37,10 +37,11 @@ _NEAR = 2  # words apart at most
 _TRUST = 0.3  # share of what the text adds that counts for the score: it orders better than it measures
 _READ = 10  # candidates in which it is looked for words that stand together
 
-CURVES: dict[str, tuple[float, float]] = {
-    name: (curve[0], curve[1])
-    for name, curve in orjson.loads((Path(__file__).parent / "calibration.json").read_bytes())["curves"].items()
-}
+_FITTED: dict[str, Any] = orjson.loads((Path(__file__).parent / "calibration.json").read_bytes())
+CURVES: dict[str, tuple[float, float]] = {name: (curve[0], curve[1]) for name, curve in _FITTED["curves"].items()}
+# The probability that best tells what answers from what does not: far below a half, for most of what is found does not.
+RELATED: dict[str, float] = dict(_FITTED["related"])
+LIKELY = 0.5  # more likely than not
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,12 @@ def _likely_cosine(shares: NDArray[np.float32]) -> NDArray[np.float32]:
     return ((offset - fused_offset + slope * shares) / fused_slope - WORDS * shares).astype(np.float32)
 
 
+def grade(curve: str, likely: float) -> float:
+    """A probability as a grade: above 0.8 directly relevant, more likely than not the answer; from 0.5 related; below
+    it tangential. Grades of all curves mean the same, and are in the same order as probabilities."""
+    return round(float(np.interp(likely, (0.0, RELATED[curve], LIKELY, 1.0), (0.0, 0.5, 0.8, 1.0))), 4)
+
+
 class Judge:
     """The candidates of one question, with all that is known of them."""
 
@@ -100,6 +107,7 @@ class Judge:
         titled: Sequence[int] = (),
     ) -> None:
         self._asked = asked
+        self.curve = ""  # by which the scores became probabilities
         self._by_words = set(words.ids.tolist())
         self._by_vectors = set(vectors.ids.tolist())
         found: dict[Any, None] = dict.fromkeys((*words.ids.tolist(), *vectors.ids.tolist(), *titled))
@@ -203,6 +211,7 @@ class Judge:
         self, curve: str, values: NDArray[np.float32], said: NDArray[np.float32] | None = None
     ) -> list[Candidate]:
         """In the order of values; as likely as they say, or what is `said` in their place."""
+        self.curve = curve
         order = np.lexsort((self.ids, -values))
         likely = _falling(probability(curve, (values if said is None else said)[order]).tolist())
         return [self._candidate(at, score) for at, score in zip(order.tolist(), likely, strict=True)]

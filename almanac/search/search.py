@@ -142,6 +142,8 @@ class _Finding:
         self._stage("read", begun, fused=len(judge.ids))
         begun = time.perf_counter()
         candidates = await self._rank(judge)
+        if question.graded and judge.curve:
+            candidates = [replace(each, score=rank.grade(judge.curve, each.score)) for each in candidates]
         good = [each for each in candidates if each.score >= question.min_score]
         page, has_more = self._page(good, bags)
         found = await self._show(page)

@@ -6,8 +6,8 @@ exactly as the SDK would, without its cost.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
-from typing import Any, cast
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeVar, cast
 
 import mcp_types as types
 import orjson
@@ -185,6 +185,42 @@ def build(desk: Desk, identify: Identify, *, is_metered: bool) -> Server[Any]:
     server.add_request_handler("tools/call", types.CallToolRequestParams, call_tool)
     for method, params, handler in (*_besides_tools(desk, identify), *surface.handlers):
         server.add_request_handler(method, params, handler)
+    return server
+
+
+Bound = TypeVar("Bound")
+
+
+def build_bound(
+    name: str,
+    version: str,
+    contract: list[dict[str, Any]],
+    bound: Callable[[Server[Bound]], AbstractAsyncContextManager[Bound]],
+    run: Callable[[Bound, str, Mapping[str, Any]], Awaitable[Result | None]],
+) -> Server[Bound]:
+    """An SDK server for use in process: tools of a contract, and what they are bound to for as long as it runs."""
+    schemas = {entry["name"]: entry["inputSchema"] for entry in contract}
+
+    async def list_tools(_: ServerRequestContext[Bound, Any], params: types.PaginatedRequestParams) -> Result:
+        if params.cursor is not None:
+            raise MCPError(types.INVALID_PARAMS, "Unknown cursor: this list has one page")
+        return {"resultType": "complete", "tools": contract}
+
+    async def call_tool(ctx: ServerRequestContext[Bound, Any], params: types.CallToolRequestParams) -> Result:
+        result = await run(ctx.lifespan_context, params.name, params.arguments or {})
+        if result is None:
+            raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:100]}")
+        return {"resultType": "complete", **result}
+
+    server = Server(
+        name,
+        version=version,
+        lifespan=bound,
+        get_tool_input_schema=schemas.get,
+        cache_hints={method: CacheHint(LIST_FRESH_MS, "private") for method in _LISTS},
+    )
+    server.add_request_handler("tools/list", types.PaginatedRequestParams, list_tools)
+    server.add_request_handler("tools/call", types.CallToolRequestParams, call_tool)
     return server
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from almanac.knowledge.downloads import HEADER
 from almanac.knowledge.finding import Citation, Inquiry
-from almanac.web import downloads, knowledge, search
+from almanac.web import downloads, knowledge, knowledge_search, search
 from almanac.web import shapes as s
 from almanac.web.rest import Endpoint
 
@@ -487,4 +487,5 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         example={"id": "document:12", "hash": "5f2b9c0e7d1a44c3b8e6f0a91d7c2e35", "start": 120, "end": 135},
         shows=search.VerdictFacts("unchanged", 120, 135, 2, "5f2b9c0e7d1a44c3b8e6f0a91d7c2e35"),
     ),
+    knowledge_search.ENDPOINT,
 )

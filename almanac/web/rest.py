@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from almanac.assist.agent import Agent
 from almanac.audit.ledger import Ledger
 from almanac.core.arguments import Arguments, expected, problems
 from almanac.core.call import REQUEST_ID, Actor, Call
@@ -54,6 +55,7 @@ _NO_MORE = "is not taken here"
 _log = structlog.get_logger("almanac.rest")
 
 T = TypeVar("T", bound=BaseModel)
+Answered = TypeVar("Answered")
 
 
 class NotAllowed(AlmanacError):
@@ -112,6 +114,7 @@ class Rest:
     fetcher: Fetcher
     search: Search
     key: bytes = field(repr=False)
+    agent: Agent
     prefix: str = PREFIX
 
     def routes(self) -> list[Route]:
@@ -171,6 +174,7 @@ class Ask(Call):
 
 
 Run = Callable[[Ask, Any, Any], Awaitable[Any]]
+Tell = Callable[[Ask, AlmanacError], dict[str, Any] | None]
 Admit = Callable[[Rest, Exchange], Awaitable[Admission]]
 
 
@@ -208,6 +212,7 @@ class Endpoint:
     shows: Any = None  # an example of the answer
     admit: Admit = by_token
     credentials: tuple[str, ...] = ()  # what is taken by OpenAPI's names, where it is not a token as usual
+    tell: Tell | None = None  # how a failure is put, for callers that know another form; None of it for the usual one
 
 
 class Junction:
@@ -240,11 +245,18 @@ class Junction:
         actor, says = await endpoint.admit(rest, exchange)
         deadline = Deadline(rest.alarm)
         ask = Ask(actor, rest.db, exchange.request_id, rest=rest, exchange=exchange, deadline=deadline, says=says)
-        await _send(exchange, endpoint, await _account(endpoint, ask))
+        try:
+            answered = await account(ask, endpoint.name, endpoint.scope, lambda: _run(endpoint, ask))
+        except AlmanacError as error:
+            if endpoint.tell is None:
+                raise
+            await _refuse(exchange, error, endpoint.tell(ask, error))
+        else:
+            await _send(exchange, endpoint, answered)
 
 
-async def _account(endpoint: Endpoint, ask: Ask) -> Any:
-    """What the endpoint answers; the call is accounted for, whatever happens."""
+async def account(ask: Ask, name: str, scope: str, work: Callable[[], Awaitable[Answered]]) -> Answered:
+    """What comes of work that a caller asked for, if they may; it is accounted for, whatever happens."""
     begun = time.perf_counter_ns()
     REQUEST_ID.set(ask.request_id)
     ledger = ask.rest.ledger
@@ -253,8 +265,8 @@ async def _account(endpoint: Endpoint, ask: Ask) -> Any:
     try:
         ledger.trail.check()
         await ask.rest.rates.hit(ask.rest.call_rule, ask.actor.limit_key)
-        _check_rights(endpoint, ask.actor)
-        answered = await _run(endpoint, ask)
+        _check_rights(name, scope, ask.actor)
+        answered = await work()
         outcome = "ok"
         return answered
     except AlmanacError as error:
@@ -265,14 +277,14 @@ async def _account(endpoint: Endpoint, ask: Ask) -> Any:
         raise
     finally:
         ledger.trail.calls_in_flight -= 1
-        ledger.enter(ask, SURFACE, endpoint.name, outcome, time.perf_counter_ns() - begun, ask.digest)
+        ledger.enter(ask, SURFACE, name, outcome, time.perf_counter_ns() - begun, ask.digest)
 
 
-def _check_rights(endpoint: Endpoint, actor: Actor) -> None:
-    if endpoint.scope and endpoint.scope not in actor.scopes:
-        raise Forbidden(f"Your token lacks the scope {endpoint.scope}.", remedy="Use a token that has it.")
-    if actor.tools is not None and endpoint.name not in actor.tools:
-        raise Forbidden(f"Your token is limited to some tools; {endpoint.name} is not one of them.")
+def _check_rights(name: str, scope: str, actor: Actor) -> None:
+    if scope and scope not in actor.scopes:
+        raise Forbidden(f"Your token lacks the scope {scope}.", remedy="Use a token that has it.")
+    if actor.tools is not None and name not in actor.tools:
+        raise Forbidden(f"Your token is limited to some tools; {name} is not one of them.")
 
 
 async def _run(endpoint: Endpoint, ask: Ask) -> Any:
@@ -333,7 +345,7 @@ async def _send(exchange: Exchange, endpoint: Endpoint, answered: Any) -> None:
     await exchange.reply(status, orjson.dumps(value), headers)
 
 
-async def _refuse(exchange: Exchange, error: AlmanacError) -> None:
+async def _refuse(exchange: Exchange, error: AlmanacError, told: dict[str, Any] | None = None) -> None:
     if exchange.is_answered:
         return  # too late to say anything else
     if error.status >= 500:
@@ -347,4 +359,5 @@ async def _refuse(exchange: Exchange, error: AlmanacError) -> None:
         extra.append((b"retry-after", b"%d" % error.retry_after))
     elif isinstance(error, TooLarge | TooSlow):
         extra.append((b"connection", b"close"))  # the rest of the body is not read
-    await exchange.reply(error.status, orjson.dumps({"error": error.text, "code": error.code}), tuple(extra))
+    told = told or {"error": error.text, "code": error.code}
+    await exchange.reply(error.status, orjson.dumps(told), tuple(extra))

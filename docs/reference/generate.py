@@ -23,7 +23,10 @@ from almanac.core import scopes
 from almanac.core.errors import AlmanacError
 from almanac.core.settings import Settings, environment_names
 from almanac.surfaces import contracts
+from almanac.surfaces.weknora.tools import CONTRACT
 from almanac.web import openapi
+from almanac.web.agents import AGENT_ENDPOINTS
+from almanac.web.agents import PREFIX as AGENTS_PREFIX
 from almanac.web.catalogue_endpoints import CATALOGUE_ENDPOINTS, CATALOGUE_PREFIX
 from almanac.web.endpoints import ENDPOINTS
 from almanac.web.rest import PREFIX, Endpoint
@@ -114,7 +117,28 @@ def tools_page() -> str:
             parts += [f"Needs the scopes {', '.join(sorted(needed))}.\n" if needed else "Needs no scope.\n"]
             parts += list(_schema("Argument", "Takes no arguments.", tool["inputSchema"]))
             parts += list(_schema("Answer", "", tool.get("outputSchema", {})))
+    parts += ["## WeKnora, in process\n", "Made by `almanac.weknora.create_weknora_server`; not served over HTTP.\n"]
+    for tool in CONTRACT:
+        parts += [f"### {tool['name']}\n", f"{tool['description']}\n"]
+        parts += list(_schema("Argument", "Takes no arguments.", tool["inputSchema"]))
     return _page(parts)
+
+
+def agents_page() -> str:
+    """Every endpoint of the agent."""
+    parts = [
+        "# The agent over HTTP\n",
+        "The agent answers from knowledge bases, with citations. `GET /.well-known/agent-card.json` is its card, as\n"
+        f"the A2A protocol has it; `POST {AGENTS_PREFIX}/{{agent}}` is the protocol itself (JSON-RPC, version 1.0:\n"
+        "`SendMessage`, `SendStreamingMessage`, `GetTask`, `CancelTask`). Below is what WeKnora's clients use;\n"
+        f"`GET {AGENTS_PREFIX}/openapi.json` is the same as OpenAPI 3.1. Send a token as in [REST](rest.md), or\n"
+        "in the message's own context as `api_key`.\n",
+        _table(
+            ["Request", "Name", "What it does"],
+            [[f"`{it.method} {it.path}`", f"`{it.name}`", it.summary] for it in AGENT_ENDPOINTS],
+        ),
+    ]
+    return _page([*parts, *_requests(AGENT_ENDPOINTS)])
 
 
 def rest_page() -> str:
@@ -181,6 +205,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "tools.md": tools_page,
     "rest.md": rest_page,
     "knowledge-base.md": knowledge_base_page,
+    "agents.md": agents_page,
 }
 
 

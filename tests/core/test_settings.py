@@ -10,7 +10,9 @@ from almanac.core.settings import BadSetting, Settings, environment_names, load,
 from almanac.premises import load_settings
 
 FIELDS: dict[str, "Field[Any]"] = {item.name: item for item in fields(Settings)}
-SECRETS = {"database_url", "embedding_key", "gateway_service_key", "internal_service_token", "redis_url", "secret"}
+SECRETS = {
+    "chat_key", "database_url", "embedding_key", "gateway_service_key", "internal_service_token", "redis_url", "secret",
+}  # fmt: skip
 
 # As an operator would write it in the environment, and what it means.
 SAMPLES: dict[Any, tuple[str, Any]] = {
@@ -37,6 +39,8 @@ CHOICES = {
     "knowledge_runtime_url": "http://runtime.internal:8200",
     "gateway_upstream_url": "https://kb.example",
     "gateway_keys_url": "https://keys.example",
+    "chat_provider": "anthropic",
+    "chat_url": "https://models.example/v1",
 }
 
 
@@ -244,6 +248,7 @@ def test_secrets_are_marked_and_never_shown():
         "embedding_key": "pw-marker",
         "internal_service_token": "pw-marker",
         "gateway_service_key": "pw-marker",
+        "chat_key": "pw-marker",
     }
     settings = load({}, None, given).settings
     assert {name for name, item in FIELDS.items() if item.metadata["secret"]} == SECRETS

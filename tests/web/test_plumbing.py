@@ -24,6 +24,7 @@ ENDPOINTS = {
     "memory": "/mcp/memory",
     "rest": "/api/v1/openapi.json",
     "catalogue": "/knowledge-base/openapi.json",
+    "agents": "/a2a/openapi.json",
 }
 
 

@@ -1,0 +1,225 @@
+"""What answers searches for `weknora_search`: this server itself, or an endpoint that speaks WeKnora's REST.
+
+An endpoint may be of the kind that WeKnora's document describes, as ours is, or a real WeKnora: the first takes
+`question` and answers with `results`, the second takes `query` and answers with `data`. Both are sent what both know.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, cast
+
+import orjson
+from pydantic import ValidationError
+
+from almanac.assist import knowledge_search
+from almanac.assist.knowledge_search import KnowledgeSearch, Results, match_type
+from almanac.assist.lookup import PATH, Context, Found, Kept, Piece, Query, Refused, Source, refusal
+from almanac.core.arguments import problems
+from almanac.core.call import Call
+from almanac.core.errors import AlmanacError, BadRequest
+from almanac.core.settings import Settings
+from almanac.knowledge.finding import Hit
+from almanac.net.errors import FetchError, FetchFailed, FetchTimeout
+from almanac.net.fetch import Fetcher
+from almanac.net.upstream import PASSING, PAUSE, Answer, Peer, PeerUnavailable
+from almanac.search.search import Search
+
+DROPPED = "x-dropped-by-min-score"  # the header in which our endpoint tells what its answer leaves out
+MOST_BYTES = 8_000_000
+LONGEST_CONTENT, LONGEST_NAME = 20_000, 500  # characters that are taken of what an endpoint answers
+MOST_PIECES = 500
+BEST_RANK_SUM = 1 / 61  # the most that ranks joined reciprocally come to; without a reranker, WeKnora's scores are such
+
+# WeKnora's numbers for how a piece was found.
+MATCHES = ("vector", "keyword", "nearby", "history", "parent", "relation", "graph", "web", "direct", "data")
+
+Post = Callable[[bytes, dict[str, str]], Awaitable[Answer]]
+
+
+Work = Callable[[Call], Awaitable[Results]]
+Account = Callable[[Query, Work], Awaitable[Results]]
+
+
+class Here:
+    """This server, searched as whoever holds the key: `account` finds out who that is, and accounts for the search."""
+
+    def __init__(self, engine: Search, context: Context, account: Account) -> None:
+        self._engine = engine
+        self._context = context
+        self._account = account
+
+    async def find(self, query: Query) -> Found:
+        """What is found in this process; refusals as our endpoint would put them."""
+        try:
+            results = await self._account(query, lambda call: self._look(call, query))
+        except AlmanacError as error:
+            raise Refused(error.status, error.text) from None
+        pieces = tuple(_of_hit(hit) for hit in results.hits)
+        return Found(pieces, results.total_count, results.below_min_score, results.notes)
+
+    async def _look(self, call: Call, query: Query) -> Results:
+        given: dict[str, Any] = {**query.model_dump(exclude={"query"}), "question": query.query}
+        try:
+            asked = KnowledgeSearch.model_validate({**given, "knowledge_base_ids": list(self._context.kb_ids)})
+        except ValidationError as error:
+            raise BadRequest(problems(error, "is not taken here")) from None
+        return await knowledge_search.look(call, self._engine, asked)
+
+
+class There:
+    """An endpoint elsewhere."""
+
+    def __init__(self, context: Context, post: Post, *, highlight: bool = False) -> None:
+        self._context = context
+        self._post = post
+        self._more: dict[str, Any] = {"highlight": True} if highlight else {}
+
+    async def find(self, query: Query) -> Found:
+        """What the endpoint found."""
+        body: dict[str, Any] = {
+            "question": query.query,
+            "query": query.query,
+            "knowledge_base_ids": list(self._context.kb_ids),
+            "search_mode": query.search_mode,
+            "top_k": query.top_k,
+            "min_score": query.min_score,
+            "rerank": query.rerank,
+            **self._more,
+        }
+        # WeKnora takes API keys in the one header and its users' tokens in the other.
+        key = self._context.api_key
+        headers = {"authorization": f"Bearer {key}", "x-api-key": key, "content-type": "application/json"}
+        return _read(await self._post(orjson.dumps(body), headers), query)
+
+
+@asynccontextmanager
+async def trusted(context: Context, settings: Settings) -> AsyncGenerator[Source]:
+    """An endpoint whose address a developer chose: it may be inside, and its connections are kept."""
+    peer = Peer(context.weknora_base_url, settings.weknora_timeout_seconds, tries=settings.weknora_tries)
+
+    async def post(content: bytes, headers: dict[str, str]) -> Answer:
+        try:
+            return await peer.ask("POST", PATH, content=content, headers=headers)
+        except PeerUnavailable:
+            raise PeerUnavailable("The knowledge bases cannot be reached, or do not answer in time.") from None
+
+    try:
+        there = There(context, post, highlight=settings.weknora_highlight)
+        yield Kept(there, settings.weknora_cache_seconds, settings.weknora_cache_entries)
+    finally:
+        await peer.close()
+
+
+def guarded(context: Context, settings: Settings, fetcher: Fetcher) -> Source:
+    """An endpoint whose address came with a request: fetched from as from any stranger."""
+    url = f"{context.weknora_base_url.rstrip('/')}{PATH}"
+
+    async def post(content: bytes, headers: dict[str, str]) -> Answer:
+        try:
+            async with asyncio.timeout(settings.weknora_timeout_seconds):
+                return await _persist(fetcher, url, content, headers, settings.weknora_tries)
+        except TimeoutError:
+            raise FetchTimeout() from None
+
+    return There(context, post)
+
+
+async def _persist(fetcher: Fetcher, url: str, content: bytes, headers: dict[str, str], tries: int) -> Answer:
+    """The answer to a search, which changes nothing and so may be sent again where a failure may pass."""
+    for attempt in range(tries):
+        is_last = attempt + 1 == tries
+        if attempt:
+            await asyncio.sleep(PAUSE * 3 ** (attempt - 1))
+        try:
+            got = await fetcher.send("POST", url, content=content, headers=headers, max_bytes=MOST_BYTES)
+        except FetchError as error:
+            if is_last or not error.retryable:
+                raise
+            continue
+        if is_last or got.status not in PASSING:
+            return Answer(got.status, got.body, got.headers)
+    raise FetchFailed()
+
+
+def _of_hit(hit: Hit) -> Piece:
+    found = hit.found
+    return Piece(
+        id=str(found.passage_id),
+        content=found.text,
+        score=found.score,
+        knowledge_id=str(hit.document_id),
+        title=found.title,
+        filename=hit.name,
+        match_type=match_type(hit),
+        highlights=found.highlights,
+    )
+
+
+def _read(answer: Answer, query: Query) -> Found:
+    """What an endpoint's answer holds, of whichever kind it is."""
+    try:
+        said = orjson.loads(answer.body)
+    except orjson.JSONDecodeError:
+        said = None
+    given = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
+    if not 200 <= answer.status < 300 or given.get("success") is False:
+        raise refusal(answer.status, said, answer.body[:2000].decode("utf-8", "replace"))
+    is_real = "results" not in given and "data" in given
+    listed: Any = given.get("data" if is_real else "results")
+    if not given or not isinstance(listed or [], list):
+        raise PeerUnavailable("What answers at the address of the knowledge bases does not speak WeKnora's REST.")
+    entries = cast("list[Any]", listed or [])
+    pieces = [_piece(cast("dict[str, Any]", each)) for each in entries[:MOST_PIECES] if isinstance(each, dict)]
+    return _cut(pieces, query) if is_real else _counted(pieces, query, answer, given.get("total_count"))
+
+
+def _counted(pieces: list[Piece], query: Query, answer: Answer, total: Any) -> Found:
+    count = total if type(total) is int and total else len(pieces)
+    pieces = pieces[: query.top_k]
+    told = answer.headers.get(DROPPED, "")
+    if told.isascii() and told.isdigit():
+        return Found(tuple(pieces), count, int(told[:12]))
+    # An endpoint that shows fewer than it found, though there was room for more, has dropped the rest.
+    return Found(tuple(pieces), count, count - len(pieces) if len(pieces) < min(query.top_k, count) else 0)
+
+
+def _cut(pieces: list[Piece], query: Query) -> Found:
+    """What a real WeKnora answers, by the threshold and the number that it does not know."""
+    most = max((piece.score for piece in pieces), default=0.0)
+    if 0 < most <= BEST_RANK_SUM * 1.01:  # as some are rounded
+        pieces = [replace(piece, score=min(1.0, piece.score / BEST_RANK_SUM)) for piece in pieces]
+    good = [piece for piece in pieces if piece.score >= query.min_score]
+    return Found(tuple(good[: query.top_k]), len(good), len(pieces) - len(good))
+
+
+def _piece(given: dict[str, Any]) -> Piece:
+    score: Any = given.get("score")
+    match: Any = given.get("match_type")
+    named: Any = MATCHES[match] if type(match) is int and 0 <= match < len(MATCHES) else match
+    return Piece(
+        id=_text(given, "id"),
+        content=_text(given, "content", LONGEST_CONTENT),
+        score=float(score) if isinstance(score, int | float) and 0 <= score <= 1 else 0.0,
+        knowledge_id=_text(given, "knowledge_id"),
+        title=_text(given, "knowledge_title"),
+        filename=_text(given, "knowledge_filename"),
+        match_type=named if isinstance(named, str) else "",
+        highlights=_spans(given.get("highlights")),
+    )
+
+
+def _text(given: dict[str, Any], name: str, most: int = LONGEST_NAME) -> str:
+    value: Any = given.get(name)
+    text = value if isinstance(value, str) else str(value) if type(value) is int else ""
+    return text[:most].replace("\0", "")  # which no database of ours would store
+
+
+def _spans(given: Any) -> tuple[tuple[int, int], ...]:
+    """Spans as far as they are pairs of places; where they stand is looked at when they are shown."""
+    entries = cast("list[Any]", given) if isinstance(given, list) else []
+    pairs = [
+        cast("list[Any]", each) for each in entries if isinstance(each, list) and len(cast("list[Any]", each)) == 2
+    ]
+    return tuple((pair[0], pair[1]) for pair in pairs if all(type(each) is int and each >= 0 for each in pair))

@@ -1,0 +1,72 @@
+"""The in-process server: `weknora_search` as an MCP tool, bound to a key and bases that no model sees.
+
+It is made for programs that run an agent of their own, and is not served over HTTP. `contract.json` is written by hand
+and listed to the letter.
+"""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+
+from almanac.assist.lookup import TOOL, Context, Lookup
+from almanac.assist.sources import trusted
+from almanac.core.settings import BadSetting, Settings
+from almanac.net.errors import BadUrl
+from almanac.net.place import read_url
+from almanac.surfaces.server import build_bound
+
+SERVER = "weknora"
+VERSION = "1.0.0"
+ALLOWED = f"mcp__{SERVER}__{TOOL}"  # what the Agent SDK calls it
+
+# Written by hand, and listed as it is.
+CONTRACT: list[dict[str, Any]] = orjson.loads((Path(__file__).parent / "contract.json").read_bytes())
+
+
+def create(context: Context, settings: Settings) -> Any:
+    """An MCP server whose one tool searches the bases of a context with its key."""
+    try:
+        read_url(context.weknora_base_url)
+    except BadUrl:
+        raise BadSetting(
+            "weknora_base_url is no address of a server.", remedy="Give one such as https://weknora.example.org."
+        ) from None
+
+    @asynccontextmanager
+    async def bound(_: Any) -> AsyncGenerator[Lookup]:
+        async with trusted(context, settings) as source:
+            yield Lookup(source, context, marks=settings.weknora_highlight)
+
+    async def run(lookup: Lookup, name: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+        return (await lookup.use(arguments)).result if name == TOOL else None
+
+    return build_bound(SERVER, VERSION, CONTRACT, bound, run)
+
+
+def integrate(options: Any, context: Context, settings: Settings) -> Any:
+    """An agent's options, with the tool added and allowed; as they were where there is nothing to search."""
+    if not context.api_key or not context.kb_ids:
+        return options
+    is_mapping = isinstance(options, dict)
+    given = cast("dict[str, Any]", options)
+    servers = given.get("mcp_servers", {}) if is_mapping else options.mcp_servers
+    allowed = given.get("allowed_tools", []) if is_mapping else options.allowed_tools
+    if not isinstance(servers, Mapping):
+        raise BadSetting(
+            "mcp_servers of these options is the name of a file, to which no server in process can be added.",
+            remedy="Give it as a mapping of names to servers.",
+        )
+    server = {"type": "sdk", "name": SERVER, "instance": create(context, settings)}
+    changed: dict[str, Any] = {
+        "mcp_servers": {**cast("Mapping[str, Any]", servers), SERVER: server},
+        "allowed_tools": list(dict.fromkeys((*allowed, ALLOWED))),
+    }
+    if is_mapping:
+        given.update(changed)
+    else:
+        for name, value in changed.items():
+            setattr(options, name, value)
+    return options

@@ -1,0 +1,63 @@
+"""Reading and following: answers in the words of what was found, and questions that lean on others."""
+
+import pytest
+
+from almanac.assist import following, reading
+from almanac.assist.lookup import Piece
+
+
+def piece(content: str, score: float = 0.9, id: str = "1") -> Piece:
+    return Piece(id, content, score, "12", "Title", "file.md", "hybrid")
+
+
+def test_the_sentence_that_has_most_of_the_question_is_quoted_first():
+    text = "# Pumps\n\nPumps are old. The bearing of the pump is oiled every spring! Nobody knows why."
+    found = reading.read("When is the bearing oiled?", [piece(text)])
+    assert found[0].text == "The bearing of the pump is oiled every spring!"
+    assert reading.best("When is the bearing oiled?", piece(text)) == found[0].text
+
+
+def test_a_likelier_piece_comes_before_one_with_the_same_words():
+    found = reading.read("bearing", [piece("A bearing here.", 0.3, "1"), piece("A bearing there.", 0.9, "2")])
+    assert found[0].piece.id == "2"
+
+
+def test_numbers_and_chinese_are_cut_where_their_sentences_end():
+    assert reading.best("oil", piece("Version 1.5 of the oil. Next.")) == "Version 1.5 of the oil."
+    assert (
+        reading.best("龙井茶产于哪里", piece("绿茶很多。龙井茶产于杭州西湖一带。其他不详。"))
+        == "龙井茶产于杭州西湖一带。"
+    )
+
+
+def test_nothing_is_read_in_nothing_and_what_is_long_is_cut():
+    assert reading.read("x", []) == []
+    assert reading.best("x", piece("  \n# \n")) == ""
+    assert len(reading.best("word", piece("word " * 500))) <= reading.LONGEST
+
+
+@pytest.mark.parametrize(
+    ("question", "earlier", "resolved"),
+    [
+        ("And who does it?", ["When is the pump oiled?"], "And who does it? (pump oiled)"),
+        ("它的味道如何？", ["龙井茶产于哪里？"], "它的味道如何？ (龙井茶产于哪里)"),
+        ("Why?", ["When is the pump oiled?"], "Why? (pump oiled)"),
+        ("What about the lamps?", ["When are pumps oiled?"], "What about the lamps? (pumps oiled)"),
+        ("Who invented the steam engine in Scotland?", ["When is the pump oiled?"], None),
+        ("And who does it?", [], None),
+    ],
+)  # fmt: skip
+def test_a_question_brings_along_what_it_leans_on(question: str, earlier: list[str], resolved: str | None):
+    assert following.resolve(question, earlier) == (resolved or question)
+
+
+def test_a_question_of_several_is_taken_apart_and_one_is_not():
+    assert following.parts("Who oils the pump, and when is the lamp lit?") == [
+        "Who oils the pump",
+        "when is the lamp lit",
+    ]
+    assert following.parts("Salt and pepper in the kitchen?") == []
+
+
+def test_keywords_are_what_is_left_without_asking():
+    assert following.keywords("How often is the bearing of the P-40 oiled?") == "bearing P-40 oiled"
