@@ -171,3 +171,22 @@ async def test_a_category_with_its_id_is_known_by_it_when_it_is_renamed(database
     assert report.counts["category", "change"] == 1
     tree = await categories.tree(database, call.actor.org_id)
     assert {each.name for each in tree.children(categories.TOP)} == {"Wares", "Support Policies"}
+
+
+@pytest.mark.parametrize("is_dry", [True, False])
+async def test_an_alias_that_a_category_is_given_anew_can_be_used_in_the_same_file(database: Database, is_dry: bool):
+    call = await call_of(database)
+    await fill(call)
+    mowers = {"name": "Products", "children": [{"name": "Mowers", "aliasKey": "mowers"}]}
+    again = {
+        "categoryAliases": [{"name": "Mowers", "aliasKey": "mowers"}],
+        "categories": [mowers],
+        "indexes": [{"name": "mowers only", "categories": ["mowers"]}],
+        "entities": [{"name": "Prairie 60", "category": "mowers"}],
+    }
+    report = await fill(call, json.dumps(again).encode(), dry=is_dry)
+    assert ("change", "category", "Products/Mowers") in {(each.action, each.what, each.name) for each in report.changes}
+    assert report.counts["entity", "add"] == report.counts["namespace", "add"] == 1
+    if not is_dry:
+        prairie = await entities.get(database, call, "Prairie 60")
+        assert (prairie.category_name, prairie.alias_key) == ("Mowers", "mowers")

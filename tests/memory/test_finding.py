@@ -52,6 +52,31 @@ async def test_first_in_both_legs_is_one_and_places_count_by_reciprocal_rank(
     assert len(await scores(circle, "bearing", limit=1)) == 1
 
 
+async def test_a_score_is_held_against_the_least_one_as_it_is_shown(circle: Circle):
+    for number in range(6):
+        await circle.store("Oil. " + "And so on. " * number, title=f"Note {number}")
+    shown = await scores(circle, "oil")
+    assert shown["Note 3"] == 0.4766  # which is more than 61 / 128
+    for title, score in shown.items():
+        assert list(await scores(circle, "oil", min_score=score))[-1] == title
+    assert list(await scores(circle, "oil", min_score=0.4767)) == ["Note 0", "Note 1", "Note 2"]
+
+
+async def test_long_notes_leave_room_for_others(
+    circle: Circle, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(shelf, "LONGEST", 60)  # so that a note of some lines has as many passages as a long one has
+    for number in range(8):
+        await circle.store("Oil, and again oil, and once more nothing but oil. " * 15, title=f"Long {number}")
+    for number in range(12):
+        await circle.store("It mentions the oil once.", title=f"Short {number}")
+    expected = {f"Long {n}" for n in range(8)} | {f"Short {n}" for n in range(12)}
+    assert set(await scores(circle, "oil", limit=20)) == expected
+    await embed(circle, database_url, tmp_path)
+    for mode in ("hybrid", "vector"):
+        assert set(await scores(circle, "oil", limit=20, mode=mode)) == expected
+
+
 async def test_a_part_of_a_title_is_a_match(circle: Circle):
     await circle.store("Nothing to see.", title="Kubernetes upgrade")
     await circle.store("Kuber is a name.", title="Names")

@@ -146,6 +146,18 @@ def test_the_bounds_of_every_argument_hold(database_url: str, tmp_path: Path):
         ask(server, "search_knowledge", token=token, query="x", limit=1, tags=[], minScore=0, efSearch=1)
 
 
+def test_a_note_may_expire_as_late_as_there_are_years_and_no_later(server: Running, ada: str):
+    late = ask(server, "store_knowledge", token=ada, title="Late", body="Oil.", expiresAt="9999-12-31T23:59:59Z")
+    assert late["expiresAt"] == "9999-12-31T23:59:59.000Z"
+    told = refused(server, "store_knowledge", token=ada, title="T", body="Oil.", expiresAt="9999-12-31T23:59:59-23:59")
+    assert (told["code"], "ISO-8601" in told["message"]) == ("request.invalid", True)
+    for expired in (False, True):
+        found = ask(server, "search_knowledge", token=ada, query="oil", includeExpired=expired)["results"]
+        assert [(each["title"], each["expiresAt"]) for each in found] == [("Late", "9999-12-31T23:59:59.000Z")]
+    [about] = server.rpc("resources/read", {"uri": late["uri"]}, token=ada, path=PATH).json()["result"]["contents"]
+    assert about["_meta"]["almanac/note"]["expiresAt"] == late["expiresAt"]
+
+
 def test_tags_are_kept_in_kebab_case_and_found_in_any(server: Running, ada: str):
     answer = ask(server, "store_knowledge", token=ada, title="T", body="Oil.", tags=["Release Notes", "CI", "ci"])
     assert answer["tags"] == ["release-notes", "ci"]
