@@ -50,11 +50,7 @@ def iso_exact(moment: int | None) -> str | None:
 def moment_of(text: str) -> int:
     """The moment of an ISO-8601 date or time; in UTC where it names no zone. ValueError for anything else."""
     given = datetime.fromisoformat(text)
-    try:
-        moment = given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
-    except OverflowError:
-        raise ValueError("in UTC it has no year") from None
-    return (moment - _EPOCH) // timedelta(microseconds=1)
+    return ((given if given.tzinfo else given.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 
 def month(moment: int) -> str:

@@ -32,7 +32,7 @@ PREVIEWABLE = frozenset(
     {"application/pdf", "image/jpeg", "image/png", "image/webp", "image/gif", "text/plain", "text/markdown", "text/csv"}
 )
 _ALGORITHM = "HS256"
-_CLAIMS = ("exp", "type", "user_id", "document_id", "disposition")
+_CLAIMS = ("exp", "type", "user_id", "document_id", "disposition", "token_id")
 
 
 class NotPreviewable(AlmanacError):
@@ -175,7 +175,6 @@ def _verified(key: bytes, token: str) -> dict[str, Any]:
         claims: dict[str, Any] = jwt.decode(token, key, [_ALGORITHM], options={"require": list(_CLAIMS)})
     except (jwt.PyJWTError, UnicodeEncodeError):
         raise BadCredential() from None
-    claims.setdefault("token_id", 0)  # which the document does not have: nobody's token, but vouched for
     ids = (claims["user_id"], claims["document_id"], claims["token_id"])
     if claims["type"] != TYPE or any(type(id) is not int for id in ids) or claims["disposition"] not in DISPOSITIONS:
         raise BadCredential()

@@ -197,7 +197,7 @@ def _read(body: bytes, query: Query) -> Answer:
     return Answer(
         kept,
         tokens if type(tokens) is int and is_whole else counted,
-        total if type(total) is int and is_whole else None,
+        total if type(total) is int and total >= 0 and is_whole else None,
     )
 
 

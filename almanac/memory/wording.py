@@ -59,7 +59,9 @@ def lowered(tag: str) -> str:
 def moment_of(what: str, text: str) -> int:
     """A moment that was given in ISO-8601."""
     try:
-        return clock.moment_of(text)
+        moment = clock.moment_of(text)
+        clock.iso(moment)  # in UTC it may lie beyond the years that can be shown
+        return moment
     except (ValueError, OverflowError):
         raise BadRequest(
             f"{what}: is not a moment in ISO-8601.", remedy="Write it like 2027-01-31T09:00:00Z."

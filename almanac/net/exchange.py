@@ -4,7 +4,7 @@ import itertools
 import re
 import secrets
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from almanac.core.errors import AlmanacError, BadRequest, Cancelled, TooLarge, Unavailable
 
@@ -87,6 +87,13 @@ class Exchange:
             if size > most:
                 raise _too_large(most)
         return b"".join(parts)
+
+    async def send_stamped(self, message: Message) -> None:
+        """Send a message of an answer that something else makes, with the id of the request."""
+        if message["type"] == "http.response.start":
+            self.is_answered = True
+            message["headers"] = [*message.get("headers", []), (b"x-request-id", self.request_id.encode())]
+        await self.send(message)
 
     async def reply(self, status: int, body: bytes, extra: tuple[tuple[bytes, bytes], ...] = ()) -> None:
         """Answer with JSON."""

@@ -51,7 +51,7 @@ async def compact(db: Database, folder: Path, *, least: int = LEAST, masked: flo
     async with db.exclusive("index"):
         files = await index_changes.files(db)
         _sweep(folder, files)
-        if not await _is_due(db, folder, files, least, masked):
+        if not await is_due(db, folder, least=least, masked=masked):
             return None
         until = (await index_changes.state(db)).newest or max((file.sequence for file in files), default=0)
         changed = await index_changes.changed_ids(db, until)
@@ -90,8 +90,9 @@ async def compare(db: Database, folder: Path) -> list[Difference]:
     return found
 
 
-async def _is_due(db: Database, folder: Path, files: Sequence[File], least: int, masked: float) -> bool:
-    if not all((folder / file.name).is_file() for file in files):
+async def is_due(db: Database, folder: Path, *, least: int = LEAST, masked: float = MASKED) -> bool:
+    """Whether there is enough for new files, or one of them is gone."""
+    if not all((folder / file.name).is_file() for file in await index_changes.files(db)):
         return True
     changes, passages = await index_changes.waiting(db)
     if max(changes, passages) >= least:

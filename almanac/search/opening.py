@@ -9,7 +9,7 @@ from almanac.ai.choice import open_embedder
 from almanac.ai.embedder import Embedder
 from almanac.core.database import Database
 from almanac.core.settings import Settings
-from almanac.search import compaction, index_postgres
+from almanac.search import compactor, index_postgres
 from almanac.search.index import Index
 from almanac.search.index_embedded import EmbeddedIndex
 from almanac.search.index_postgres import PostgresIndex
@@ -37,7 +37,7 @@ async def open_search(settings: Settings, db: Database) -> AsyncGenerator[Search
 async def maintain(settings: Settings, db: Database) -> None:
     """What an index needs done in the background, if anything."""
     if settings.on_sqlite:
-        await compaction.compact(db, folder_of(settings))
+        await compactor.run(db, settings.store_url, folder_of(settings))
     else:
         await index_postgres.maintain(db)
 

@@ -4,9 +4,8 @@ Both legs' scores are brought to one measure: of the words, the share that a per
 the cosine. A candidate that only one leg brought gets the other's score all the same. The best are then judged by what
 they say as well: words of the question in their titles and next to each other, and the words that the first few have in
 common, which a question often leaves out (pseudo-relevance feedback). Last, what is like the first few by its vector
-gains by it. The sum becomes a probability by a curve fitted
-on questions with known answers (`calibration.json`; `make calibrate`). docs/explanation/search.md says what was fitted
-on what.
+gains by it. The sum becomes a probability by a curve fitted on questions with known answers (`calibration.json`;
+`make calibrate`). docs/explanation/search.md says what was fitted on what.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -82,6 +81,12 @@ def probability(curve: str, values: NDArray[np.float32]) -> NDArray[np.float64]:
     return 1 / (1 + np.exp(-offset - slope * values.astype(np.float64)))
 
 
+def _likely_cosine(shares: NDArray[np.float32]) -> NDArray[np.float32]:
+    """What stands in for the cosine of a passage that has no vector yet: with it, both legs say what its words say."""
+    (offset, slope), (fused_offset, fused_slope) = CURVES["keyword"], CURVES["fused"]
+    return ((offset - fused_offset + slope * shares) / fused_slope - WORDS * shares).astype(np.float32)
+
+
 class Judge:
     """The candidates of one question, with all that is known of them."""
 
@@ -121,6 +126,7 @@ class Judge:
             self._groups.append(group)
         self._average = words.average or 1.0
         self._shares = self._share(dict(zip(words.ids.tolist(), words.scores.tolist(), strict=True)), bags)
+        self._cosines[~self._is_near] = _likely_cosine(self._shares[~self._is_near])
 
     def by_words(self) -> list[Candidate]:
         """In the order of the words leg alone."""

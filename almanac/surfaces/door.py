@@ -56,7 +56,7 @@ class Door:
         self.desk = desk
         self.sdk = SdkServer(desk, neighbourhood)
         self._neighbourhood = neighbourhood
-        self._gate = desk.surface.gate(desk.house) if desk.surface.gate else None
+        self._gate = desk.surface.gate(desk)
         self._most = desk.house.settings.max_body_bytes
         self._alarm = Alarm(_WATCH_AFTER)
         self._deadline = desk.house.settings.request_deadline_seconds
@@ -82,7 +82,7 @@ class Door:
         headers = exchange.read_headers()
         self._neighbourhood.check(headers)
         surface = self.desk.surface
-        actor = await (surface.admit(self.desk, exchange) if self._gate is None else self._gate.admit(exchange))
+        actor = await self._gate.admit(exchange)
         if surface.meter is not None:
             await surface.meter(self.desk, exchange, actor)
         if exchange.scope["method"] != "POST":
@@ -95,8 +95,7 @@ class Door:
             raw = await exchange.read_body(self._most)
             watch.body_is_read()
             message = messages.read(raw, answers=surface.sessions)
-            if self._gate is not None:
-                extra = await self._gate.greet(exchange, message)
+            extra = await self._gate.greet(exchange, message)
             if await self._answer(exchange, actor, message):
                 return
         if not watch.is_gone:
@@ -104,7 +103,7 @@ class Door:
 
     async def _serve_other(self, exchange: Exchange, actor: Actor) -> None:
         """Serve what is no POST: the end of a session or, where the SDK keeps them, whatever it makes of it."""
-        if exchange.scope["method"] == "DELETE" and self._gate is not None and await self._gate.dismiss(exchange):
+        if exchange.scope["method"] == "DELETE" and await self._gate.dismiss(exchange):
             await exchange.reply(200, b"{}")
         elif self.desk.surface.sessions:
             await self._hand_over(exchange, actor, None)

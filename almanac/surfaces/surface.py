@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 import structlog
@@ -84,34 +84,32 @@ def bearer(headers: Mapping[bytes, bytes]) -> str | None:
     return token.strip().decode("latin-1") or None if scheme.lower() == b"bearer" else None
 
 
-async def by_token(desk: "Desk", exchange: Exchange) -> Actor:
-    """Whoever holds the token that came with a request."""
-    secret = desk.surface.credential(exchange.headers)
-    actor = await desk.keyring.resolve(secret) if secret else None
-    if actor is None:
-        raise Unauthorized()
-    return actor
-
-
 def http_error(error: AlmanacError) -> tuple[int, dict[str, Any]]:
     """A failure before any tool is reached: its status, and a JSON-RPC error, which clients show to the model."""
     return error.status, messages.error(None, _SERVER_ERROR, error.text, {"code": error.code})
 
 
-class Gate(Protocol):
-    """Lets callers in where a surface knows them by more than the token of each request."""
+class Gate:
+    """Lets callers in, by the token of each request. A surface that knows them otherwise brings a gate of its own."""
+
+    def __init__(self, desk: "Desk") -> None:
+        self.desk = desk
 
     async def admit(self, exchange: Exchange) -> Actor:
         """Who is calling, before the body is read; an error if nobody who may."""
-        ...
+        secret = self.desk.surface.credential(exchange.headers)
+        actor = await self.desk.keyring.resolve(secret) if secret else None
+        if actor is None:
+            raise Unauthorized()
+        return actor
 
     async def greet(self, exchange: Exchange, message: messages.Message) -> tuple[tuple[bytes, bytes], ...]:
         """A look at the message, which may be refused; the headers that its answer gets."""
-        ...
+        return ()
 
     async def dismiss(self, exchange: Exchange) -> bool:
         """The caller leaves; whether there was anything to leave."""
-        ...
+        return False
 
 
 def house_rule(house: House, _: Actor) -> Rule:
@@ -130,7 +128,7 @@ class Surface:
     title: str = ""
     instructions: str = ""
     credential: Callable[[Mapping[bytes, bytes]], str | None] = bearer
-    admit: Callable[["Desk", Exchange], Awaitable[Actor]] = by_token  # who is calling, or an error
+    gate: Callable[["Desk"], Gate] = Gate
     # Counts each request at the door, in place of the house's own limit, where a document says how.
     meter: Callable[["Desk", Exchange, Actor], Awaitable[None]] | None = None
     says_when: bool = True  # tells whoever is over a limit, by Retry-After, when to come back
@@ -138,7 +136,6 @@ class Surface:
     render: Callable[[AlmanacError], Result] = text_error
     wrap: Callable[[Any], Result] = structured
     http_error: Callable[[AlmanacError], tuple[int, dict[str, Any]]] = http_error
-    gate: Callable[[House], Gate] | None = None  # None: by the token of each request
     rule: Callable[[House, Actor], Rule] = house_rule
     by_status: tuple[type[AlmanacError], ...] = ()  # failures of calls that the HTTP status tells, not a result
     names_scopes: bool = False  # lists every tool to everyone, and says which scope a call lacks

@@ -17,7 +17,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from almanac.audit.ledger import Ledger
 from almanac.core.arguments import Arguments, expected, problems
@@ -327,22 +327,10 @@ async def _send(exchange: Exchange, endpoint: Endpoint, answered: Any) -> None:
     if answered is None:
         answered = Response(status_code=204)
     if isinstance(answered, Response):
-        await answered(exchange.scope, exchange.receive, _stamped(exchange))
+        await answered(exchange.scope, exchange.receive, exchange.send_stamped)
         return
     value, status, headers = answered if isinstance(answered, Answer) else Answer(answered, endpoint.status)
     await exchange.reply(status, orjson.dumps(value), headers)
-
-
-def _stamped(exchange: Exchange) -> Send:
-    """Sends on, with the id of the request."""
-
-    async def send(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            exchange.is_answered = True
-            message["headers"] = [*message.get("headers", []), (b"x-request-id", exchange.request_id.encode())]
-        await exchange.send(message)
-
-    return send
 
 
 async def _refuse(exchange: Exchange, error: AlmanacError) -> None:

@@ -10,7 +10,7 @@ from almanac.core.call import Actor, Call
 from almanac.core.database import Database
 from almanac.identity import first, orgs, principals
 
-FILE = Path(__file__).parent / "products.json"
+FILE = Path(__file__).parents[2] / "docs" / "examples" / "products.json"
 POWERJET = "68dfc8fd5e40fe1ae99c6b5b"
 
 

@@ -69,6 +69,17 @@ def test_moments_as_text_sort_like_moments(one: int, other: int):
     assert (clock.iso(first) or "") <= (clock.iso(second) or "")
 
 
+def test_the_last_moment_there_is_can_be_shown():
+    assert clock.iso(clock.moment_of("9999-12-31T23:59:59.999999Z")) == "9999-12-31T23:59:59.999Z"
+
+
+def test_a_moment_that_has_no_date_in_utc_can_be_compared_but_not_shown():
+    beyond = clock.moment_of("9999-12-31T23:59:59-23:59")
+    assert beyond > clock.moment_of("9999-12-31T23:59:59Z")
+    with pytest.raises(OverflowError):
+        clock.iso(beyond)
+
+
 def test_no_moment_is_shown_as_none():
     assert clock.iso(None) is None
     assert clock.iso(0) == "1970-01-01T00:00:00.000Z"

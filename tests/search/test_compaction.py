@@ -12,7 +12,7 @@ import pytest
 
 from almanac.core.database import Transaction
 from almanac.db.connect import connect
-from almanac.search import compaction, index_changes
+from almanac.search import compaction, compactor, index_changes
 from almanac.search.compaction import Compaction, Difference, compact, compare, rebuild
 from almanac.search.index import Scope
 from almanac.search.index_embedded import EmbeddedIndex
@@ -271,3 +271,75 @@ async def test_a_rebuild_keeps_vectors_as_near_as_they_were(shelf: Shelf, files:
     after = await index.vectors(ALL, MODEL, vectors[3], 8)
     assert np.array_equal(before.ids, after.ids)
     assert np.array_equal(before.scores, after.scores)
+
+
+# In a process of its own
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'almanac.db'}"
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.subprocess.Process]:
+    """The processes that were begun."""
+    started: list[asyncio.subprocess.Process] = []
+    start: Any = asyncio.create_subprocess_exec
+
+    async def watched(*args: Any, **options: Any) -> asyncio.subprocess.Process:
+        started.append(await start(*args, **options))
+        return started[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", watched)
+    return started
+
+
+async def lose_file(shelf: Shelf, files: Path) -> None:
+    """After which there is something to do, however little changed."""
+    await put_many(shelf, 0, 10)
+    await compact(shelf.db, files, least=1)
+    for file in files.iterdir():
+        file.unlink()
+
+
+async def test_where_there_is_little_to_do_no_process_is_begun(
+    shelf: Shelf, files: Path, url: str, begun: list[asyncio.subprocess.Process]
+):
+    await put_many(shelf, 0, 3)
+    await compactor.run(shelf.db, url, files)
+    assert begun == []
+
+
+async def test_another_process_writes_the_files(
+    shelf: Shelf, files: Path, url: str, begun: list[asyncio.subprocess.Process]
+):
+    await lose_file(shelf, files)
+    await compactor.run(shelf.db, url, files)
+    assert [each.returncode for each in begun] == [0]
+    assert [file.name for file in files.iterdir()] == [file.name for file in await index_changes.files(shelf.db)]
+    await assert_right(shelf, files)
+
+
+async def test_what_cannot_be_written_is_told(shelf: Shelf, files: Path, url: str, capfd: pytest.CaptureFixture[str]):
+    await lose_file(shelf, files)
+    files.rmdir()
+    files.write_text("in the way")
+    with pytest.raises(compactor.CompactionFailed):
+        await compactor.run(shelf.db, url, files)
+    assert "FileExistsError" in capfd.readouterr().err
+
+
+async def test_who_stops_waiting_stops_the_process(
+    shelf: Shelf, files: Path, url: str, begun: list[asyncio.subprocess.Process]
+):
+    await lose_file(shelf, files)
+    async with shelf.db.exclusive("index"):  # so that it has to wait
+        running = asyncio.create_task(compactor.run(shelf.db, url, files))
+        while not begun:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert begun[0].returncode == -9
+    assert list(files.iterdir()) == []

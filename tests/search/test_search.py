@@ -73,6 +73,24 @@ async def test_words_are_found_at_once_and_meaning_when_its_vectors_are_there(
     assert owners(await search.find(Question("oiled bearings", HERE)))[0] == "1"
 
 
+async def test_what_has_no_vector_yet_is_as_likely_as_its_words_say(
+    search: Search, database: Database, settings: Settings
+):
+    await work_off(database, settings)
+    text = "Every autumn the gearbox of the winch is drained."
+    org_id = (await orgs.pick(database, None)).id
+    late = Source(org_id, "base:1", "document", "7", "Winch", 1, 7)
+    await save(database, late, [Passage(0, len(text), text)])
+    asked = Question("drain the winch gearbox", HERE)
+    by_words = (await search.find(replace(asked, mode="keyword"))).found[0]
+    for rerank in (True, False):
+        answer = await search.find(replace(asked, rerank=rerank))
+        assert owners(answer)[0] == by_words.owner_id == "7"
+        assert answer.found[0].score == pytest.approx(by_words.score, abs=0.15)
+        assert answer.found[0].legs == ("words",)
+        assert "no vectors yet" in answer.notes[0]
+
+
 @pytest.mark.parametrize(
     ("asked", "owner"),
     [

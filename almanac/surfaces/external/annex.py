@@ -13,7 +13,7 @@ import orjson
 import structlog
 from starlette.responses import FileResponse
 from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from almanac.audit.ledger import Ledger
 from almanac.core.call import REQUEST_ID, Call
@@ -22,7 +22,8 @@ from almanac.core.neighbourhood import Neighbourhood
 from almanac.knowledge import downloads
 from almanac.knowledge.downloads import Download
 from almanac.net.exchange import Exchange, Stopping
-from almanac.surfaces.external import answers, extensions, limits
+from almanac.surfaces.external import answers, limits
+from almanac.surfaces.external.extensions import UserGate
 from almanac.surfaces.external.tools import CONTRACT, MOUNT, SERVICE, TRANSPORT
 from almanac.surfaces.surface import Desk
 
@@ -46,6 +47,7 @@ class Annex:
         self._desk = desk
         self._mount = prefix + MOUNT
         self._neighbourhood = neighbourhood
+        self._gate = UserGate(desk)
         self._ledger = Ledger(desk.house.trail, desk.house.key)
         self._public = {path: orjson.dumps(told) for path, told in self._told().items()}
 
@@ -96,7 +98,7 @@ class Annex:
                 raise OnlyGet()
             await self._send_file(exchange, int(match[1]) if len(match[1]) <= _LONGEST_ID else 0)
             return
-        actor = await extensions.admit(self._desk, exchange)
+        actor = await self._gate.admit(exchange)
         await limits.count_request(self._desk, exchange, actor)
         raise NotFound("Not Found")
 
@@ -111,7 +113,7 @@ class Annex:
         response = FileResponse(
             found.path, headers=found.headers, media_type=found.document.mime_type, stat_result=found.state
         )
-        await response(exchange.scope, exchange.receive, _stamped(exchange))
+        await response(exchange.scope, exchange.receive, exchange.send_stamped)
 
     async def _opened(self, call: Call, document_id: int, disposition: str) -> Download:
         """The file, if it may be had; the call is accounted for, whatever happens."""
@@ -141,15 +143,3 @@ class Annex:
         if status >= 500:
             _log.warning("request_refused", request_id=exchange.request_id, error=str(error))
         await exchange.reply(status, orjson.dumps(told))
-
-
-def _stamped(exchange: Exchange) -> Send:
-    """Sends on, with the id of the request."""
-
-    async def send(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            exchange.is_answered = True
-            message["headers"] = [*message.get("headers", []), (b"x-request-id", exchange.request_id.encode())]
-        await exchange.send(message)
-
-    return send

@@ -18,7 +18,7 @@ from almanac.core.database import Database
 from almanac.core.errors import NotFound, Unauthorized
 from almanac.identity import orgs, principals, tokens
 from almanac.net.exchange import Exchange
-from almanac.surfaces.surface import Desk
+from almanac.surfaces.surface import Desk, Gate
 
 _log = structlog.get_logger("almanac.external")
 
@@ -79,13 +79,16 @@ async def find_user(request: Request, user_name: str, org: str | None = None) ->
     return ExternalKnowledgeUser(found.id, found.name) if found.kind == "user" else None
 
 
-async def admit(desk: Desk, exchange: Exchange) -> Actor:
-    """The user who is calling, by the handler that is set or by their own API token."""
-    token = desk.surface.credential(exchange.headers)
-    actor = await (_by_token(desk, token) if _replaced.auth is None else _by_handler(desk, exchange, token))
-    if actor is None:
-        raise Unauthorized("Authentication required")
-    return actor
+class UserGate(Gate):
+    """Lets users in, by the handler that is set or by their own API token."""
+
+    async def admit(self, exchange: Exchange) -> Actor:
+        """The user who is calling."""
+        desk, token = self.desk, self.desk.surface.credential(exchange.headers)
+        actor = await (_by_token(desk, token) if _replaced.auth is None else _by_handler(desk, exchange, token))
+        if actor is None:
+            raise Unauthorized("Authentication required")
+        return actor
 
 
 async def _by_token(desk: Desk, token: str | None) -> Actor | None:

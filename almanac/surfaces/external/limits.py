@@ -19,12 +19,7 @@ PREFIX = "external_kb_mcp:rate"
 async def count_request(desk: Desk, exchange: Exchange, _: Actor) -> None:
     """Count a request at the transport, by client address and by token."""
     settings, rates = desk.house.settings, desk.house.rates
-    rule = _rule(
-        "transport",
-        settings.external_rate_limit_enabled,
-        settings.external_rate_limit_requests,
-        settings.external_rate_limit_window_seconds,
-    )
+    rule = _rule(settings, "transport", "rate_limit")
     await rates.hit(rule, _address(settings, exchange))
     if token := bearer(exchange.headers):
         await rates.hit(rule, f"token:{_hashed(token)}")
@@ -32,47 +27,28 @@ async def count_request(desk: Desk, exchange: Exchange, _: Actor) -> None:
 
 async def count_search(rates: Rates, settings: Settings, user_id: int) -> None:
     """Count a search, by user."""
-    rule = _rule(
-        "search",
-        settings.external_search_rate_limit_enabled,
-        settings.external_search_rate_limit_requests,
-        settings.external_search_rate_limit_window_seconds,
-    )
-    await rates.hit(rule, f"user:{user_id}")
+    await rates.hit(_rule(settings, "search", "search_rate_limit"), f"user:{user_id}")
 
 
 async def count_stranger(rates: Rates, settings: Settings, exchange: Exchange, document_id: int) -> None:
     """Count a download before its credential is looked at, by client address, then by that and document."""
-    address = _address(settings, exchange)
-    rule = _rule(
-        "download_preauth_ip",
-        settings.external_download_rate_limit_enabled,
-        settings.external_download_preauth_ip_rate_limit_requests,
-        settings.external_download_preauth_ip_rate_limit_window_seconds,
-    )
-    await rates.hit(rule, address)
-    rule = _rule(
-        "download_preauth_document",
-        settings.external_download_rate_limit_enabled,
-        settings.external_download_preauth_document_rate_limit_requests,
-        settings.external_download_preauth_document_rate_limit_window_seconds,
-    )
-    await rates.hit(rule, f"{address}:document:{document_id}")
+    address, switch = _address(settings, exchange), "download_rate_limit"
+    by_address = _rule(settings, "download_preauth_ip", "download_preauth_ip_rate_limit", switch)
+    by_document = _rule(settings, "download_preauth_document", "download_preauth_document_rate_limit", switch)
+    await rates.hit(by_address, address)
+    await rates.hit(by_document, f"{address}:document:{document_id}")
 
 
 async def count_download(rates: Rates, settings: Settings, user_id: int, document_id: int) -> None:
     """Count a download whose credential is good, by user and document."""
-    rule = _rule(
-        "download",
-        settings.external_download_rate_limit_enabled,
-        settings.external_download_rate_limit_requests,
-        settings.external_download_rate_limit_window_seconds,
-    )
-    await rates.hit(rule, f"user:{user_id}:document:{document_id}")
+    await rates.hit(_rule(settings, "download", "download_rate_limit"), f"user:{user_id}:document:{document_id}")
 
 
-def _rule(namespace: str, enabled: bool, requests: int, seconds: int) -> Rule:
-    return Rule(f"{PREFIX}:{namespace}", requests if enabled else 0, seconds, "aligned")
+def _rule(settings: Settings, namespace: str, name: str, switch: str = "") -> Rule:
+    """The limit whose settings have this name; what turns it on may have another."""
+    enabled = getattr(settings, f"external_{switch or name}_enabled")
+    requests = getattr(settings, f"external_{name}_requests") if enabled else 0
+    return Rule(f"{PREFIX}:{namespace}", requests, getattr(settings, f"external_{name}_window_seconds"), "aligned")
 
 
 def _address(settings: Settings, exchange: Exchange) -> str:

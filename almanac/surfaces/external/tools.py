@@ -156,7 +156,7 @@ SURFACE = Surface(
         )
         for entry in CONTRACT
     ),
-    admit=extensions.admit,
+    gate=extensions.UserGate,
     meter=limits.count_request,
     says_when=False,
     render=answers.as_error,

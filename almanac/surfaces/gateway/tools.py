@@ -11,7 +11,7 @@ from almanac.core import clock
 from almanac.core.errors import AlmanacError, Limited, Unauthorized
 from almanac.surfaces import message as messages
 from almanac.surfaces.gateway import zod
-from almanac.surfaces.gateway.gateway import SessionGate, credential
+from almanac.surfaces.gateway.gate import SessionGate, credential
 from almanac.surfaces.gateway.upstream import UpstreamFailed
 from almanac.surfaces.surface import Surface
 from almanac.surfaces.tool import Tool, ToolCall
@@ -124,6 +124,6 @@ SURFACE = Surface(
     render=tell,
     wrap=pretty,
     http_error=http_error,
-    gate=lambda house: SessionGate(house.gateway),
+    gate=SessionGate,
     names_scopes=True,  # the document counts four tools, for everyone
 )

@@ -88,6 +88,7 @@ def test_a_credential_for_another_document_user_or_disposition_or_past_its_time_
         (town["guide"], jwt.encode({**claims, "disposition": "attachment"}, OTHER_KEY, "HS256")),
         (town["guide"], jwt.encode({**claims, "user_id": town["bob"]}, OTHER_KEY, "HS256")),
         (9_999_999_999_999_999_999, token),
+        (10**40, token),
     ]
     for document_id, each in wrong:
         response = ada.fetch(document_id, each)

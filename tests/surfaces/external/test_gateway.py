@@ -194,6 +194,13 @@ def test_what_a_runtime_says_of_bases_that_were_not_asked_about_is_left_out(plac
     assert (answer["total"], answer["total_estimated_tokens"]) == (2, 4)
 
 
+@pytest.mark.parametrize(("told", "expected"), [(40, 40), (None, 1), ("many", 1), (-1, 1), (True, 1)])
+def test_the_runtime_says_how_many_there_are_in_all(place: tuple[Town, Elsewhere], told: Any, expected: int):
+    town, elsewhere = place
+    elsewhere.reply = (200, {"records": [{"content": "x"}], "total": told})
+    assert search(town)["total"] == expected
+
+
 def test_no_more_records_are_passed_on_than_were_asked_for(place: tuple[Town, Elsewhere]):
     town, elsewhere = place
     elsewhere.reply = (200, {"records": [{"content": f"{n}"} for n in range(9)]})
@@ -275,6 +282,9 @@ def test_a_mode_that_cannot_work_is_refused_at_the_start(variables: dict[str, st
         ({"metadata": "nothing"}, None),
         ({"doc_ref": "-6", "document_id": 1.5}, None),
         ({"doc_ref": "doc_"}, None),
+        ({"doc_ref": "doc_0009"}, 9),
+        ({"document_id": "007"}, 7),
+        ({"doc_ref": "doc_000"}, None),
         ({}, None),
     ],
 )
