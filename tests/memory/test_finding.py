@@ -14,7 +14,7 @@ from almanac.core.errors import Unavailable
 from almanac.memory import expiry, finding, hints, shelf
 from almanac.memory.finding import Inquiry, find, snippet
 from almanac.memory.note import TaskLink
-from almanac.search import index_postgres, index_rows, rank, titles
+from almanac.search import index_postgres, index_rows, titles
 from almanac.search.index import Scope
 from almanac.search.index_postgres import PostgresIndex
 from tests.house import settings_for, work_off
@@ -187,23 +187,21 @@ async def test_what_was_known_at_a_moment_comes_back_as_it_stood(circle: Circle,
     assert shown == {"Old": new.id, "New": None, "Fair": None}
 
 
-def centred(body: str, query: str) -> str:
-    return snippet(body, rank.ask(query).terms)
-
-
 def test_a_snippet_is_240_characters_around_the_first_match():
     body = "a" * 50 + " " + "b " * 300 + "needle" + " c" * 300 + " needle"
-    shown = centred(body, "where is the needle?")
+    shown = snippet(body, "where is the needle?")
     assert len(shown) == 240
     at = shown.index("needle")
     assert abs(at + 3 - 120) <= 1
     assert shown in body
-    assert centred(body, "haystack") == body[:240]
-    assert centred("A short needle.", "needle") == "A short needle."
+    assert snippet(body, "haystack") == body[:240]
+    assert snippet("A short needle.", "needle") == "A short needle."
     tail = "x " * 400 + "needle"
-    assert centred(tail, "needle") == tail[-240:]
+    assert snippet(tail, "needle") == tail[-240:]
     head = "needle" + " x" * 400
-    assert centred(head, "needle") == head[:240]
+    assert snippet(head, "needle") == head[:240]
+    common = "x " * 400 + "Who is it? " + "y " * 400
+    assert abs(snippet(common, "who was that").index("Who") + 1 - 120) <= 1
 
 
 async def test_a_note_close_to_one_of_anothers_is_told_of_it(circle: Circle, database_url: str, tmp_path: Path):
@@ -236,7 +234,28 @@ async def test_a_leg_that_cannot_be_asked_leaves_the_other(circle: Circle):
     await circle.store("The bearing is oiled.", title="Pump")
     assert await scores(circle, "bearing", mode="vector") == {}
     assert await scores(circle, "bearing", mode="keyword") == {"Pump": 0.5}
-    assert await scores(circle, "the of and") == {}
+
+
+async def test_a_question_of_common_words_alone_is_answered_from_the_texts(
+    circle: Circle, database_url: str, tmp_path: Path
+):
+    await circle.store("Who is it? It is the postman.", title="Door")
+    await circle.store("It rains.", title="Rain", tags=("wet",))
+    await circle.store("Oil pumps monthly.", title="Pump")
+    old = await circle.store("Who is it? Nobody.", title="Old")
+    await circle.supersede(old, await circle.store("Nobody comes here.", title="New"))
+    for query in ("who is it", "WHO is it?", "is it who?", "who, who, who is it then"):
+        assert list((await scores(circle, query)).items())[:2] == [("Door", 0.5), ("Rain", 0.4919)], query
+    assert set(await scores(circle, "it")) == {"Door", "Rain"}
+    assert list(await scores(circle, "it", tags=("wet",))) == ["Rain"]
+    assert set(await scores(circle, "who", include_superseded=True)) == {"Door", "Old"}
+    assert await scores(circle, "himself") == await scores(circle, "?!") == {}
+    assert await scores(circle, "who", mode="vector") == {}
+    assert await scores(circle, "who", mode="keyword") == {"Door": 0.5}
+    await embed(circle, database_url, tmp_path)
+    assert (await scores(circle, "who is it"))["Door"] > 0.9
+    [hit] = (await find(circle.ada, circle.search, Inquiry("who", limit=1))).hits
+    assert "words" in hit.legs
 
 
 async def test_how_widely_a_graph_is_searched_is_for_the_caller_to_say(circle: Circle, monkeypatch: pytest.MonkeyPatch):
