@@ -14,7 +14,7 @@ from almanac.core.errors import Unavailable
 from almanac.memory import expiry, finding, hints, shelf
 from almanac.memory.finding import Inquiry, find, snippet
 from almanac.memory.note import TaskLink
-from almanac.search import index_postgres, index_rows, titles
+from almanac.search import embedding, index_postgres, index_rows, titles
 from almanac.search.index import Scope
 from almanac.search.index_postgres import PostgresIndex
 from tests.house import settings_for, work_off
@@ -130,6 +130,39 @@ async def test_superseded_notes_are_left_out_unless_asked_for(circle: Circle, da
     both = await find(circle.ada, circle.search, Inquiry("deploys", include_superseded=True))
     assert {hit.note.title: hit.note.head_id for hit in both.hits} == {"Old": new.id, "New": None}
     assert all(hit.legs == ("words", "vectors") for hit in both.hits)
+
+
+async def test_a_superseded_notes_vectors_stay_where_they_are_and_are_its_own(
+    circle: Circle, database_url: str, tmp_path: Path
+):
+    old, new = await circle.store("Deploys on Friday.", title="Old"), await circle.store("On Monday.", title="New")
+    await embed(circle, database_url, tmp_path)
+    live = shelf.collection_of(circle.town.acme.id)
+
+    async def kept() -> dict[str, set[str]]:
+        sql = "SELECT s.title, v.model, v.collection FROM vectors v JOIN sources s ON s.id = v.source_id"
+        rows = await circle.db.fetch(sql)
+        assert {row["collection"] for row in rows} == {live}
+        return {title: {row["model"] for row in rows if row["title"] == title} for title in ("Old", "New")}
+
+    before = await kept()
+    await circle.supersede(old, new)
+    assert await kept() == before
+    if circle.db.dialect == "postgres":
+        assert await index_postgres.compare(circle.db) == []
+
+    async def change_over(tx: Transaction) -> None:
+        await tx.execute("UPDATE collections SET next_model = 'm' WHERE name = $1", live)
+        [row] = await tx.fetch(
+            "SELECT p.id, p.source_id FROM passages p JOIN sources s ON s.id = p.source_id WHERE s.collection = $1",
+            live,
+        )
+        vectors = turn(np.random.default_rng(1), 1, 8)
+        await index_rows.write_vectors(tx, "m", [(row["id"], row["source_id"], live)], vectors)
+        await embedding._finish(tx, live, "m")  # pyright: ignore[reportPrivateUsage]
+
+    await circle.db.write(change_over)
+    assert await kept() == {"Old": before["Old"], "New": {"m"}}  # what is superseded has still to come to the model
 
 
 async def test_a_note_expires_at_its_moment_and_not_a_minute_later(circle: Circle, monkeypatch: pytest.MonkeyPatch):
@@ -266,7 +299,7 @@ async def test_how_widely_a_graph_is_searched_is_for_the_caller_to_say(circle: C
     assert await index_postgres.maintain(circle.db)
     # Instead of passages, what the database was told to do while it looks for them.
     told = "SELECT 1 AS passage_id, 1 - CAST(current_setting('hnsw.ef_search') AS float) AS distance"
-    asks = "WHERE CAST($1 AS text[]) IS NOT NULL AND CAST($2 AS text) IS NOT NULL"
+    asks = "WHERE CAST($1 AS text[]) = CAST($3 AS text[]) AND CAST($2 AS text) IS NOT NULL"
     monkeypatch.setattr(index_postgres, "_NEAR", f"{told} {asks}")
     index, scope = PostgresIndex(circle.db), Scope((shelf.collection_of(circle.town.acme.id),))
     vector = turn(np.random.default_rng(4), 1, 32)[0]
