@@ -21,6 +21,7 @@ MOST_COLLECTIONS = 200  # for more, a condition is tested on what there is
 _SIGNS = {"eq": "IN", "in": "IN", "gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _TRUTH = "\1"  # behind the keys of truth values; no key that can be tested has it
 _TAGS = "\2"  # the key of tags, which none can be tested by either
+_AMONG = "s.id IN ("
 _COLUMNS = ("source_id", "field", "text", "number")
 
 
@@ -73,6 +74,19 @@ def narrow(condition: Condition, collections: Sequence[str], start: int) -> tupl
     return found, args if found.sql else []
 
 
+def as_select(where: str) -> str | None:
+    """The select of sources' ids that a condition on them is, where facts say all of it in one look; parameters alone
+    are in it, and no text that could have a parenthesis."""
+    if not where.startswith(_AMONG):
+        return None
+    depth = 0
+    for place, character in enumerate(where):
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if character == ")" and not depth:
+            return where[len(_AMONG) : place] if place == len(where) - 1 else None
+    return None
+
+
 def _narrowed(condition: Condition, names: str, args: list[Value], start: int) -> Narrowed:
     if isinstance(condition, Leaf):
         return _looked_up(condition, names, args, start)
@@ -109,7 +123,7 @@ def _looked_up(leaf: Leaf, names: str, args: list[Value], start: int) -> Narrowe
         f" AND name = {add(key)}) AND f.{column} {sign} ({', '.join(each)})"
         for (key, column), each in kinds.items()
     ]
-    return Narrowed(f"s.id IN ({' UNION ALL '.join(found)})", exact)
+    return Narrowed(f"{_AMONG}{' UNION ALL '.join(found)})", exact)
 
 
 def _keys(rows: Iterable[Described]) -> dict[str, set[str]]:

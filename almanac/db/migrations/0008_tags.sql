@@ -17,6 +17,12 @@ INSERT INTO facts (source_id, field, text)
     JOIN fields f ON f.collection = o.collection AND f.name = chr(2);
 {end}
 
+{if sqlite}
+-- SQLite has taken an index that is not only for these, and read all of a collection to find that there are none.
+DROP INDEX sources_unembedded;
+CREATE INDEX sources_unembedded ON sources (collection, is_embedded, id);
+{end}
+
 -- Vectors of an organisation's notes lie together, whatever has become of the notes.
 UPDATE vectors SET collection = replace(replace(collection, ':superseded', ''), ':expired', '')
     WHERE collection LIKE 'memory:%:%';
