@@ -37,6 +37,7 @@ SCOPES = [
     Scope(("base:1", "base:4")),
     Scope(SOME, "s.folder_id = $1 OR s.folder_id > $2", (1, 4)),
     Scope(("base:3",), "s.folder_id <> $1", (2,)),
+    Scope(SOME, "s.id % $1 = 3", (29,)),  # so few that every term is looked up in them, and no other vector compared
 ]
 ALIKE = 1e-3  # of a score by words, relatively
 QUANTISED = 4e-3  # of a cosine
