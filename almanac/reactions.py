@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 
 from almanac.ai.choice import open_embedder
 from almanac.assist import tasks
+from almanac.assist.pictures import ReadPicture
 from almanac.audit import trail
+from almanac.catalogue import attachments
 from almanac.catalogue.categories import SHELVE
 from almanac.catalogue.shelving import Shelve
 from almanac.core import allotment, clock
@@ -91,6 +93,7 @@ async def handlers(db: Database, settings: Settings) -> AsyncGenerator[Mapping[s
             "embed": Embed(db, embedder) if settings.embedding else no_vectors,
             "reword": Reword(db),
             SHELVE: Shelve(db),
+            attachments.READ: ReadPicture(db, files, nursery),
             "ingest": Ingest(db, files, nursery, settings.parsers or os.cpu_count() or 1),
         }
     finally:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import uvloop
 from contestants import BenchFailed
 from numpy.typing import NDArray
@@ -38,7 +39,7 @@ from almanac.memory import finding, notes, shelf, supersession
 from almanac.memory.finding import Inquiry
 from almanac.memory.note import Draft
 from almanac.quotas.repeats import DatabaseRepeats
-from almanac.search import analysis, compaction, index_postgres, index_rows, measure
+from almanac.search import analysis, compaction, facts, index_postgres, index_rows, measure
 from almanac.search.index import Index
 from almanac.search.index_embedded import EmbeddedIndex
 from almanac.search.index_postgres import PostgresIndex
@@ -157,6 +158,7 @@ class Memory:
             (first + n, first + n, 0, None, "text", body, 0, len(body), "[]", None, "[]", counted)
             for n, (body, counted) in enumerate(zip(bodies, words, strict=True))
         ])  # fmt: skip
+        await facts.write(tx, [(first + n, self.collection, {}, orjson.loads(tag)) for n, tag in enumerate(tags)])
         await index_rows.write_vectors(tx, MODEL, places, vectors)
         if tx.dialect == "postgres":
             await self._list(tx, first, words)

@@ -133,6 +133,7 @@ async def _matches(call: Call, found: Sequence[Found], reach: Reach) -> list[Mat
                 "url": picture.url,
                 "type": picture.type_key,
                 "description": picture.description,
+                "text": each.text,
             }
             matches.append(Match(picture.id, each.score, {**picture.annotations, **said}))
         elif each.passage_id in documents:

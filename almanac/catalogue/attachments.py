@@ -1,4 +1,7 @@
-"""Attachments: what is at some URL and belongs to entities. Pictures are found by what is said of them."""
+"""Attachments: what is at some URL, or was uploaded, and belongs to entities.
+
+Pictures are found by what is said of them and, once a worker has read them, by what is written in them.
+"""
 
 import mimetypes
 from collections.abc import Iterable, Sequence
@@ -15,11 +18,22 @@ from almanac.core.arguments import Arguments
 from almanac.core.call import Call
 from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, NotFound
+from almanac.jobs import queue
 from almanac.search import passages
 from almanac.search.sources import Source
 
-_SELECT = "SELECT a.*, v.key AS type_key FROM attachments a LEFT JOIN vocabulary v ON v.id = a.type_id"
+READ = "picture"  # the job that reads what is written in a picture
+
+_SELECT = """
+SELECT a.*, v.key AS type_key, b.name AS file_name, b.hash AS file_hash FROM attachments a
+LEFT JOIN vocabulary v ON v.id = a.type_id LEFT JOIN blobs b ON b.id = a.blob_id
+"""
+_INSERT = """
+INSERT INTO attachments (id, org_id, name, url, description, annotations, type_id, media_type, blob_id, size,
+    created_at, updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11)
+"""
 _PICTURES = frozenset(("image", "images", "picture", "photo"))
+_IMAGE = "image/"
 
 
 def _web(url: str) -> str:
@@ -42,6 +56,15 @@ class Paper(Arguments):
 
 
 @dataclass(frozen=True, slots=True)
+class File:
+    """Content that was uploaded and is in the file store."""
+
+    blob_id: int
+    size: int
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True)
 class Attachment:
     """One attachment."""
 
@@ -53,19 +76,24 @@ class Attachment:
     annotations: dict[str, Any]
     type_key: str | None
     media_type: str
+    size: int  # 0 of what is elsewhere
+    text: str  # what is written in it, where it was read
+    file_name: str | None  # in the file store; None of what is elsewhere
+    file_hash: str | None
     created_at: int
     updated_at: int
 
 
-async def add(tx: Transaction, call: Call, paper: Paper) -> Attachment:
-    """Make an attachment of what is at a URL. It is not fetched."""
+async def add(
+    tx: Transaction, call: Call, paper: Paper, file: File | None = None, *, id: str | None = None
+) -> Attachment:
+    """Make an attachment of what is at a URL, which is not fetched, or of a file that has come to be there."""
     await rights.require_write(tx, call)
     org_id = call.actor.org_id
     term = await vocabulary.pick(tx, org_id, "attachment", paper.type) if paper.type else None
-    id, now = ids.new(), clock.now()
+    id = id or ids.new()
     await tx.execute(
-        "INSERT INTO attachments (id, org_id, name, url, description, annotations, type_id, media_type, created_at,"
-        " updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)",
+        _INSERT,
         id,
         org_id,
         vocabulary.fit(paper.name, "name"),
@@ -73,12 +101,29 @@ async def add(tx: Transaction, call: Call, paper: Paper) -> Attachment:
         vocabulary.fit(paper.description, "description"),
         orjson.dumps(paper.annotations).decode(),
         term.id if term else None,
-        _media_type(paper.url, term.key if term else ""),
-        now,
+        file.media_type if file else _media_type(paper.url, term.key if term else ""),
+        file.blob_id if file else None,
+        file.size if file else 0,
+        clock.now(),
     )
     made = await get(tx, call, id)
     await _shelve(tx, made)
+    if file and file.media_type.startswith(_IMAGE):
+        await queue.add(tx, READ, {"attachment": id}, key=f"{READ}:{id}")
     return made
+
+
+async def note_text(tx: Transaction, id: str, text: str) -> None:
+    """Let a picture be found by what is written in it, if it is still there."""
+    await tx.execute("UPDATE attachments SET text = $2 WHERE id = $1", id, text)
+    if (found := await known(tx, id)) is not None:
+        await _shelve(tx, found)
+
+
+async def known(db: Reader, id: str) -> Attachment | None:
+    """An attachment of whichever organisation, for the job that was told of it."""
+    row = await db.fetch_one(f"{_SELECT} WHERE a.id = $1", id)
+    return None if row is None else _attachment(row)
 
 
 async def get(db: Reader, call: Call, id: str) -> Attachment:
@@ -154,6 +199,18 @@ async def attach(tx: Transaction, pairs: Iterable[tuple[str, str]]) -> None:
     )
 
 
+async def attached_urls(db: Reader, org_id: str, entity_ids: Sequence[str]) -> set[tuple[str, str]]:
+    """What is attached to some entities: pairs of the entity's id and the URL."""
+    listed = ", ".join(f"${place + 2}" for place in range(len(entity_ids)))
+    rows = await db.fetch(
+        "SELECT t.entity_id, a.url FROM attached t JOIN attachments a ON a.id = t.attachment_id"  # noqa: S608 - numbers
+        f" WHERE a.org_id = $1 AND t.entity_id IN ({listed})",
+        org_id,
+        *entity_ids,
+    )
+    return {(row["entity_id"], row["url"]) for row in rows}
+
+
 async def known_at(db: Reader, org_id: str, url: str) -> Attachment | None:
     """The attachment that is at a URL, if it is known."""
     row = await db.fetch_one(f"{_SELECT} WHERE a.org_id = $1 AND a.url = $2 ORDER BY a.id LIMIT 1", org_id, url)
@@ -180,9 +237,9 @@ async def _at(tx: Transaction, call: Call, url: str, *, make: bool) -> Attachmen
 
 async def _shelve(tx: Transaction, paper: Attachment) -> None:
     """Let a picture be found by what is said of it."""
-    if not paper.media_type.startswith("image/"):
+    if not paper.media_type.startswith(_IMAGE):
         return
-    cut = prose.passages((paper.description,), paper.annotations, "")
+    cut = prose.passages((paper.description, paper.text), paper.annotations, "")
     source = Source(
         org_id=paper.org_id,
         collection=shelf.pictures_of(paper.org_id),
@@ -199,7 +256,7 @@ async def _shelve(tx: Transaction, paper: Attachment) -> None:
 
 def _media_type(url: str, type_key: str) -> str:
     guessed = mimetypes.guess_type(urlsplit(url).path)[0] or ""
-    return "image/*" if type_key.lower() in _PICTURES and not guessed.startswith("image/") else guessed
+    return "image/*" if type_key.lower() in _PICTURES and not guessed.startswith(_IMAGE) else guessed
 
 
 def _attachment(row: Row) -> Attachment:
@@ -212,6 +269,10 @@ def _attachment(row: Row) -> Attachment:
         annotations=orjson.loads(row["annotations"]),
         type_key=row["type_key"],
         media_type=row["media_type"],
+        size=row["size"],
+        text=row["text"],
+        file_name=row["file_name"],
+        file_hash=row["file_hash"],
         created_at=row["created_at"],
         updated_at=row["updated_at"],
     )

@@ -3,7 +3,7 @@
 Whatever is in the seed is added or changed; what is not in it stays. A word is known by its key, a category by its id
 or its place, a namespace by its name, an entity by its id, its SKU or its name within its category. So a file can be
 imported again, after an interruption or with changes, and what is the same is left alone. A dry run looks at everything
-in the same way and writes nothing.
+in the same way and writes nothing. What a file names and nobody has declared is said before anything is written.
 """
 
 from collections import Counter
@@ -23,8 +23,10 @@ from almanac.search.passages import Prepared
 
 AT_ONCE = 500  # entities in a transaction
 MOST_SHOWN = 200  # changes that a report lists
+MOST_NAMED = 20  # words that are missing
 
 Progress = Callable[[int, int], None]  # entities done, of how many
+Placed = dict[str, list[Item]]  # what belongs to an entity, by its id
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,29 +62,46 @@ class Import:
         self._seed = seed
         self._dry = dry
         self._tree = Tree(())
-        self._moved: dict[str, str] = {}  # ids of the file to those that its entities have here
+        # Where a relation may lead: the ids that the file's entities have here, by what they can be named by.
+        self._brought: dict[tuple[str, str], str] = {}
+        self._has_ties = any(item.relations for item in seed.entities)
         self.report = Report()
 
     async def run(self, progress: Progress = lambda done, total: None) -> Report:
         """Bring all of it in: the frame in one transaction, entities by the hundred, then what is between them."""
         db = self._call.db
         await rights.require_write(db, self._call)
+        await self._check_words()
         if self._dry:
             await self._frame(db, None)
         else:
             await db.write(lambda tx: self._frame(tx, tx))
             self._tree = await categories.tree(db, self._org_id)
         items = self._seed.entities
-        placed: dict[str, list[Item]] = {}
+        placed: Placed = {}
         for start in range(0, len(items), AT_ONCE):
             part = items[start : start + AT_ONCE]
             await self._bring(part, placed)
             progress(start + len(part), len(items))
-        if not self._dry:
-            await self._tie(placed)
+        await self._tie(placed)
         return self.report
 
     # The frame
+
+    async def _check_words(self) -> None:
+        """Refuse a file that names a word which neither it nor the organisation has."""
+        used = set(_used(self._seed))
+        for kind in {kind for kind, _ in used}:
+            terms = await vocabulary.find(self._call.db, self._org_id, kind)
+            used -= {(kind, name) for term in terms for name in (term.key, term.id)}
+        used -= {(kind, key) for kind, key, *_ in _words(self._seed)}
+        if used:
+            named = sorted(f"{vocabulary.KINDS[kind]} {key!r}" for kind, key in used)
+            more = "" if len(named) <= MOST_NAMED else f" and {len(named) - MOST_NAMED} more"
+            raise BadRequest(
+                f"The file names what is not declared: {', '.join(named[:MOST_NAMED])}{more}.",
+                remedy="Nothing was imported. Declare them in the file.",
+            )
 
     async def _frame(self, db: Reader, tx: Transaction | None) -> None:
         self.report = Report()  # a transaction may be run again
@@ -190,7 +209,7 @@ class Import:
 
     # The entities
 
-    async def _bring(self, part: Sequence[Item], placed: dict[str, list[Item]]) -> None:
+    async def _bring(self, part: Sequence[Item], placed: Placed) -> None:
         homes = [self._tree.pick(item.category) for item in part]
         known = _Known(await self._look_up(part))
         new: list[tuple[Entity, Prepared]] = []
@@ -208,8 +227,8 @@ class Import:
             else:
                 self.report.note("same", "entity", item.name)
             known.add(entity)
-            if item.id:
-                self._moved[item.id] = entity.id
+            if self._has_ties:
+                self._remember(item, entity)
             if item.relations or item.attachments:
                 placed.setdefault(entity.id, []).append(item)
         if not self._dry and (new or changed):
@@ -221,32 +240,64 @@ class Import:
         found += await entities.among(db, self._org_id, "sku", (item.sku for item in part if item.sku))
         return found + await entities.among(db, self._org_id, "name", (item.name for item in part if not item.sku))
 
-    async def _tie(self, placed: dict[str, list[Item]]) -> None:
+    def _remember(self, item: Item, entity: Entity) -> None:
+        for name in (("id", item.id), ("id", entity.id), ("sku", entity.sku), ("name", entity.name)):
+            if name[1]:
+                self._brought.setdefault((name[0], name[1]), entity.id)
+
+    # What is between them
+
+    async def _tie(self, placed: Placed) -> None:
         """Relate entities, and attach what belongs to them, once all of them are there."""
         waiting = list(placed.items())
         for start in range(0, len(waiting), AT_ONCE):
-            part = waiting[start : start + AT_ONCE]
-            await self._call.db.write(lambda tx, part=part: self._tie_some(tx, part))
+            part = dict(waiting[start : start + AT_ONCE])
+            ties, papers = await self._ties(part), await self._papers(part)
+            if not self._dry and (ties or papers):
+                await self._call.db.write(lambda tx, ties=ties, papers=papers: self._tie_some(tx, ties, papers))
 
-    async def _tie_some(self, tx: Transaction, part: Sequence[tuple[str, list[Item]]]) -> None:
-        types = {term.key: term.id for term in await vocabulary.find(tx, self._org_id, "relation")}
-        rows: list[tuple[str, str, str, str]] = []
-        for id, items in part:
-            for tie in (tie for item in items for tie in item.relations):
-                if tie.type not in types:
-                    raise BadRequest(f"There is no relationship type {tie.type!r}.", remedy="Add it to the file.")
-                target = await self._target(tx, tie.target)
-                rows.append((id, target, types[tie.type], vocabulary.fit(tie.description, "description")))
-            for paper in (paper for item in items for paper in item.attachments):
-                there = await attachments.known_at(tx, self._org_id, paper.url)
-                there = there or await attachments.add(tx, self._call, paper)
-                await attachments.attach(tx, [(id, there.id)])
-        await relations.put(tx, self._org_id, rows)
+    async def _ties(self, part: Placed) -> list[tuple[str, str, str, str]]:
+        """The relations that are not there yet as they are described, by the keys of their kinds."""
+        db, org_id = self._call.db, self._org_id
+        there = await relations.described(db, org_id, list(part))
+        found: list[tuple[str, str, str, str]] = []
+        for id, tie in ((id, tie) for id, items in part.items() for item in items for tie in item.relations):
+            target = await self._target(tie.target)
+            old = there.get((id, target, tie.type))
+            action = "add" if old is None else "same" if old == tie.description else "change"
+            self.report.note(action, "relation", f"{tie.type}: {tie.target}")
+            if action != "same":
+                there[id, target, tie.type] = tie.description
+                found.append((id, target, tie.type, vocabulary.fit(tie.description, "description")))
+        return found
 
-    async def _target(self, tx: Transaction, key: str) -> str:
-        key = self._moved.get(key, key)
+    async def _papers(self, part: Placed) -> list[tuple[str, attachments.Paper]]:
+        """What is not attached yet, each with the entity's id."""
+        there = await attachments.attached_urls(self._call.db, self._org_id, list(part))
+        found: list[tuple[str, attachments.Paper]] = []
+        for id, paper in ((id, paper) for id, items in part.items() for item in items for paper in item.attachments):
+            self.report.note("same" if (id, paper.url) in there else "add", "attachment", paper.name)
+            if (id, paper.url) not in there:
+                there.add((id, paper.url))
+                found.append((id, paper))
+        return found
+
+    async def _tie_some(
+        self, tx: Transaction, ties: list[tuple[str, str, str, str]], papers: list[tuple[str, attachments.Paper]]
+    ) -> None:
+        terms = await vocabulary.find(tx, self._org_id, "relation") if ties else []
+        types = {name: term.id for term in terms for name in (term.id, term.key)}
+        for id, paper in papers:
+            there = await attachments.known_at(tx, self._org_id, paper.url)
+            there = there or await attachments.add(tx, self._call, paper)
+            await attachments.attach(tx, [(id, there.id)])
+        await relations.put(tx, self._org_id, [(id, target, types[key], said) for id, target, key, said in ties])
+
+    async def _target(self, key: str) -> str:
         for column in ("id", "sku", "name"):
-            if found := await entities.among(tx, self._org_id, column, [key]):
+            if (brought := self._brought.get((column, key))) is not None:
+                return brought
+            if found := await entities.among(self._call.db, self._org_id, column, [key]):
                 return found[0].id
         raise BadRequest(f"A relation names {key[:100]!r}, which is no entity.", remedy="Name an id, a SKU or a name.")
 
@@ -299,6 +350,18 @@ async def _taken(db: Reader, table: str, wanted: Sequence[str]) -> set[str]:
     listed = ", ".join(f"${place + 1}" for place in range(len(wanted)))
     rows = await db.fetch(f"SELECT id FROM {table} WHERE id IN ({listed})", *wanted)  # noqa: S608 - names of our own
     return {row["id"] for row in rows}
+
+
+def _used(seed: Seed) -> Iterator[tuple[str, str]]:
+    """The words that categories and entities name, each with its kind."""
+    waiting = list(seed.categories)
+    while waiting:
+        branch = waiting.pop()
+        waiting += branch.children
+        yield from ((kind, key) for kind, key in (("alias", branch.aliasKey), ("policy", branch.policyKey)) if key)
+    for item in seed.entities:
+        yield from (("relation", tie.type) for tie in item.relations)
+        yield from (("attachment", paper.type) for paper in item.attachments if paper.type)
 
 
 def _words(seed: Seed) -> Iterator[tuple[str, str, str, str, dict[str, Any]]]:

@@ -53,6 +53,18 @@ async def put(tx: Transaction, org_id: str, rows: Sequence[tuple[str, str, str, 
     )
 
 
+async def described(db: Reader, org_id: str, source_ids: Sequence[str]) -> dict[tuple[str, str, str], str]:
+    """The relations from some entities: what each is described as, by source, target and the key of its kind."""
+    listed = ", ".join(f"${place + 2}" for place in range(len(source_ids)))
+    rows = await db.fetch(
+        "SELECT r.source_id, r.target_id, r.description, v.key FROM relations r JOIN vocabulary v ON v.id = r.type_id"  # noqa: S608
+        f" WHERE r.org_id = $1 AND r.source_id IN ({listed})",
+        org_id,
+        *source_ids,
+    )
+    return {(row["source_id"], row["target_id"], row["key"]): row["description"] for row in rows}
+
+
 async def unlink(tx: Transaction, call: Call, source_id: str, target_id: str, type: str) -> None:
     """End a relation."""
     await rights.require_write(tx, call)

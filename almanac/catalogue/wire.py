@@ -175,6 +175,8 @@ async def attachment(call: Call, found: Attachment) -> Json:
         "description": found.description,
         "annotations": found.annotations,
         "type": found.type_key,
+        "contentType": found.media_type or None,
+        "size": found.size or None,  # of what is elsewhere it is not known
         "entities": await attachments.holders(call.db, call.actor.org_id, found.id),
         **_moments(found.created_at, found.updated_at),
     }

@@ -85,15 +85,20 @@ class Download:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What it is sent with, so that no browser runs anything of it."""
-        name = quote(self.document.name, safe="")
-        return {
-            "content-disposition": f"{self.disposition}; filename=\"{name}\"; filename*=UTF-8''{name}",
-            "x-content-type-options": "nosniff",
-            "content-security-policy": "sandbox; default-src 'none'",
-            "cache-control": "private, no-store",
-            "etag": f'"{self.document.blob_hash}"',
-        }
+        """What it is sent with."""
+        return headers_of(self.document.name, self.disposition, self.document.blob_hash)
+
+
+def headers_of(file_name: str, disposition: str, hash: str) -> dict[str, str]:
+    """What a file is sent with, so that no browser runs anything of it."""
+    name = quote(file_name, safe="")
+    return {
+        "content-disposition": f"{disposition}; filename=\"{name}\"; filename*=UTF-8''{name}",
+        "x-content-type-options": "nosniff",
+        "content-security-policy": "sandbox; default-src 'none'",
+        "cache-control": "private, no-store",
+        "etag": f'"{hash}"',
+    }
 
 
 def is_previewable(document: Document) -> bool:
@@ -112,7 +117,7 @@ async def issue(
     if disposition == "inline" and not is_previewable(document):
         raise NotPreviewable()
     if files is not None:
-        await _state(files.path(document.blob_name))
+        await state_of(files.path(document.blob_name))
     claims = {
         "type": TYPE,
         "user_id": call.actor.id,
@@ -154,10 +159,11 @@ async def open_file(call: Call, files: Files, document_id: int, disposition: str
     if disposition == "inline" and not is_previewable(document):
         raise NotPreviewable()  # it may have been replaced by something else since
     path = files.path(document.blob_name)
-    return Download(path, document, disposition, await _state(path))
+    return Download(path, document, disposition, await state_of(path))
 
 
-async def _state(path: Path) -> os.stat_result:
+async def state_of(path: Path) -> os.stat_result:
+    """What the system knows of a stored file, if it is there."""
     try:
         return await asyncio.to_thread(os.stat, path)
     except FileNotFoundError:

@@ -23,6 +23,8 @@ from almanac.core.database import Database, Reader, Transaction
 from almanac.core.errors import BadRequest, TooLarge, Unavailable
 
 HEAD = 64 * 1024  # bytes kept of the beginning, to tell what it is
+_HELD = """EXISTS (SELECT 1 FROM documents d WHERE d.blob_id = {id})
+OR EXISTS (SELECT 1 FROM attachments a WHERE a.blob_id = {id})"""
 
 
 class DiskFull(Unavailable):
@@ -261,29 +263,24 @@ async def adopt(tx: Transaction, stored: Stored) -> int:
 
 
 async def unused(db: Database, limit: int = 1000) -> list[Blob]:
-    """Rows that no document refers to."""
-    rows = await db.scan(
-        "SELECT b.id, b.name FROM blobs b WHERE NOT EXISTS (SELECT 1 FROM documents d WHERE d.blob_id = b.id)"
-        " ORDER BY b.id LIMIT $1",
-        limit,
-    )
+    """Rows that nothing refers to, neither a document nor an attachment."""
+    held = _HELD.format(id="b.id")
+    sql = f"SELECT b.id, b.name FROM blobs b WHERE NOT ({held}) ORDER BY b.id LIMIT $1"  # noqa: S608 - constants
+    rows = await db.scan(sql, limit)
     return [Blob(row["id"], row["name"]) for row in rows]
 
 
 async def forget(tx: Transaction, blobs: Sequence[Blob]) -> list[str]:
     """Drop those of these rows that still nobody refers to; the names of their files, to be removed after this commits.
 
-    A document may be adopting the content just now. So each row is locked, as `adopt` does, before it is asked again
+    Something may be adopting the content just now. So each row is locked, as `adopt` does, before it is asked again
     whether anybody refers to it.
     """
     names: list[str] = []
     for blob in blobs:
         await tx.execute("UPDATE blobs SET size = size WHERE id = $1", blob.id)
-        row = await tx.fetch_one(
-            "DELETE FROM blobs WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM documents d WHERE d.blob_id = $1)"
-            " RETURNING name",
-            blob.id,
-        )
+        sql = f"DELETE FROM blobs WHERE id = $1 AND NOT ({_HELD.format(id='$1')}) RETURNING name"  # noqa: S608
+        row = await tx.fetch_one(sql, blob.id)
         names += [row["name"]] if row else []
     return names
 

@@ -58,17 +58,22 @@ async def take_text(call: Call, files: Files, target: Target, draft: Draft, text
 
 async def take_base64(call: Call, files: Files, target: Target, draft: Draft, encoded: str) -> Added:
     """A small file, as base64."""
+    content = decode(encoded)
+    return await take(call, files, target, draft, lambda incoming: incoming.write(content))
+
+
+def decode(encoded: str) -> bytes:
+    """What base64 stands for, if it is not too much to be sent so."""
     if len(encoded) > MOST_BASE64 * 4 // 3 + 1000:
         raise TooLarge(
             f"A file sent as base64 may have {MOST_BASE64} bytes.", remedy="Upload it over REST, or give its URL."
         )
     try:
-        content = base64.b64decode(encoded, validate=True)
+        return base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
         raise BadRequest(
             "The content is not valid base64.", remedy="Encode the file again, without line breaks."
         ) from None
-    return await take(call, files, target, draft, lambda incoming: incoming.write(content))
 
 
 async def take_url(call: Call, files: Files, fetcher: Fetcher, target: Target, draft: Draft, url: str) -> Added:

@@ -56,7 +56,7 @@ async def purge(db: Database, before: int) -> int:
 
 
 async def remove_unused(db: Database, store: Files) -> int:
-    """Remove the files that no document refers to; how many."""
+    """Remove the files that nothing refers to any more; how many."""
     removed = 0
     while unused := await files.unused(db):
         async with store.condemn([blob.name for blob in unused]):

@@ -11,7 +11,7 @@ from almanac.core import clock
 from almanac.core.call import Call
 from almanac.memory import expiry, notes, shelf, supersession
 from almanac.memory.note import Note
-from almanac.search import highlights, rank
+from almanac.search import highlights, plain, rank
 from almanac.search.question import Filter, Found, Question
 from almanac.search.search import Search
 
@@ -59,10 +59,9 @@ class Findings:
 async def find(call: Call, search: Search, inquiry: Inquiry) -> Findings:
     """The notes that answer best, of those that hold: or held, at the moment that was asked for."""
     answer = await search.find(await question(call, inquiry))
-    terms = rank.ask(inquiry.query).terms
     known = await _standing(call, inquiry, answer.found)
     hits = [
-        Hit(known[each.owner_id], each.score, snippet(known[each.owner_id].body, terms), each.legs)
+        Hit(known[each.owner_id], each.score, snippet(known[each.owner_id].body, inquiry.query), each.legs)
         for each in answer.found
         if each.owner_id in known
     ]
@@ -93,9 +92,10 @@ async def question(call: Call, inquiry: Inquiry) -> Question:
     )
 
 
-def snippet(body: str, terms: frozenset[str]) -> str:
+def snippet(body: str, query: str) -> str:
     """The part of a note around the first word that was looked for; its beginning where there is none."""
-    first = next(highlights.occurrences(body, terms), None) if terms else None
+    terms = rank.ask(query).terms
+    first = next(highlights.occurrences(body, terms), None) if terms else plain.first(body, plain.words_of(query))
     middle = (first[0] + first[1]) // 2 if first else 0
     start = max(0, min(middle - SNIPPET // 2, len(body) - SNIPPET))
     return body[start : start + SNIPPET]

@@ -15,7 +15,8 @@ UNLIMITED = "unlimited"
 def rule_of(settings: Settings, scopes: frozenset[str]) -> Rule:
     """The limit of a token: one that can only read may do so ten times as often."""
     only_reads = bool(scopes) and all(scope.endswith(":read") for scope in scopes)
-    return Rule("memory", settings.memory_read_calls if only_reads else settings.memory_calls, WINDOW)
+    # In Redis: rl:{tokenId}:{minute}, as the surface's document has it.
+    return Rule("rl", settings.memory_read_calls if only_reads else settings.memory_calls, WINDOW, "aligned")
 
 
 async def report(call: Call, settings: Settings, rates: Rates) -> dict[str, Any]:

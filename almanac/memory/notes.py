@@ -10,7 +10,7 @@ import orjson
 from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Reader, Transaction
-from almanac.core.errors import NotFound
+from almanac.core.errors import NotFound, QuotaExceeded
 from almanac.memory import shelf, wording
 from almanac.memory.note import SELECT, Draft, Note, TaskLink, note_of
 from almanac.quotas import allowances
@@ -36,18 +36,30 @@ WHERE n.author_id = $1 ORDER BY n.number DESC LIMIT 2
 
 async def store(call: Call, draft: Draft, repeats: Repeats, usual_quota: int, client_token: str | None = None) -> Note:
     """Keep what an agent says. The same token within a minute gives the same note, also to two calls at once."""
-    actor = call.actor
-    id = str(uuid.uuid4())
+    org_id, id = call.actor.org_id, str(uuid.uuid4())
     if client_token is not None:
         # Whoever comes first says which id it is to be; everyone stores under that one, and only one can.
-        key = f"idem:k.store:{actor.org_id}:{actor.id}:{client_token}"
-        id = await repeats.claim(key, id, REMEMBERED)
-        if known := await find(call.db, actor.org_id, [id]):
+        id = await repeats.claim(_key(call, client_token), id, REMEMBERED)
+        if known := await find(call.db, org_id, [id]):
             return _touched(call, known[0])
-    limit = await allowances.most(call.db, actor.org_id, METRIC, usual_quota)
-    await allowances.check(call.db, actor.org_id, METRIC, limit)
-    prepared = await prepare(call.db, call, draft)
-    return _touched(call, await call.db.write(lambda tx: add(tx, call, id, draft, prepared, limit)))
+    limit = await allowances.most(call.db, org_id, METRIC, usual_quota)
+    try:
+        await allowances.check(call.db, org_id, METRIC, limit)
+        prepared = await prepare(call.db, call, draft)
+        return _touched(call, await call.db.write(lambda tx: add(tx, call, id, draft, prepared, limit)))
+    except QuotaExceeded:
+        # The same call may have used up what was left.
+        if client_token is None or not (known := await find(call.db, org_id, [id])):
+            raise
+        return _touched(call, known[0])
+
+
+async def stored(call: Call, repeats: Repeats, client_token: str | None) -> Note | None:
+    """The note that a call with this token has stored, if there was one within a minute. To be asked before a call is
+    judged: what it brought, such as a moment to come, may have been right then and not be so now."""
+    id = None if client_token is None else await repeats.known(_key(call, client_token))
+    found = await find(call.db, call.actor.org_id, [id]) if id else []
+    return _touched(call, found[0]) if found else None
 
 
 async def prepare(db: Reader, call: Call, draft: Draft) -> Prepared:
@@ -178,6 +190,10 @@ async def _context(db: Reader, call: Call, draft: Draft) -> str:
             break
         said.insert(0, row["body"])
     return "\n".join(said)
+
+
+def _key(call: Call, client_token: str) -> str:
+    return f"idem:k.store:{call.actor.org_id}:{call.actor.id}:{client_token}"
 
 
 def _touched(call: Call, note: Note) -> Note:

@@ -25,6 +25,10 @@ class Repeats(Protocol):
         """The value under a key: this one, if nobody has claimed the key within so many seconds."""
         ...
 
+    async def known(self, key: str) -> str | None:
+        """The value under a key that somebody has claimed."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -39,6 +43,10 @@ class DatabaseRepeats:
         row = await self._db.write(lambda tx: tx.fetch_one(_CLAIM, key, value, now, now + seconds * clock.SECOND))
         assert row is not None
         return row["value"]
+
+    async def known(self, key: str) -> str | None:
+        row = await self._db.fetch_one("SELECT value FROM repeats WHERE key = $1 AND until > $2", key, clock.now())
+        return None if row is None else row["value"]
 
     async def close(self) -> None:
         """Nothing is held: the database is whoever's opened it."""

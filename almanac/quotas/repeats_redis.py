@@ -31,6 +31,13 @@ class RedisRepeats:
             raise Unavailable("Whether this call came before cannot be told at the moment.") from None
         return value
 
+    async def known(self, key: str) -> str | None:
+        try:
+            found = await self._redis.get(key)
+        except RedisError:
+            raise Unavailable("Whether this call came before cannot be told at the moment.") from None
+        return str(found) if found else None
+
     async def close(self) -> None:
         await self._redis.aclose()
 

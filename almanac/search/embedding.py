@@ -136,4 +136,8 @@ async def _finish(tx: Transaction, collection: str, model: str) -> None:
     elif await tx.execute(
         "UPDATE collections SET model = $2, next_model = NULL WHERE name = $1 AND next_model = $2", collection, model
     ):
-        await tx.execute("DELETE FROM vectors WHERE collection = $1 AND model <> $2", collection, model)
+        await tx.execute(
+            "DELETE FROM vectors WHERE source_id IN (SELECT id FROM sources WHERE collection = $1) AND model <> $2",
+            collection,
+            model,
+        )

@@ -1,9 +1,9 @@
-"""Facts: the single values in the metadata of sources, looked up by key and value.
+"""Facts: the single values in the metadata of sources, and their tags, looked up by key and value.
 
 A condition on metadata is a test of JSON, and to test every source of a large collection takes longer than the search
 itself. Facts lead to those that can meet it. They leave out nothing that does; where they say all there is to say, what
 they bring need not be tested, and where long texts were cut, it is. Texts, numbers and truth values never meet: numbers
-have a column of their own, truth values a key of their own.
+have a column of their own, truth values a key of their own. So have tags.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +20,12 @@ MOST_COLLECTIONS = 200  # for more, a condition is tested on what there is
 
 _SIGNS = {"eq": "IN", "in": "IN", "gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _TRUTH = "\1"  # behind the keys of truth values; no key that can be tested has it
+_TAGS = "\2"  # the key of tags, which none can be tested by either
+_AMONG = "s.id IN ("
 _COLUMNS = ("source_id", "field", "text", "number")
+
+
+Described = tuple[int, str, dict[str, Any], Sequence[str]]  # a source, its collection, its metadata and its tags
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +37,31 @@ class Narrowed:
     exact: bool = False
 
 
-async def write(tx: Transaction, rows: Sequence[tuple[int, str, dict[str, Any]]]) -> None:
-    """Note the facts of sources that have none noted: each a source, its collection and its metadata."""
+async def write(tx: Transaction, rows: Sequence[Described]) -> None:
+    """Note the facts of sources that have none noted."""
     fields: dict[tuple[str, str], int] = {}
     for collection, names in _keys(rows).items():
         for name in sorted(names):  # in one order, so that two writers cannot lock each other out
             fields[collection, name] = await _field(tx, collection, name)
     found = [
         (source_id, fields[collection, name], text, number)
-        for source_id, collection, metadata in rows
-        for name, text, number in _values(metadata)
+        for source_id, collection, metadata, tags in rows
+        for name, text, number in _values(metadata, tags)
     ]
     await tx.insert_many("facts", _COLUMNS, found)
 
 
-async def rewrite(tx: Transaction, source_id: int, collection: str, metadata: dict[str, Any]) -> None:
+async def rewrite(tx: Transaction, described: Described) -> None:
     """Put a source's facts as they are now in the place of what they were."""
-    await tx.execute("DELETE FROM facts WHERE source_id = $1", source_id)
-    await write(tx, [(source_id, collection, metadata)])
+    await tx.execute("DELETE FROM facts WHERE source_id = $1", described[0])
+    await write(tx, [described])
+
+
+def tagged(tag: str, collections: Sequence[str], start: int) -> tuple[Narrowed, list[Value]]:
+    """As `narrow`, for the sources that have a tag."""
+    if "\0" in tag:
+        return Narrowed(), []  # which is not noted
+    return narrow(Leaf(_TAGS, "eq", tag), collections, start)
 
 
 def narrow(condition: Condition, collections: Sequence[str], start: int) -> tuple[Narrowed, list[Value]]:
@@ -60,6 +72,19 @@ def narrow(condition: Condition, collections: Sequence[str], start: int) -> tupl
     names = ", ".join(f"${start + place}" for place in range(len(collections)))
     found = _narrowed(condition, names, args, start)
     return found, args if found.sql else []
+
+
+def as_select(where: str) -> str | None:
+    """The select of sources' ids that a condition on them is, where facts say all of it in one look; parameters alone
+    are in it, and no text that could have a parenthesis."""
+    if not where.startswith(_AMONG):
+        return None
+    depth = 0
+    for place, character in enumerate(where):
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if character == ")" and not depth:
+            return where[len(_AMONG) : place] if place == len(where) - 1 else None
+    return None
 
 
 def _narrowed(condition: Condition, names: str, args: list[Value], start: int) -> Narrowed:
@@ -98,13 +123,13 @@ def _looked_up(leaf: Leaf, names: str, args: list[Value], start: int) -> Narrowe
         f" AND name = {add(key)}) AND f.{column} {sign} ({', '.join(each)})"
         for (key, column), each in kinds.items()
     ]
-    return Narrowed(f"s.id IN ({' UNION ALL '.join(found)})", exact)
+    return Narrowed(f"{_AMONG}{' UNION ALL '.join(found)})", exact)
 
 
-def _keys(rows: Iterable[tuple[int, str, dict[str, Any]]]) -> dict[str, set[str]]:
+def _keys(rows: Iterable[Described]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for _, collection, metadata in rows:
-        found.setdefault(collection, set()).update(name for name, _, _ in _values(metadata))
+    for _, collection, metadata, tags in rows:
+        found.setdefault(collection, set()).update(name for name, _, _ in _values(metadata, tags))
     return found
 
 
@@ -121,7 +146,8 @@ async def _field(tx: Transaction, collection: str, name: str) -> int:
     return row["id"]
 
 
-def _values(metadata: dict[str, Any]) -> Iterator[tuple[str, str | None, float | None]]:
+def _values(metadata: dict[str, Any], tags: Sequence[str]) -> Iterator[tuple[str, str | None, float | None]]:
+    yield from (_written(_TAGS, tag) for tag in dict.fromkeys(tags) if "\0" not in tag)
     if b"\\u0000" in orjson.dumps(metadata):
         return  # to a condition, such metadata is empty
     for name, value in metadata.items():

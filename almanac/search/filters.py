@@ -36,7 +36,12 @@ def resolve(filter: Filter, start: int = 1, collections: Sequence[str] = ()) -> 
             f"A search takes at most {MOST_OWNERS} things to look in.", remedy="Name their folders instead."
         )
     args = _Args(start)
-    parts = [*_places(filter, args), *_features(filter, args)]
+    parts = [*_places(filter, args), *_moments(filter, args)]
+    for tag in dict.fromkeys(filter.tags):
+        near, values = facts.tagged(tag, collections, start + len(args.values))
+        args.values.extend(values)
+        parts += [near.sql] if near.sql else []
+        parts += [] if near.exact else [f"replace({_TAGS}, {args.add(_bordered(tag))}, '') <> {_TAGS}"]
     if filter.condition is not None:
         condition = conditions.parse(filter.condition)
         near, values = facts.narrow(condition, collections, start + len(args.values))
@@ -86,9 +91,7 @@ def _owned(owners: Iterable[tuple[str, str]], args: _Args) -> str:
     )
 
 
-def _features(filter: Filter, args: _Args) -> Iterator[str]:
-    for tag in dict.fromkeys(filter.tags):
-        yield f"replace({_TAGS}, {args.add(_bordered(tag))}, '') <> {_TAGS}"
+def _moments(filter: Filter, args: _Args) -> Iterator[str]:
     for name, comparison in _MOMENTS:
         moment: int | None = getattr(filter, name)
         if moment is not None:

@@ -70,7 +70,7 @@ _LONGEST = 4_000  # numbers of a vector that a graph can hold
 _HEADER = 2  # numbers of two bytes that come before those of the vector
 _NEAR = """
 SELECT v.passage_id, {distance} AS distance FROM vectors v JOIN sources s ON s.id = v.source_id
-WHERE v.collection = ANY($1) AND v.model = {model} AND vector_dims(v.vector) = {dimension}
+WHERE v.collection = ANY($3) AND v.model = {model} AND vector_dims(v.vector) = {dimension}
     AND s.collection = ANY($1) AND s.is_live = 1 AND {where}
 ORDER BY {order} LIMIT {limit}
 """
@@ -78,7 +78,7 @@ _COVERAGE = """
 SELECT (SELECT count(*) FROM passages p JOIN sources s ON s.id = p.source_id
      WHERE s.collection = ANY($1) AND s.is_live = 1) AS passages,
     (SELECT count(*) FROM vectors v JOIN sources s ON s.id = v.source_id
-     WHERE v.collection = ANY($1) AND v.model = $2 AND s.collection = ANY($1) AND s.is_live = 1) AS embedded
+     WHERE v.collection = ANY($3) AND v.model = $2 AND s.collection = ANY($1) AND s.is_live = 1) AS embedded
 """
 _GRAPHS = """
 SELECT c.relname AS name, i.indisvalid AS is_whole FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid
@@ -107,7 +107,7 @@ _DIFFERENCES = {
         WHERE t.collection <> s.collection OR t.source_id <> s.id""",
     "vectors are in another collection or source than their passages": """
         SELECT count(*) FROM vectors v JOIN passages p ON p.id = v.passage_id JOIN sources s ON s.id = p.source_id
-        WHERE v.collection <> s.collection OR v.source_id <> s.id""",
+        WHERE v.collection <> substring(s.collection FROM '^[^:]*(?::[^:]*)?') OR v.source_id <> s.id""",
     "sources have another number of passages than is noted": """
         SELECT count(*) FROM sources s WHERE s.passages <>
             (SELECT count(*) FROM passages p WHERE p.source_id = s.id AND p.words IS NOT NULL)""",
@@ -193,7 +193,7 @@ class PostgresIndex:
         if (known := self._coverages.get(key)) is not None:
             return known
         names: Any = list(collections)
-        row = (await self._db.scan(_COVERAGE, names, model))[0]
+        row = (await self._db.scan(_COVERAGE, names, model, _families(collections)))[0]
         found = Coverage(row["passages"], row["embedded"])
         return self._coverages.put(key, found, TRUSTED if found.passages > CANDIDATES else 0)
 
@@ -326,7 +326,11 @@ def _near(scope: Scope, model: str, vector: NDArray[np.float32], limit: int, *, 
     literal = orjson.dumps(np.ascontiguousarray(vector, np.float32), option=orjson.OPT_SERIALIZE_NUMPY).decode()
     order = "distance" if is_walk else "distance, v.passage_id"
     parts = {"distance": distance, "order": order, "dimension": dimension, "limit": limit, "model": _quoted(model)}
-    return _ask(_NEAR, scope, literal, **parts)
+    return _ask(_NEAR, scope, literal, _families(scope.collections), **parts)
+
+
+def _families(collections: Sequence[str]) -> Any:
+    return list(dict.fromkeys(map(index_rows.family, collections)))
 
 
 def _quoted(text: str) -> str:

@@ -79,8 +79,7 @@ async def _list(tx: Transaction, ids: Sequence[int]) -> None:
     wanted = ", ".join(map(str, ids))
     for row in await tx.fetch(f"SELECT id, collection FROM sources WHERE id IN ({wanted})"):  # noqa: S608 - numbers
         await index_rows.added(tx, row["id"], row["collection"])
-        sql = "UPDATE vectors SET collection = $2 WHERE source_id = $1 AND collection <> $2"
-        await tx.execute(sql, row["id"], row["collection"])
+        await index_rows.move_vectors(tx, row["id"], row["collection"])
 
 
 async def _build(db: Database) -> None:

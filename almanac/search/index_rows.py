@@ -43,6 +43,12 @@ def mixer(collection: str) -> np.int32:
     return _short_hash(f"collection {collection}")
 
 
+def family(collection: str) -> str:
+    """What the vectors of a collection lie under: its name less what has become of the things in it, as in memory:ORG
+    for memory:ORG:superseded. To move a vector means to find its place in a graph anew."""
+    return ":".join(collection.split(":")[:2])
+
+
 def leveller(level: int) -> np.int32:
     """What makes of a short term the one that is listed for a level."""
     return _short_hash(f"level {level}") if level else np.int32(0)
@@ -92,9 +98,10 @@ async def write_vectors(
     tx: Transaction, model: str, rows: Sequence[tuple[int, int, str]], vectors: NDArray[np.float32]
 ) -> None:
     """Store the vectors of passages; each row is (passage, source, collection)."""
-    written = _vectors_for(tx.dialect, vectors)
+    places = ((passage_id, source_id, family(collection), model) for passage_id, source_id, collection in rows)
     sql = _VECTOR.format(vector=_AS_VECTOR[tx.dialect])
-    await tx.execute_many(sql, [(*row, model, vector) for row, vector in zip(rows, written, strict=True)])
+    each = zip(places, _vectors_for(tx.dialect, vectors), strict=True)
+    await tx.execute_many(sql, [(*place, vector) for place, vector in each])
 
 
 async def dimension(db: Database, collection: str, model: str) -> int | None:
@@ -105,9 +112,15 @@ async def dimension(db: Database, collection: str, model: str) -> int | None:
 
 async def move(tx: Transaction, source_id: int, collection: str) -> None:
     """A source has come into another collection."""
-    await tx.execute("UPDATE vectors SET collection = $2 WHERE source_id = $1", source_id, collection)
+    await move_vectors(tx, source_id, collection)
     if tx.dialect == "postgres":
         await _write_terms(tx, source_id, collection)
+
+
+async def move_vectors(tx: Transaction, source_id: int, collection: str) -> None:
+    """Put the vectors of a source where those of its collection lie, unless they are there."""
+    sql = "UPDATE vectors SET collection = $2 WHERE source_id = $1 AND collection <> $2"
+    await tx.execute(sql, source_id, family(collection))
 
 
 def _vectors_for(dialect: str, vectors: NDArray[np.float32]) -> Iterable[bytes | str]:

@@ -1,8 +1,8 @@
 """Matrices: the vectors leg of an embedded search, by cosine over parts of segments.
 
-Every vector in the scope is compared, in 8 bits a number. Where they are very many, their sketches are compared first,
-and then only the nearest by these. How far the best of them differ in their sketches tells whether any are likely to be
-among those left out; then more are compared, or all.
+Every vector in the scope is compared, in 8 bits a number; where a filter leaves few, only these. Where they are very
+many, their sketches are compared first, and then only the nearest by these. How far the best of them differ in their
+sketches tells whether any are likely to be among those left out; then more are compared, or all.
 """
 
 import math
@@ -47,7 +47,9 @@ def search(parts: Sequence[Part], key: Key, vector: NDArray[np.float32], limit: 
     """The passages nearest to a vector of length one."""
     blocks = list(_blocks(parts, key))
     asked = round_question(vector)
-    if sum(map(len, blocks)) > MOST_EXACT:
+    if (places := _few(blocks)) is not None:
+        reached = _compare(blocks, asked, places)
+    elif sum(map(len, blocks)) > MOST_EXACT:
         places, reached = _preselect(blocks, asked, vector)
     else:
         places, reached = None, _compare(blocks, asked, None)
@@ -79,6 +81,16 @@ def _blocks(parts: Sequence[Part], key: Key) -> Iterator[_Block]:
                 stop = min(start + _BLOCK, last)
                 allowed = None if part.allowed is None else part.allowed[matrix.rows[start:stop] + np.int64(shift)]
                 yield _Block(part, matrix, start, stop, allowed)
+
+
+def _few(blocks: Sequence[_Block]) -> NDArray[np.int64] | None:
+    """The places of vectors that may be found, if they are few enough to be compared one by one."""
+    allowed = [each.allowed for each in blocks if each.allowed is not None]
+    if not allowed or len(allowed) < len(blocks):
+        return None
+    places = np.flatnonzero(np.concatenate(allowed))
+    most = min(MOST_EXACT, MOST * sum(map(len, blocks)))
+    return places if len(places) <= most else None
 
 
 def _preselect(

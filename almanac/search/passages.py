@@ -71,7 +71,8 @@ async def add_many(tx: Transaction, things: Sequence[tuple[Source, Prepared]]) -
     rows = [row for key, (_, prepared) in new.items() for row in _rows(ids[key], prepared)]
     await tx.insert_many("passages", _COLUMNS, rows)
     await index_rows.added_many(tx, [(ids[key], source.collection) for key, (source, _) in new.items()])
-    await facts.write(tx, [(ids[key], source.collection, source.metadata) for key, (source, _) in new.items()])
+    noted = [(ids[key], source.collection, source.metadata, source.tags) for key, (source, _) in new.items()]
+    await facts.write(tx, noted)
 
 
 async def _ids(tx: Transaction, wanted: Sequence[Source]) -> dict[tuple[str, str], int]:

@@ -2,7 +2,8 @@
 
 Terms are taken rarest first. Once the best found so far cannot be beaten by a passage that has none but the terms still
 to come, these are only looked up in what was found; so the commonest words cost next to nothing. The best are then
-scored as `bm25.score` says, so that the shortcut cannot be seen in the result.
+scored as `bm25.score` says, so that the shortcut cannot be seen in the result. Where a filter leaves few passages,
+every term is looked up in these.
 """
 
 from collections import Counter
@@ -18,6 +19,7 @@ from almanac.search.views import Part
 
 _MARGIN = 1e-4  # what sums in another order may differ by, with room to spare
 _SAMPLE = 50_000  # passages by which it is judged how good the best are
+_FEW = 16  # one in so many: to look terms up in them is then cheaper than to go through lists
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,14 @@ class _Space:
             (slice(first, last), part, part.rows_at(rows[first:last] - base))
             for part, base, first, last in zip(self.parts, self.bases.tolist(), edges, edges[1:], strict=False)
         ]
+
+    def few(self) -> NDArray[np.int64] | None:
+        """The rows that may be found, if they are few."""
+        allowed = [(base, part.allowed) for part, base in zip(self.parts, self.bases.tolist(), strict=False)]
+        if not allowed or any(each is None for _, each in allowed):
+            return None
+        rows = np.concatenate([base + np.flatnonzero(each) for base, each in allowed if each is not None])
+        return rows if _FEW * len(rows) <= int(self.bases[-1]) else None
 
     def zeros(self) -> NDArray[np.float32]:
         """A score for each row: 0, or less than any for one that may not be found."""
@@ -173,6 +183,21 @@ def _weighed(known: dict[int, _Term], terms: Sequence[int]) -> list[_Term]:
 def _best_rows(space: _Space, terms: Sequence[_Term], limit: int) -> NDArray[np.int64]:
     """Rows among which the best are, ascending; few others."""
     rest = np.cumsum([0.0, *(term.weight for term in reversed(terms))])[::-1]  # what the terms from each on may add
+    few = space.few()
+    started = (few, np.zeros(len(few), np.float32), 0.0, 0) if few is not None else _begin(space, terms, rest, limit)
+    rows, reached, edge, done = started
+    for place in range(done, len(terms)):
+        kept = reached >= edge - rest[place]
+        rows, reached = rows[kept], reached[kept]
+        reached = reached + _added(space, terms[place], rows)
+        edge = max(edge, _lowest_of_best(reached, limit) * (1 - _MARGIN))
+    return rows[(reached > 0) & (reached >= _lowest_of_best(reached, limit) * (1 - _MARGIN))]
+
+
+def _begin(
+    space: _Space, terms: Sequence[_Term], rest: NDArray[np.float64], limit: int
+) -> tuple[NDArray[np.int64], NDArray[np.float32], float, int]:
+    """Rows found by the rarest terms, what these add, what the best have at least, and how many terms that took."""
     scores = space.zeros()
     found: list[NDArray[np.int64]] = []
     edge, done = 0.0, 0
@@ -185,13 +210,7 @@ def _best_rows(space: _Space, terms: Sequence[_Term], limit: int) -> NDArray[np.
         if rest[0] - rest[done] > rest[done]:
             edge = _edge(scores, found, limit)
     rows = np.sort(np.concatenate(found)) if found else np.zeros(0, np.int64)
-    reached = scores[rows]
-    for place in range(done, len(terms)):
-        kept = reached >= edge - rest[place]
-        rows, reached = rows[kept], reached[kept]
-        reached = reached + _added(space, terms[place], rows)
-        edge = max(edge, _lowest_of_best(reached, limit) * (1 - _MARGIN))
-    return rows[reached >= _lowest_of_best(reached, limit) * (1 - _MARGIN)]
+    return rows, scores[rows], edge, done
 
 
 def _added(space: _Space, term: _Term, rows: NDArray[np.int64]) -> NDArray[np.float32]:

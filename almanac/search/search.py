@@ -19,7 +19,7 @@ from almanac.ai.embedder import Embedder
 from almanac.ai.errors import BadModel, EmbeddingRefused, EmbeddingUnavailable, WrongDimension
 from almanac.core.database import Database, Row
 from almanac.core.errors import BadRequest
-from almanac.search import citations, filters, highlights, index_rows, rank, titles
+from almanac.search import citations, filters, highlights, index_rows, plain, rank, titles
 from almanac.search.index import Hits, Index, Scope, Stored, WordHits
 from almanac.search.passage import passage_of
 from almanac.search.question import MODES, Answer, Found, Question
@@ -176,6 +176,8 @@ class _Finding:
 
     async def _words(self) -> WordHits:
         if self._question.mode == "vector" or not self._asked.terms:
+            if self._question.by_ranks and self._question.mode != "vector":
+                return await plain.find(self._search.db, self._scope, self._question.text, self._depth)
             if self._question.mode == "keyword":
                 self._notes.append("There is no word in the question that is looked for: use mode 'hybrid'.")
             return _NO_WORDS

@@ -52,7 +52,8 @@ async def put(tx: Transaction, source: Source) -> int:
     """Let search know how a thing is now; the number search has for it."""
     await _open(tx, source.collection, source.org_id)
     known = await tx.fetch_one(
-        "SELECT id, collection, title, metadata, is_live, is_embedded FROM sources WHERE kind = $1 AND owner_id = $2",
+        "SELECT id, collection, title, tags, metadata, is_live, is_embedded FROM sources WHERE kind = $1"
+        " AND owner_id = $2",
         source.kind,
         source.owner_id,
     )
@@ -60,7 +61,7 @@ async def put(tx: Transaction, source: Source) -> int:
         head = (source.org_id, source.collection, source.kind, source.owner_id)
         row = await tx.fetch_one(_PUT, *head, *_described(source), int(source.is_live))
         assert row is not None
-        await facts.write(tx, [(row["id"], source.collection, source.metadata)])
+        await facts.write(tx, [(row["id"], source.collection, source.metadata, source.tags)])
         return row["id"]
     await tx.execute(_CHANGE, known["id"], source.org_id, *_described(source))
     await _adjust(tx, known, source)
@@ -167,8 +168,9 @@ async def _adjust(tx: Transaction, known: Row, source: Source) -> None:
         await index_rows.move(tx, known["id"], source.collection)
         if not known["is_embedded"] or not await _share_model(tx, known["collection"], source.collection):
             await ask_for_vectors(tx, known["id"], source.collection)
-    if (known["collection"], orjson.loads(known["metadata"])) != (source.collection, source.metadata):
-        await facts.rewrite(tx, known["id"], source.collection, source.metadata)
+    before = (known["collection"], orjson.loads(known["metadata"]), orjson.loads(known["tags"]))
+    if before != (source.collection, source.metadata, list(source.tags)):
+        await facts.rewrite(tx, (known["id"], source.collection, source.metadata, source.tags))
     if known["title"] != source.title:
         await _retitle(tx, known["id"], source)
 

@@ -10,7 +10,6 @@ import orjson
 from almanac.assist import retrieval
 from almanac.assist.retrieval import Retrieve
 from almanac.catalogue import attachments, categories, entities, namespaces, relations, seed, vocabulary, wire
-from almanac.catalogue.attachments import Paper
 from almanac.catalogue.entities import Changes, Wanted
 from almanac.catalogue.importing import Import
 from almanac.core import clock
@@ -252,11 +251,6 @@ async def list_attachments(ask: Ask, place: s.FindAttachments, _: Any) -> Any:
 async def get_attachment(ask: Ask, place: s.AtId, _: Any) -> Any:
     """One attachment."""
     return await wire.attachment(ask, await attachments.get(ask.db, ask, place.id))
-
-
-async def add_attachment(ask: Ask, _: Any, given: Paper) -> Any:
-    """Make an attachment of what is at a URL."""
-    return await wire.attachment(ask, await ask.db.write(lambda tx: attachments.add(tx, ask, given)))
 
 
 async def remove_attachment(ask: Ask, place: s.AtId, _: Any) -> None:

@@ -4,8 +4,8 @@ from functools import partial
 from typing import Any
 
 from almanac.assist.retrieval import Retrieve
-from almanac.catalogue.attachments import Paper
 from almanac.catalogue.entities import Changes
+from almanac.web import attachments as a
 from almanac.web import catalogue as c
 from almanac.web import catalogue_shapes as s
 from almanac.web.rest import Endpoint, Run
@@ -26,6 +26,18 @@ _ENTITY: dict[str, Any] = {
 }
 _WORD = {"name": "Pressure washers", "aliasKey": "washers"}
 _TYPE = {"name": "Accessory", "typeKey": "accessory"}
+_JSON_TEXT = {"type": "string", "contentMediaType": "application/json"}
+_UPLOAD = {
+    "type": "object",
+    "required": ["file"],
+    "additionalProperties": False,
+    "properties": {
+        "file": {"type": "string", "contentMediaType": "application/octet-stream", "description": "The file itself."},
+        **{name: {"type": "string"} for name in a.About.model_fields},
+        "annotations": {**_JSON_TEXT, "description": "A JSON object, as text."},
+        "entities": {**_JSON_TEXT, "description": "A JSON list of the ids of entities to attach it to, as text."},
+    },
+}
 
 
 def _at(method: str, path: str, name: str, summary: str, run: Run, scope: str, **more: Any) -> Endpoint:
@@ -65,13 +77,17 @@ CATALOGUE_ENDPOINTS: tuple[Endpoint, ...] = (
           example={"name": "Default", "policyKey": "default", "inputType": "TXT", "outputFormat": "MARKDOWN"}),
     _get("/attachments", "list_attachments", "Attachments, oldest first", c.list_attachments, _READ,
          place=s.FindAttachments, answer=s.AttachmentList),
-    _post("/attachments", "add_attachment", "Make an attachment of what is at a URL", c.add_attachment, body=Paper,
-          answer=s.OneAttachment, example={"name": "Front", "url": "https://example.org/front.png", "type": "image"}),
+    _post("/attachments", "add_attachment", "Make an attachment: upload a file, or name what is at a URL", a.add,
+          body=a.NewAttachment, answer=s.AddedAttachment, forms={"multipart/form-data": _UPLOAD},
+          example={"filename": "front.png", "file": "data:image/png;base64,iVBORw0KGgo=", "type": "image"}),
     _at("POST", "/attachments/link", "link_attachment", "Attach something to an entity, or detach it",
         c.link_attachment, _WRITE, body=s.Link, answer=s.OneAttachment,
         example={"entityId": "68dfc8fd5e40fe1ae99c6b5b", "attachmentUrl": "https://example.org/front.png"}),
     _get("/attachments/{id}", "get_attachment", "One attachment", c.get_attachment, _READ, place=s.AtId,
          answer=s.OneAttachment),
+    _get("/attachments/{id}/file", "get_attachment_file", "The file of an attachment that was uploaded; whole or in"
+         " ranges", a.send, _READ, place=s.AtId, answer=bytes,
+         statuses={206: "The ranges that were asked for.", 416: "There is no such range."}),
     _delete("/attachments/{id}", "remove_attachment", "Remove an attachment", c.remove_attachment, place=s.AtId),
     _get("/entities", "list_entities", "Entities, oldest first", c.list_entities, _READ, place=s.FindEntities,
          answer=s.EntityList),

@@ -275,6 +275,8 @@ class AttachmentFacts(TypedDict):
     description: str
     annotations: Object
     type: str | None
+    contentType: str | None
+    size: int | None
     entities: list[str]
     createdAt: str
     updatedAt: str
@@ -326,6 +328,13 @@ class OneAttachment(RootModel[AttachmentFacts]):
     """An attachment."""
 
 
+class AddedAttachment(BaseModel):
+    """The attachment that was made."""
+
+    success: bool
+    attachment: AttachmentFacts
+
+
 class AttachmentList(RootModel[list[AttachmentFacts]]):
     """Attachments, oldest first."""
 
@@ -369,5 +378,8 @@ class SeedReport(BaseModel):
     """What a seed changed, or would change."""
 
     dryRun: bool
-    counts: Annotated[dict[str, dict[str, int]], Field(description="Of each kind of thing: add, change, same.")]
+    counts: Annotated[
+        dict[str, dict[str, int]],
+        Field(description="Of each kind of thing, relations and attachments too: add, change, same."),
+    ]
     changes: Annotated[list[Object], Field(description="The first 200 of them.")]

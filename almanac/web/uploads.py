@@ -8,6 +8,7 @@ import orjson
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
+from almanac.core.arguments import Arguments
 from almanac.core.errors import BadRequest, TooLarge
 from almanac.knowledge import intake
 from almanac.knowledge.documents import Added, Draft
@@ -26,6 +27,7 @@ _FRAME = 256 * 1024  # bytes that a form may have around its file
 _SILENT = logging.Logger("uploads", logging.CRITICAL + 1)
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _PLAIN = (b"", b"7bit", b"8bit", b"binary")
+_JSON = ("metadata", "annotations", "entities")  # fields that are JSON as text
 
 
 async def add(ask: Ask, base_id: int) -> Added:
@@ -57,22 +59,10 @@ async def replace(ask: Ask, document_id: int) -> Added:
 
 
 async def _take_form(ask: Ask, target: Target) -> Added:
-    form = Form(_boundary(ask), frozenset(AboutFile.model_fields) if target.document_id is None else frozenset())
-    most = ask.rest.settings.max_file_bytes + _FRAME
-    ask.exchange.check_length(most)
+    form = Form.of(ask, AboutFile if target.document_id is None else None)
 
     async def pour(incoming: Incoming) -> Draft:
-        received = 0
-        while not ask.exchange.is_read:
-            piece = await ask.read_piece()
-            received += len(piece)
-            if received > most:
-                raise TooLarge(f"The form is larger than {most} bytes.")
-            await incoming.write(form.feed(piece))
-        form.finish()
-        given = form.arguments()
-        ask.note(given)
-        return _draft(parse(AboutFile, given), form.file_name)
+        return _draft(parse(AboutFile, await form.pour(ask, incoming)), form.file_name)
 
     return await intake.take(ask, ask.rest.files, target, Draft(""), pour)
 
@@ -133,6 +123,26 @@ class Form:
         )
         self._parser.logger = _SILENT
 
+    @classmethod
+    def of(cls, ask: Ask, fields: type[Arguments] | None) -> "Form":
+        """The form that a request brings, of which nothing has been read yet."""
+        ask.exchange.check_length(ask.rest.settings.max_file_bytes + _FRAME)
+        return cls(_boundary(ask), frozenset(fields.model_fields if fields else ()))
+
+    async def pour(self, ask: Ask, incoming: Incoming) -> dict[str, Any]:
+        """Read all of it, the file on its way to where it is kept; the fields, as they would be in JSON."""
+        received, most = 0, ask.rest.settings.max_file_bytes + _FRAME
+        while not ask.exchange.is_read:
+            piece = await ask.read_piece()
+            received += len(piece)
+            if received > most:
+                raise TooLarge(f"The form is larger than {most} bytes.")
+            await incoming.write(self.feed(piece))
+        self.finish()
+        given = self.arguments()
+        ask.note(given)
+        return given
+
     def feed(self, piece: bytes) -> bytes:
         """Take in a piece of the form; what of the file is in it."""
         try:
@@ -156,9 +166,7 @@ class Form:
             found["tags"] = self._fields["tags"]
         if _NUMBER.fullmatch(found.get("folder_id", "")):
             found["folder_id"] = int(found["folder_id"])
-        if "metadata" in found:
-            found["metadata"] = _object(found["metadata"])
-        return found
+        return found | {name: _value(name, found[name]) for name in _JSON if name in found}
 
     def _begin(self) -> None:
         self._headers = {}
@@ -218,11 +226,11 @@ def _text(raw: bytes) -> str:
         raise BadRequest("A name or field of the form is not valid UTF-8.", remedy="Encode it so.") from None
 
 
-def _object(text: str) -> Any:
+def _value(name: str, text: str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
-        raise BadRequest("metadata: is not valid JSON.", remedy="Send a JSON object as text.") from None
+        raise BadRequest(f"{name}: is not valid JSON.", remedy="Send JSON as text.") from None
 
 
 def _file_name(sent: str) -> str:

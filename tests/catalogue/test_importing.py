@@ -73,6 +73,14 @@ async def test_a_dry_run_says_what_would_change_and_changes_nothing(database: Da
     changed["entities"].append({"name": "Hose", "category": "Products/Hoses"})
     changed["categories"][0]["children"].append({"name": "Hoses"})
     changed["indexes"][0]["notes"] = "other notes"
+    changed["entities"][0]["relations"][0]["description"] = "With an adapter"
+    changed["entities"][1]["relations"] = [
+        {"target": name, "type": "accessory"} for name in ("FL-9", "Hose", POWERJET, "Hose")
+    ]
+    changed["entities"][1]["attachments"] = [
+        {"name": "At work", "url": "https://example.org/powerjet.png", "type": "image"},
+        {"name": "Alone", "url": "https://example.org/alone.png"},
+    ]
     before = await exported(call)
     report = await fill(call, json.dumps(changed).encode(), dry=True)
     said = {(each.action, each.what, each.name, each.fields) for each in report.changes}
@@ -81,10 +89,19 @@ async def test_a_dry_run_says_what_would_change_and_changes_nothing(database: Da
         ("add", "entity", "Hose", ()),
         ("add", "category", "Products/Hoses", ()),
         ("change", "namespace", "products", ()),
+        ("change", "relation", "accessory: FL-9", ()),
+        ("add", "relation", "accessory: FL-9", ()),
+        ("add", "relation", "accessory: Hose", ()),
+        ("add", "relation", f"accessory: {POWERJET}", ()),
+        ("add", "attachment", "At work", ()),
+        ("add", "attachment", "Alone", ()),
     }
+    assert (report.counts["relation", "add"], report.counts["relation", "same"]) == (3, 1)
     assert await exported(call) == before
     done = await fill(call, json.dumps(changed).encode())
     assert {(each.action, each.what, each.name, each.fields) for each in done.changes} == said
+    assert counted(done) == counted(report)
+    assert {action for _, action in counted(await fill(call, json.dumps(changed).encode()))} == {"same"}
 
 
 async def test_what_is_exported_can_be_imported_elsewhere_and_is_the_same(database: Database):
@@ -155,6 +172,43 @@ async def test_a_category_or_target_that_is_not_there_is_named(database: Databas
         assert any(word in caught.value.message for word in ("nowhere", "none", "no-such"))
 
 
+@pytest.mark.parametrize("is_dry", [True, False])
+async def test_all_that_is_named_and_not_declared_is_said_before_anything_is_written(database: Database, is_dry: bool):
+    call = await call_of(database)
+    paper = {"name": "p", "url": "https://example.org/p.png", "type": "sketch"}
+    given = {
+        "categories": [{"name": "A", "children": [{"name": "B", "aliasKey": "bees", "policyKey": "strict"}]}],
+        "entities": [
+            {"name": "x", "category": "A/B", "relations": [{"target": "x", "type": "twin"}], "attachments": [paper]}
+        ],
+    }
+    empty = await tables(database)
+    with pytest.raises(BadRequest) as caught:
+        await fill(call, json.dumps(given).encode(), dry=is_dry)
+    assert caught.value.message == (
+        "The file names what is not declared: attachment type 'sketch', category alias 'bees', policy 'strict',"
+        " relationship type 'twin'."
+    )
+    assert await tables(database) == empty
+    declared = {
+        **given,
+        "categoryAliases": [{"name": "Bees", "aliasKey": "bees"}],
+        "policies": [{"name": "Strict", "policyKey": "strict"}],
+        "relationshipTypes": [{"name": "Twin", "typeKey": "twin"}],
+        "attachmentTypes": [{"name": "Sketch", "typeKey": "sketch"}],
+    }
+    report = await fill(call, json.dumps(declared).encode(), dry=is_dry)
+    assert (report.counts["relation", "add"], report.counts["attachment", "add"]) == (1, 1)
+
+
+async def test_a_dry_run_names_a_relation_that_leads_nowhere(database: Database):
+    call = await call_of(database)
+    await fill(call)
+    given = [{"name": "x", "category": "washers", "relations": [{"target": "nobody", "type": "accessory"}]}]
+    with pytest.raises(BadRequest, match="names 'nobody', which is no entity"):
+        await fill(call, json.dumps(given).encode(), dry=True)
+
+
 async def test_whoever_may_not_write_imports_nothing(database: Database):
     await fill(await call_of(database))
     reader = await call_of(database, name="reader", admin=False)
@@ -171,3 +225,22 @@ async def test_a_category_with_its_id_is_known_by_it_when_it_is_renamed(database
     assert report.counts["category", "change"] == 1
     tree = await categories.tree(database, call.actor.org_id)
     assert {each.name for each in tree.children(categories.TOP)} == {"Wares", "Support Policies"}
+
+
+@pytest.mark.parametrize("is_dry", [True, False])
+async def test_an_alias_that_a_category_is_given_anew_can_be_used_in_the_same_file(database: Database, is_dry: bool):
+    call = await call_of(database)
+    await fill(call)
+    mowers = {"name": "Products", "children": [{"name": "Mowers", "aliasKey": "mowers"}]}
+    again = {
+        "categoryAliases": [{"name": "Mowers", "aliasKey": "mowers"}],
+        "categories": [mowers],
+        "indexes": [{"name": "mowers only", "categories": ["mowers"]}],
+        "entities": [{"name": "Prairie 60", "category": "mowers"}],
+    }
+    report = await fill(call, json.dumps(again).encode(), dry=is_dry)
+    assert ("change", "category", "Products/Mowers") in {(each.action, each.what, each.name) for each in report.changes}
+    assert report.counts["entity", "add"] == report.counts["namespace", "add"] == 1
+    if not is_dry:
+        prairie = await entities.get(database, call, "Prairie 60")
+        assert (prairie.category_name, prairie.alias_key) == ("Mowers", "mowers")

@@ -204,7 +204,7 @@ async def test_metadata_from_before_the_catalogue_can_be_looked_up_as_if_it_were
     await migrate.apply(empty, steps)
     read = "SELECT f.source_id, d.name, f.text, f.number FROM facts f JOIN fields d ON d.id = f.field"
     moved = {tuple(row[n] for n in range(4)) for row in await empty.fetch(read)}
-    await empty.write(lambda tx: facts.rewrite(tx, 1, "base:1", metadata))
+    await empty.write(lambda tx: facts.rewrite(tx, (1, "base:1", metadata, ["a"])))
     assert {tuple(row[n] for n in range(4)) for row in await empty.fetch(read)} == moved
     assert (1, "n", None, 5.0) in moved
     assert {row[0] for row in moved} == {1}

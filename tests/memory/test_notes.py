@@ -6,7 +6,7 @@ import uuid
 import pytest
 
 from almanac.core import clock
-from almanac.core.database import Transaction
+from almanac.core.database import Reader, Transaction
 from almanac.core.errors import BadRequest, NotFound, QuotaExceeded, Unavailable
 from almanac.memory import notes, shelf, wording
 from almanac.memory.note import TaskLink
@@ -133,6 +133,30 @@ async def test_of_twenty_calls_at_once_with_one_token_one_stores(keeper: Circle)
     rows = await keeper.db.fetch("SELECT count(*) AS n FROM notes")
     assert rows[0]["n"] == 1
     assert await usage.used(keeper.db, keeper.town.acme.id) == {"knowledge_stored": 1}
+
+
+async def test_of_twenty_calls_at_once_for_the_last_of_the_quota_none_is_refused_if_they_are_the_same(keeper: Circle):
+    token, keeper.quota = str(uuid.uuid4()), 1
+    stored = await asyncio.gather(*(keeper.store(f"Try {n}.", token=token) for n in range(20)))
+    assert len({note.id for note in stored}) == 1
+    with pytest.raises(QuotaExceeded):
+        await keeper.store("Another.", token=str(uuid.uuid4()))
+    assert await usage.used(keeper.db, keeper.town.acme.id) == {"knowledge_stored": 1}
+
+
+async def test_a_call_whose_twin_has_just_used_up_the_quota_is_given_its_note(
+    keeper: Circle, monkeypatch: pytest.MonkeyPatch
+):
+    token, keeper.quota, check = str(uuid.uuid4()), 1, allowances.check
+    twins: list[str] = []
+
+    async def overtaken(db: Reader, org_id: str, metric: str, limit: int | None) -> None:
+        monkeypatch.setattr(allowances, "check", check)
+        twins.append((await keeper.store("The twin.", token=token)).id)
+        await check(db, org_id, metric, limit)
+
+    monkeypatch.setattr(allowances, "check", overtaken)
+    assert [(await keeper.store("Late.", token=token)).id] == twins
 
 
 async def test_a_call_that_failed_is_made_good_by_the_next_with_its_token(keeper: Circle):

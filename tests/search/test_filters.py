@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,7 +12,7 @@ from almanac.core.database import Database, Reader, Transaction
 from almanac.core.errors import BadRequest
 from almanac.db.connect import connect
 from almanac.identity import orgs
-from almanac.search import filters, sources
+from almanac.search import facts, filters, sources
 from almanac.search.question import Filter
 from almanac.search.sources import Source
 
@@ -31,10 +32,17 @@ async def store(tx: Transaction, things: list[Source]) -> None:
 
 
 async def kept(db: Reader, filter: Filter) -> list[str]:
-    """What a filter leaves, as 'kind:id'."""
-    where, args = filters.resolve(filter)
-    rows = await db.fetch(f"SELECT s.kind, s.owner_id FROM sources s WHERE {where or 'TRUE'} ORDER BY s.id", *args)
-    return [f"{row['kind']}:{row['owner_id']}" for row in rows]
+    """What a filter leaves, as 'kind:id': the same whether facts lead to it or every source is looked at."""
+    found: list[list[str]] = []
+    for collections in ((), ("base:1", "never")):
+        where, args = filters.resolve(filter, collections=collections)
+        rows = await db.fetch(f"SELECT s.kind, s.owner_id FROM sources s WHERE {where or 'TRUE'} ORDER BY s.id", *args)
+        found.append([f"{row['kind']}:{row['owner_id']}" for row in rows])
+        if (select := facts.as_select(where)) is not None:
+            rows = await db.fetch(f"SELECT kind, owner_id FROM sources WHERE id IN ({select}) ORDER BY id", *args)
+            found.append([f"{row['kind']}:{row['owner_id']}" for row in rows])
+    assert all(each == found[0] for each in found)
+    return found[0]
 
 
 def test_an_empty_filter_asks_for_nothing():
@@ -97,9 +105,32 @@ def test_a_tag_that_cannot_be_stored_and_a_condition_that_is_none_are_refused():
         filters.resolve(Filter(condition={"year": 2020}))
 
 
+def test_what_facts_say_in_one_look_is_known_from_what_they_do_not():
+    def select(**filter: Any) -> str | None:
+        return facts.as_select(filters.resolve(Filter(**filter), collections=["base:1"])[0])
+
+    year, lang = {"key": "year", "op": "eq", "value": 2020}, {"key": "lang", "op": "in", "value": ["de", 5, True]}
+    for known in ({"tags": ("red",)}, {"condition": year}, {"condition": lang}):
+        found = select(**known)
+        assert found is not None
+        assert found.count("(") == found.count(")")
+    for other in (
+        {},
+        {"kinds": ("note",)},
+        {"tags": ("red", "old")},
+        {"tags": ("x" * 40,)},
+        {"tags": ("red",), "folders": (3,)},
+        {"condition": {"and": [year, lang]}},
+        {"condition": {"or": [year, lang]}},
+        {"condition": {"key": "year", "op": "ne", "value": 2020}},
+    ):
+        assert select(**other) is None
+
+
 TAGS = st.one_of(
     st.text(st.sampled_from("\",\\[]- 'n"), max_size=5),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=4),
+    st.text("ab", max_size=3).map(lambda end: "x" * 39 + end),  # as much as facts keep of a text, and more
 )
 
 

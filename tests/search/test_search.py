@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -218,3 +219,19 @@ async def test_a_question_as_long_as_a_page_is_answered_in_a_moment(search: Sear
     async with asyncio.timeout(10):
         await search.find(Question(page, HERE))
         await search.find(Question(page, HERE, filter=Filter(tags=("t4",))))
+
+
+async def test_whether_vectors_are_lacking_is_told_without_reading_all_of_a_collection(
+    search: Search, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[str] = []
+
+    async def note(sql: str, *args: Any) -> None:
+        asked.append(sql)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(search.db, "fetch_one", note)
+        await search.is_waiting(HERE)
+    if search.db.dialect == "sqlite":  # PostgreSQL knows how many rows an index has, and decides by that
+        [plan] = await search.db.fetch("EXPLAIN QUERY PLAN " + asked[0], *HERE)
+        assert "(collection=? AND is_embedded=?)" in plan["detail"]

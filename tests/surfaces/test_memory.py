@@ -21,12 +21,13 @@ from mcp_types import CallToolResult, TextContent, TextResourceContents
 from redis import Redis
 
 from almanac.core.database import Database
+from almanac.memory import limits
 from almanac.quotas import allowances, usage
 from almanac.surfaces.memory import tools as memory
 from tests.house import ERAS, LEGACY, MODERN, Running, running, settings_for
 from tests.surfaces.memory_sentences import SENTENCES
 from tests.surfaces.memory_wire import PATH, agent, ask, refused, titles
-from tests.surfaces.wire import audit_of, beside
+from tests.surfaces.wire import audit_of, beside, until
 
 SEED = Path(__file__).parent.parent / "memory" / "seed.txt"
 
@@ -146,6 +147,18 @@ def test_the_bounds_of_every_argument_hold(database_url: str, tmp_path: Path):
         ask(server, "search_knowledge", token=token, query="x", limit=1, tags=[], minScore=0, efSearch=1)
 
 
+def test_a_note_may_expire_as_late_as_there_are_years_and_no_later(server: Running, ada: str):
+    late = ask(server, "store_knowledge", token=ada, title="Late", body="Oil.", expiresAt="9999-12-31T23:59:59Z")
+    assert late["expiresAt"] == "9999-12-31T23:59:59.000Z"
+    told = refused(server, "store_knowledge", token=ada, title="T", body="Oil.", expiresAt="9999-12-31T23:59:59-23:59")
+    assert (told["code"], "ISO-8601" in told["message"]) == ("request.invalid", True)
+    for expired in (False, True):
+        found = ask(server, "search_knowledge", token=ada, query="oil", includeExpired=expired)["results"]
+        assert [(each["title"], each["expiresAt"]) for each in found] == [("Late", "9999-12-31T23:59:59.000Z")]
+    [about] = server.rpc("resources/read", {"uri": late["uri"]}, token=ada, path=PATH).json()["result"]["contents"]
+    assert about["_meta"]["almanac/note"]["expiresAt"] == late["expiresAt"]
+
+
 def test_tags_are_kept_in_kebab_case_and_found_in_any(server: Running, ada: str):
     answer = ask(server, "store_knowledge", token=ada, title="T", body="Oil.", tags=["Release Notes", "CI", "ci"])
     assert answer["tags"] == ["release-notes", "ci"]
@@ -169,6 +182,17 @@ def test_the_same_client_token_gives_the_same_note(server: Running, ada: str, bo
     assert usage["counts"]["knowledge_stored"] == 2
 
 
+def test_a_call_is_repeated_although_its_note_has_expired_meanwhile(server: Running, ada: str):
+    soon = (datetime.now(UTC) + timedelta(seconds=1)).isoformat()
+    said: dict[str, Any] = {"title": "T", "body": "Brief.", "expiresAt": soon, "clientToken": str(uuid.uuid4())}
+    first = ask(server, "store_knowledge", token=ada, **said)
+    until(lambda: datetime.now(UTC).isoformat(), lambda now: now > soon)
+    assert ask(server, "store_knowledge", token=ada, **said)["id"] == first["id"]
+    other = {**said, "clientToken": str(uuid.uuid4())}
+    told = refused(server, "store_knowledge", token=ada, **other)
+    assert told["message"].startswith("expiresAt: is not in the future.")
+
+
 def test_redis_has_the_documented_key(database_url: str, redis_url: str, tmp_path: Path):
     with running(settings_for(database_url, tmp_path / "home", redis_url=redis_url)) as server:
         token, ada = str(uuid.uuid4()), agent(server, "ada")
@@ -179,6 +203,10 @@ def test_redis_has_the_documented_key(database_url: str, redis_url: str, tmp_pat
             key = f"idem:k.store:{org['id']}:{answer['createdByAgentId']}:{token}"
             assert redis.get(key) == answer["id"].encode()
             assert 0 < redis.ttl(key) <= 60  # pyright: ignore[reportOperatorIssue]
+            [row] = server.run(lambda db: db.fetch("SELECT max(id) AS id FROM tokens"))
+            minute = int(time.time() // 60)
+            counts = {now: redis.get(f"rl:{org['id']}:{row['id']}:{now}") for now in (minute - 1, minute)}
+            assert sum(int(each) for each in counts.values() if each) == 2  # pyright: ignore[reportArgumentType]
 
 
 def test_the_quota_is_checked_before_and_counted_after(server: Running, ada: str):
@@ -370,7 +398,10 @@ def test_a_note_is_read_as_it_stood(server: Running, ada: str):
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_over_the_limit_is_429_with_the_seconds_to_wait(database_url: str, tmp_path: Path, era: str):
+def test_over_the_limit_is_429_with_the_seconds_to_wait(
+    database_url: str, tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(limits, "WINDOW", 10**9)  # so that no window ends while the test runs
     with running(settings_for(database_url, tmp_path / "home", memory_calls=2, memory_read_calls=4)) as server:
         writer, reader = agent(server, "ada"), agent(server, "rea", scope=["knowledge:read", "search:read"])
         for token, most in ((writer, 2), (reader, 4)):
@@ -381,7 +412,8 @@ def test_over_the_limit_is_429_with_the_seconds_to_wait(database_url: str, tmp_p
                 "tools/call", call, token=token, path=PATH, era=era, headers={"x-request-id": f"over{most}"}
             )
             assert response.status_code == 429
-            assert 1 <= int(response.headers["retry-after"]) <= 61
+            ends = 10**9 * (int(time.time()) // 10**9 + 1)
+            assert abs(int(response.headers["retry-after"]) - (ends - time.time())) <= 2
             told = response.json()["error"]["data"]
             assert (told["code"], told["retryAfter"]) == ("rate_limit.exceeded", int(response.headers["retry-after"]))
             assert server.rpc("tools/list", token=token, path=PATH, era=era).status_code == 429

@@ -159,6 +159,53 @@ def test_what_is_not_right_is_refused(shop: Running, path: str, body: dict[str, 
     assert send(shop, "POST", KB + path, json=body).status_code == 400
 
 
+@pytest.mark.parametrize(
+    "category",
+    [
+        [["washers"]],
+        [{"name": "washers"}],
+        {"$in": [["washers"]]},
+        {"$in": [{"name": "washers"}]},
+        {"$in": {"name": "washers"}},
+        {"$nin": "washers"},
+        {"$eq": ["washers"]},
+        {"$ne": {"name": "washers"}},
+        {"$gt": ["washers"]},
+        {"$in": []},
+    ],
+)
+def test_a_strange_category_to_filter_by_is_refused_like_any_other_strange_value(shop: Running, category: Any):
+    for metadata in ({"category": category}, {"$or": [{"psi": 1400}, {"category": category}]}):
+        asked = {"namespace": "products", "query": "x", "metadata": metadata}
+        assert ask(shop, "POST", f"{KB}/retrieve", 400, json=asked)["code"] == "bad_request"
+
+
+def test_a_namespace_of_any_length_that_is_not_there_is_not_found(shop: Running):
+    asked = {"namespace": "n" * 5_000, "query": "x"}
+    assert ask(shop, "POST", f"{KB}/retrieve", 404, json=asked)["error"].startswith("There is no namespace 'nnn")
+
+
+def test_an_entity_is_not_renamed_to_blanks(shop: Running):
+    made = ask(shop, "POST", f"{KB}/entities", 201, json={"name": " Spaced ", "category": "washers"})
+    assert made["name"] == "Spaced"
+    for name in ("", " ", "\t\n", "\u3000"):
+        ask(shop, "PATCH", f"{KB}/entities/{made['_id']}", 400, json={"name": name})
+    assert ask(shop, "PATCH", f"{KB}/entities/{made['_id']}", json={"name": " Other "})["name"] == "Other"
+    ask(shop, "DELETE", f"{KB}/entities/{made['_id']}", 204)
+
+
+def test_what_an_entity_says_of_itself_is_shown_as_it_was_filtered_by(shop: Running):
+    own = {"status": "sold", "category": "vintage", "tags": ["brass"], "name": "Zwolfberg the Elder"}
+    new = {"name": "Zwolfberg", "category": "washers", "tags": ["old"], "metadata": own}
+    made = ask(shop, "POST", f"{KB}/entities", 201, json=new)
+    for metadata in ({"status": "sold"}, {"category": "vintage"}, {"tags": "brass"}, {"name": own["name"]}):
+        asked = {"namespace": "products", "query": "zwolfberg", "metadata": metadata}
+        [found] = ask(shop, "POST", f"{KB}/retrieve", json=asked)
+        assert found["id"] == made["_id"]
+        assert {name: found["metadata"][name] for name in own} == own
+    ask(shop, "DELETE", f"{KB}/entities/{made['_id']}", 204)
+
+
 def test_the_rest_of_the_contract(shop: Running):
     for path, key, body in (
         ("category-aliases", "aliasKey", {"name": "N", "aliasKey": "n"}),

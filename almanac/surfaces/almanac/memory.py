@@ -98,16 +98,9 @@ async def remember(call: ToolCall, given: Remember) -> Remembered:
     """Keep what an agent has learnt."""
     house = call.house
     token = None if given.client_token is None else wording.id_of("client_token", given.client_token)
-    draft = Draft(
-        title=wording.clean("title", given.title, wording.LONGEST_TITLE),
-        body=wording.clean("body", given.body, wording.LONGEST_BODY),
-        tags=_tags(given.tags),
-        confidence=given.confidence,
-        expires_at=None if given.expires_at is None else wording.future("expires_at", given.expires_at),
-        task=None if given.task is None else TaskLink(_task(given.task), "produced"),
-        cites=tuple(wording.id_of("cites", id) for id in given.cites[: notes.MOST_CITED]),
-    )
-    note = await notes.store(call, draft, house.repeats, house.settings.memory_notes_a_month, token)
+    note = await notes.stored(call, house.repeats, token)
+    if note is None:
+        note = await notes.store(call, _draft(given), house.repeats, house.settings.memory_notes_a_month, token)
     close = await hints.find(call, house.search, note)
     return Remembered(
         id=note.id,
@@ -115,6 +108,18 @@ async def remember(call: ToolCall, given: Remember) -> Remembered:
         may_contradict=[
             {"id": it.id, "title": it.title, "author": it.author, "text": it.snippet, "score": it.score} for it in close
         ],
+    )
+
+
+def _draft(given: Remember) -> Draft:
+    return Draft(
+        title=wording.clean("title", given.title, wording.LONGEST_TITLE),
+        body=wording.clean("body", given.body, wording.LONGEST_BODY),
+        tags=_tags(given.tags),
+        confidence=given.confidence,
+        expires_at=None if given.expires_at is None else wording.future("expires_at", given.expires_at),
+        task=None if given.task is None else TaskLink(_task(given.task), "produced"),
+        cites=tuple(wording.id_of("cites", id) for id in given.cites[: notes.MOST_CITED]),
     )
 
 

@@ -137,6 +137,7 @@ class KeysThere:
 
 def _stranger(key: str, tenant: str, name: Any, scopes: Any) -> Actor:
     """Someone whom only the manager knows. The number tells their key from others in limits, and is no token's here."""
+    known = frozenset(each for each in GRANTED if isinstance(scopes, list) and each in scopes)
     return Actor(
         id=0,
         name=name[:100] if isinstance(name, str) else "key",
@@ -147,5 +148,5 @@ def _stranger(key: str, tenant: str, name: Any, scopes: Any) -> Actor:
         token_id=-int(digest(key)[:12], 16) - 1,
         token_kind="access",  # noqa: S106 - a kind
         # Another manager may have no scopes like ours: then a key that is valid is good for all there is here.
-        scopes=GRANTED & set(cast("list[str]", scopes)) if isinstance(scopes, list) and NEEDED in scopes else GRANTED,
+        scopes=known if NEEDED in known else GRANTED,
     )

@@ -105,9 +105,10 @@ class Supersede(Arguments):
 
 async def store_knowledge(call: ToolCall, given: Store) -> dict[str, Any]:
     """Keep what an agent has learnt."""
-    house = call.house
-    draft = draft_of(given)
-    note = await notes.store(call, draft, house.repeats, house.settings.memory_notes_a_month, given.clientToken)
+    house, token = call.house, given.clientToken
+    note = await notes.stored(call, house.repeats, token)
+    if note is None:
+        note = await notes.store(call, draft_of(given), house.repeats, house.settings.memory_notes_a_month, token)
     close = await hints.find(call, house.search, note)
     return {
         "id": note.id,

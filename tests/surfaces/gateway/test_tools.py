@@ -26,6 +26,16 @@ def test_there_are_exactly_four_tools(someone: Caller):
     assert not {"auth-whoami", "auth-verify-key"} & {tool["name"] for tool in listed}
 
 
+@pytest.mark.parametrize("connect", [Caller.connect, Caller.newest])
+def test_a_key_that_may_not_search_is_shown_all_four_tools_and_told_what_it_lacks(shop: Running, connect: Any):
+    reader = connect(shop, shop.new_token("reader", kind="agent", scope=["catalogue:read"]))
+    assert len(reader.rpc("tools/list").json()["result"]["tools"]) == 4
+    assert reader.ask("get-entity", id=POWERJET)["_id"] == POWERJET
+    assert reader.ask("health-check")["status"] == "ok"
+    told = reader.refused("search-knowledge-base", namespace="products", query="x")
+    assert "Your token lacks the scope search:read." in told
+
+
 def test_the_example_of_the_document_finds_pressure_washers(someone: Caller):
     found = someone.ask(
         "search-knowledge-base",

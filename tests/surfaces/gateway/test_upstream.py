@@ -77,6 +77,16 @@ def test_a_key_is_verified_by_the_manager_and_its_revocation_ends_the_session_wi
     until(lambda: newest.rpc("tools/list").status_code, lambda status: status == 401, seconds=1.5)
 
 
+@pytest.mark.parametrize("connect", [Caller.connect, Caller.newest])
+def test_a_key_may_do_here_what_the_manager_says_it_may(chain: tuple[Running, Running], connect: Any):
+    gateway, upstream = chain
+    reader = connect(gateway, upstream.new_token("reads only", kind="agent", scope=["catalogue:read"]))
+    assert len(reader.rpc("tools/list").json()["result"]["tools"]) == 4
+    assert reader.ask("get-entity", id=POWERJET)["_id"] == POWERJET
+    told = reader.refused("search-knowledge-base", namespace="products", query="x")
+    assert "Your token lacks the scope search:read." in told
+
+
 def test_only_the_service_key_speaks_for_a_tenant(chain: tuple[Running, Running]):
     _, upstream = chain
     path = f"/knowledge-base/entities/{POWERJET}"
@@ -244,6 +254,19 @@ def test_a_service_that_is_not_there_is_seen_by_the_health_check(fronted: tuple[
     it.answers = [(500, b"")]
     health = Caller.newest(live).ask("health-check")
     assert (health["status"], health["knowledgeBase"]) == ("degraded", "unreachable")
+
+
+def test_the_scopes_of_a_manager_that_has_others_leave_a_good_key_good(new_sqlite: Callable[[], str], tmp_path: Path):
+    with double() as it, running(settings_for(new_sqlite(), tmp_path, gateway_keys_url=it.url)) as live:
+        odd: tuple[Any, ...] = (None, "all", [], ["kb"], [["kb"], 5], ["catalogue:read", "search:read", ["x"]])
+        for number, scopes in enumerate(odd):
+            it.answers = [(200, json.dumps({"valid": True, "tenantId": "t", "scopes": scopes}).encode())]
+            caller = Caller.newest(live, f"key {number}")
+            told = caller.refused("search-knowledge-base", namespace="n", query="q")
+            assert told.startswith("Knowledge Base service error (404): There is no namespace 'n'."), scopes
+        it.answers = [(200, json.dumps({"valid": True, "tenantId": "t", "scopes": ["catalogue:read", 5]}).encode())]
+        told = Caller.newest(live, "narrow").refused("search-knowledge-base", namespace="n", query="q")
+        assert "Your token lacks the scope search:read." in told
 
 
 def test_a_manager_that_fails_lets_nobody_in(new_sqlite: Callable[[], str], tmp_path: Path):

@@ -1,0 +1,60 @@
+"""Plain words: passages that have the words of a text which is made of nothing but common ones, such as "who is it".
+
+Common words are not in the index, for they stand everywhere and say little. A question of them alone is answered from
+the texts: those of the newest passages of a scope, as many as can be read in some tens of milliseconds.
+"""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from almanac.core.database import Database, Row, Value
+from almanac.search.index import Scope, WordHits
+
+NEWEST = 5_000  # passages that are read
+MOST = 50  # words of a question that are looked for
+
+_WORD = re.compile(r"\w+")
+_READ = """
+SELECT p.id, p.text, s.title FROM sources s JOIN passages p ON p.source_id = s.id
+WHERE s.collection IN ({names}) AND s.is_live = 1 AND ({where}) ORDER BY s.id DESC LIMIT {newest}
+"""
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, in small letters and in its order."""
+    return _WORD.findall(text.casefold())
+
+
+def first(text: str, words: Sequence[str]) -> tuple[int, int] | None:
+    """Where the first of some words stands in a text."""
+    found = re.search(rf"(?i)\b(?:{'|'.join(map(re.escape, words[:MOST]))})\b", text) if words else None
+    return found and found.span()
+
+
+async def find(db: Database, scope: Scope, text: str, limit: int) -> WordHits:
+    """The newest passages with any of a text's words: those with more of them first, then those with less beside."""
+    wanted = frozenset(words_of(text)[:MOST])
+    start = len(scope.args) + 1
+    names = ", ".join(f"${number}" for number in range(start, start + len(scope.collections)))
+    args: tuple[Value, ...] = (*scope.args, *scope.collections)
+    sql = _READ.format(names=names, where=scope.where or "1 = 1", newest=NEWEST)
+    rows = await db.scan(sql, *args) if wanted else []
+    scored = await asyncio.to_thread(_score, rows, wanted)
+    best = sorted(scored, key=lambda each: (-each[1], -each[0]))[:limit]
+    ids, scores = (np.array(column) for column in zip(*best, strict=True)) if best else (np.empty(0), np.empty(0))
+    return WordHits(ids.astype(np.int64), scores.astype(np.float32), 0, 0.0, ())
+
+
+def _score(rows: Sequence[Row], wanted: frozenset[str]) -> list[tuple[int, float]]:
+    """Passages with how many of the words they have, and a little for how much of their text these are."""
+    found: list[tuple[int, float]] = []
+    for row in rows:
+        counted = Counter(words_of(f"{row['title']}\n{row['text']}"))
+        has = [counted[word] for word in wanted if word in counted]
+        if has:
+            found.append((row["id"], len(has) + sum(has) / (1 + counted.total())))
+    return found
