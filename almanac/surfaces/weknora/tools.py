@@ -1,6 +1,6 @@
 """The in-process server: `weknora_search` as an MCP tool, bound to a key and bases that no model sees.
 
-It is made for programs that run an agent of their own, and is not served over HTTP. `contract.json` is written by hand
+It is made for programs that run an agent of their own, and is not served over HTTP. `tool.json` is written by hand
 and listed to the letter.
 """
 
@@ -23,7 +23,7 @@ VERSION = "1.0.0"
 ALLOWED = f"mcp__{SERVER}__{TOOL}"  # what the Agent SDK calls it
 
 # Written by hand, and listed as it is.
-CONTRACT: list[dict[str, Any]] = orjson.loads((Path(__file__).parent / "contract.json").read_bytes())
+CONTRACT: list[dict[str, Any]] = orjson.loads((Path(__file__).parent / "tool.json").read_bytes())
 
 
 def create(context: Context, settings: Settings) -> Any:

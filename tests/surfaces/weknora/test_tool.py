@@ -71,7 +71,7 @@ def test_there_is_one_tool_and_it_is_listed_to_the_letter(endpoint: StandIn):
 
     info, listed = asyncio.run(go())
     assert (info.name, info.version) == ("weknora", "1.0.0")
-    assert listed == tools.CONTRACT == json.loads((Path(tools.__file__).parent / "contract.json").read_text("utf-8"))
+    assert listed == tools.CONTRACT == json.loads((Path(tools.__file__).parent / "tool.json").read_text("utf-8"))
     assert get_weknora_tool_name() == "mcp__weknora__weknora_search"
 
 
