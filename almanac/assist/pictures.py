@@ -22,13 +22,12 @@ _log = structlog.get_logger("almanac.pictures")
 
 
 class ReadPicture:
-    """The handler of picture jobs. One at a time: documents are waited for more."""
+    """The handler of picture jobs."""
 
     def __init__(self, db: Database, files: Files, nursery: Nursery) -> None:
         self._db = db
         self._files = files
         self._nursery = nursery
-        self._turn = asyncio.Lock()
 
     async def __call__(self, job: Job) -> Effect | None:
         """Read the picture of a job; done twice, it does no harm."""
@@ -38,8 +37,7 @@ class ReadPicture:
         if found is None or path is None or not path.exists():
             return None
         try:
-            async with self._turn:
-                outcome = await self._nursery.parse(path, found.name, Splitter().as_options())
+            outcome = await self._nursery.parse(path, found.name, Splitter().as_options())
             text = (await asyncio.to_thread(unpack, outcome.result)).text[: prose.MOST]
         except Unreadable as error:
             _log.info("picture_not_read", attachment=id, code=error.code)

@@ -229,7 +229,8 @@ async def remove(tx: Transaction, call: Call, id: str) -> None:
 async def _at(tx: Transaction, call: Call, url: str, *, make: bool) -> Attachment:
     found = await known_at(tx, call.actor.org_id, url)
     if found is None and make:
-        return await add(tx, call, Paper(name=urlsplit(url).path.rsplit("/", 1)[-1] or url, url=url, annotations={}))
+        name = urlsplit(url).path.rsplit("/", 1)[-1] or url
+        return await add(tx, call, Paper(name=name[: vocabulary.LONGEST_NAME], url=url, annotations={}))
     if found is None:
         raise NotFound("There is no attachment with this URL.")
     return found

@@ -260,15 +260,17 @@ class Import:
         """The relations that are not there yet as they are described, by the keys of their kinds."""
         db, org_id = self._call.db, self._org_id
         there = await relations.described(db, org_id, list(part))
+        keys = {term.id: term.key for term in await vocabulary.find(db, org_id, "relation")}
         found: list[tuple[str, str, str, str]] = []
         for id, tie in ((id, tie) for id, items in part.items() for item in items for tie in item.relations):
             target = await self._target(tie.target)
-            old = there.get((id, target, tie.type))
+            type = keys.get(tie.type, tie.type)  # which may be named by its id
+            old = there.get((id, target, type))
             action = "add" if old is None else "same" if old == tie.description else "change"
-            self.report.note(action, "relation", f"{tie.type}: {tie.target}")
+            self.report.note(action, "relation", f"{type}: {tie.target}")
             if action != "same":
-                there[id, target, tie.type] = tie.description
-                found.append((id, target, tie.type, vocabulary.fit(tie.description, "description")))
+                there[id, target, type] = tie.description
+                found.append((id, target, type, vocabulary.fit(tie.description, "description")))
         return found
 
     async def _papers(self, part: Placed) -> list[tuple[str, attachments.Paper]]:

@@ -21,9 +21,10 @@ KINDS = {
     "attachment": "attachment type",
 }
 LONGEST_KEY = 100
+LONGEST_NAME = 300
 
 Key = Annotated[str, Field(min_length=1, max_length=LONGEST_KEY, pattern=r"^[\w.:-]+$")]
-Name = Annotated[str, Field(min_length=1, max_length=300)]
+Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
 Text = Annotated[str, Field(max_length=10_000)]
 
 # Characters that could not be stored, or would not be seen.

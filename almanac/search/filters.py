@@ -38,10 +38,11 @@ def resolve(filter: Filter, start: int = 1, collections: Sequence[str] = ()) -> 
     args = _Args(start)
     parts = [*_places(filter, args), *_moments(filter, args)]
     for tag in dict.fromkeys(filter.tags):
+        bordered = _bordered(tag)
         near, values = facts.tagged(tag, collections, start + len(args.values))
         args.values.extend(values)
         parts += [near.sql] if near.sql else []
-        parts += [] if near.exact else [f"replace({_TAGS}, {args.add(_bordered(tag))}, '') <> {_TAGS}"]
+        parts += [] if near.exact else [f"replace({_TAGS}, {args.add(bordered)}, '') <> {_TAGS}"]
     if filter.condition is not None:
         condition = conditions.parse(filter.condition)
         near, values = facts.narrow(condition, collections, start + len(args.values))

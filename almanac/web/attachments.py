@@ -86,7 +86,7 @@ async def _take_json(ask: Ask) -> Attachment:
         raise BadRequest("An attachment is a file or a URL.", remedy="Send one of: file, url.")
     if given.file is None:
         url = given.url or ""
-        name = given.name or given.filename or PurePosixPath(url.partition("?")[0]).name or url
+        name = given.name or given.filename or _short(PurePosixPath(url.partition("?")[0]).name or url)
         return await ask.db.write(lambda tx: _attach(tx, ask, _paper(given, name, url), given.entities))
     kind = _DATA.match(given.file)
     content = intake.decode(given.file[kind.end() :] if kind else given.file)
@@ -100,7 +100,7 @@ async def _keep(ask: Ask, about: About, incoming: Incoming, file_name: str) -> A
     """Store what has come in, and make it an attachment: all of it or nothing."""
     stored = await incoming.finish()
     id = ids.new()
-    name = about.name or about.filename or file_name or id
+    name = about.name or about.filename or _short(file_name) or id
     media_type = _media_type(stored, name, about.contentType)
     paper = _paper(about, name, ask.rest.settings.url + PATH.format(id=id))
 
@@ -118,6 +118,11 @@ async def _attach(
     for entity_id in dict.fromkeys(entity_ids):
         await attachments.link(tx, ask, entity_id, id=made.id)
     return made
+
+
+def _short(name: str) -> str:
+    """A name that nobody gave as one."""
+    return name[: vocabulary.LONGEST_NAME]
 
 
 def _paper(about: About, name: str, url: str) -> Paper:

@@ -9,7 +9,7 @@ import orjson
 
 from almanac.assist import retrieval
 from almanac.assist.retrieval import Retrieve
-from almanac.catalogue import attachments, categories, entities, namespaces, relations, seed, vocabulary, wire
+from almanac.catalogue import attachments, categories, clearing, entities, namespaces, relations, seed, vocabulary, wire
 from almanac.catalogue.entities import Changes, Wanted
 from almanac.catalogue.importing import Import
 from almanac.core import clock
@@ -355,7 +355,7 @@ async def retrieve(ask: Ask, _: Any, given: Retrieve) -> Any:
 async def plant(ask: Ask, place: s.DryRun, given: s.SeedBody) -> Any:
     """Fill the catalogue from a seed."""
     if given.tenantId not in (None, ask.actor.org_id):
-        raise Forbidden("This key cannot change another tenant's catalogue.", remedy="Leave tenantId out.")
+        raise _foreign("Leave tenantId out.")
     raw = orjson.dumps(given.model_dump(exclude_none=True))
     read = await asyncio.to_thread(seed.parse, raw, "json")
     report = await Import(ask, read, dry=place.dryRun).run()
@@ -367,6 +367,17 @@ async def plant(ask: Ask, place: s.DryRun, given: s.SeedBody) -> Any:
         for each in report.changes
     ]
     return {"dryRun": place.dryRun, "counts": counts, "changes": changes}
+
+
+async def clear(ask: Ask, place: s.AtId, _: Any) -> None:
+    """Remove all of a catalogue."""
+    if place.id != ask.actor.org_id:
+        raise _foreign("Name the tenant that it is a key of.")
+    await clearing.clear(ask)
+
+
+def _foreign(remedy: str) -> Forbidden:
+    return Forbidden("This key cannot change another tenant's catalogue.", remedy=remedy)
 
 
 def _only(found: Sequence[dict[str, Any]], fields: str | None) -> list[dict[str, Any]]:

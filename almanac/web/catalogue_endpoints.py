@@ -116,6 +116,8 @@ CATALOGUE_ENDPOINTS: tuple[Endpoint, ...] = (
         example={"namespace": "products", "query": "quiet pressure washer", "metadata": {"psi": {"$lt": 2000}}}),
     _at("POST", "/tenants/seed", "seed_catalogue", "Fill the catalogue from a seed", c.plant, _WRITE, place=s.DryRun,
         body=s.SeedBody, answer=s.SeedReport, example={"categories": [{"name": "Washers"}]}),
+    _delete("/tenants/{id}", "clear_catalogue", "Remove all of a tenant's catalogue; the tenant stays", c.clear,
+            place=s.AtId),
     _at("POST", "/keys/verify", "verify_key", "Whose a key is, if it is good for the knowledge base", c.verify_key,
         _READ, admit=c.by_body, body=s.VerifyKey, answer=s.KeyFacts,
         example={"key": "ak-…", "scope": "knowledge-base"}),

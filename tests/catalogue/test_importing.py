@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from almanac.catalogue import categories, entities, exporting, importing, seed
+from almanac.catalogue import categories, entities, exporting, importing, seed, vocabulary
 from almanac.catalogue.importing import Import, Report
 from almanac.core.call import Call
 from almanac.core.database import Database
@@ -199,6 +199,15 @@ async def test_all_that_is_named_and_not_declared_is_said_before_anything_is_wri
     }
     report = await fill(call, json.dumps(declared).encode(), dry=is_dry)
     assert (report.counts["relation", "add"], report.counts["attachment", "add"]) == (1, 1)
+
+
+async def test_a_relation_is_known_again_also_by_the_id_of_its_type(database: Database):
+    call = await call_of(database)
+    await fill(call)
+    (kind,) = await vocabulary.find(database, call.actor.org_id, "relation")
+    given = [{"name": "x", "category": "washers", "relations": [{"target": POWERJET, "type": kind.id}]}]
+    counts = [(await fill(call, json.dumps(given).encode())).counts for _ in range(2)]
+    assert [(each["relation", "add"], each["relation", "same"]) for each in counts] == [(1, 0), (0, 1)]
 
 
 async def test_a_dry_run_names_a_relation_that_leads_nowhere(database: Database):

@@ -99,8 +99,9 @@ async def test_thousands_of_folders_and_things_can_be_named(database: Database):
 
 
 def test_a_tag_that_cannot_be_stored_and_a_condition_that_is_none_are_refused():
-    with pytest.raises(BadRequest, match="A tag is not a text"):
-        filters.resolve(Filter(tags=("\ud800",)))
+    for collections in ((), ("base:1",)):
+        with pytest.raises(BadRequest, match="A tag is not a text"):
+            filters.resolve(Filter(tags=("\ud800",)), 1, collections)
     with pytest.raises(BadRequest, match="condition: is neither"):
         filters.resolve(Filter(condition={"year": 2020}))
 

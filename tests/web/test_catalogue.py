@@ -7,6 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from almanac.catalogue import clearing
 from almanac.core.database import Database
 from almanac.web import openapi
 from almanac.web.catalogue_endpoints import CATALOGUE_ENDPOINTS
@@ -286,6 +287,45 @@ def test_another_tenant_sees_and_changes_nothing(shop: Running):
         assert send(shop, method, KB + path, token=stranger, **({"json": body} if body else {})).status_code == 404
     org = shop.run(lambda db: db.fetch("SELECT id FROM orgs WHERE name <> 'elsewhere'"))[0]["id"]
     assert send(shop, "POST", "/tenants/seed", token=stranger, json={"tenantId": org}).status_code == 403
+    assert send(shop, "DELETE", f"/tenants/{org}", token=stranger).status_code == 403
+    assert len(ask(shop, "GET", f"{KB}/entities")) == 7
+
+
+def test_all_of_a_tenant_s_catalogue_is_removed_and_nothing_of_another_s(
+    shop: Running, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(clearing, "AT_ONCE", 3)
+    boss = shop.new_token("boss", org="closing", admin=True)
+    reader = shop.new_token("reader", org="closing")
+    ask(
+        shop,
+        "POST",
+        "/tenants/seed",
+        token=boss,
+        json=json.loads(FILE.read_text("utf-8").replace("68dfc8fd", "78dfc8fd")),
+    )
+    org = shop.run(lambda db: db.fetch("SELECT id FROM orgs WHERE name = 'closing'"))[0]["id"]
+    assert send(shop, "DELETE", f"/tenants/{org}", token=reader).status_code == 403
+    assert send(shop, "DELETE", "/tenants/nobody", token=boss).status_code == 403
+    assert len(ask(shop, "GET", f"{KB}/entities", token=boss)) == 7
+    for _ in range(2):  # what is gone can be removed
+        ask(shop, "DELETE", f"/tenants/{org}", 204, token=boss)
+        for kind in ("entities", "categories", "indexes", "attachments"):
+            assert ask(shop, "GET", f"{KB}/{kind}", token=boss) == []
+    found = {"namespace": "products", "query": "pressure washer"}
+    assert send(shop, "POST", f"{KB}/retrieve", token=boss, json=found).status_code == 404
+    left = "SELECT count(*) AS number FROM sources WHERE org_id = $1"
+    assert shop.run(lambda db: db.fetch(left, org))[0]["number"] == 0
+    assert len(ask(shop, "GET", f"{KB}/entities")) == 7
+    assert ask(shop, "POST", f"{KB}/retrieve", json=found)
+
+
+def test_a_url_with_a_long_end_is_linked_under_a_part_of_it(shop: Running):
+    url = "https://example.org/" + "a" * 400
+    ask(shop, "POST", f"{KB}/attachments/link", json={"entityId": POWERJET, "attachmentUrl": url})
+    (linked,) = [each for each in ask(shop, "GET", f"{KB}/entities/{POWERJET}/attachments") if each["url"] == url]
+    assert linked["name"] == "a" * 300
+    ask(shop, "DELETE", f"{KB}/attachments/{linked['_id']}", 204)
 
 
 def test_the_description_is_served_without_a_key(shop: Running):

@@ -1,7 +1,7 @@
 -- Tags are facts too, under a key that no metadata can have: what leads a filter to the few sources with a tag.
 {if sqlite}
 CREATE TEMP TABLE found AS
-    SELECT s.id, s.collection, j.value FROM sources s, json_each(s.tags) j WHERE j.type = 'text' AND instr(j.value, char(0)) = 0;
+    SELECT s.id, s.collection, j.value FROM sources s, json_each(s.tags) j WHERE j.type = 'text' AND instr(s.tags, '\u0000') = 0;
 INSERT INTO fields (collection, name) SELECT DISTINCT collection, char(2) FROM found;
 INSERT INTO facts (source_id, field, text)
     SELECT o.id, f.id, substr(o.value, 1, 40) FROM found o JOIN fields f ON f.collection = o.collection AND f.name = char(2);
