@@ -186,7 +186,7 @@ async def test_a_document_with_much_to_say_leaves_room_for_others(
     search: Search, database: Database, settings: Settings, mode: str
 ):
     org = await orgs.pick(database, "acme")
-    crowd = [Passage(n, n + 1, f"turbine pump bearing, turbine pump bearing, section {n}") for n in range(130)]
+    crowd = [Passage(n, n + 1, f"turbine pump bearing, turbine pump bearing, section {n}") for n in range(104)]
     await save(database, Source(org.id, "base:3", "document", "100", "Turbines", 1, 1), crowd)
     for number in range(101, 111):
         text = f"Store {number} also keeps a bearing of brass, among much else that nobody asks for."

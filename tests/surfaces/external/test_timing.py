@@ -40,15 +40,16 @@ def test_foreign_and_hidden_ids_take_as_long_as_unknown_ones(town: Town, ada: Ca
     ask, ids = asks(ada, town)[tool]
     answers = {name: ask(id) for name, id in ids.items()}
     assert answers["foreign"] == answers["unknown"] == answers["hidden"]
-    # A busy machine slows some requests at random; what is there or not must not matter once in three tries.
+    # A busy machine slows some requests at random; what is there or not must not matter once in five tries.
     differences = [_largest_difference(ask, ids)]
-    while min(differences) > MARGIN and len(differences) < 3:
+    while min(differences) > MARGIN and len(differences) < 5:
         differences.append(_largest_difference(ask, ids))
     assert min(differences) <= MARGIN
 
 
 def _largest_difference(ask: Ask, ids: dict[str, int]) -> float:
-    """Between the medians for each kind of id, asked for in random order, as a share of the time itself."""
+    """Between the times for each kind of id, asked for in random order, as a share of the time itself. The time is what
+    a fifth of the answers come within: other work on the machine only ever adds to one, and a query more to all."""
     times: dict[str, list[float]] = {name: [] for name in ids}
     order = [name for name in ids for _ in range(ROUNDS)]
     random.Random(5).shuffle(order)
@@ -56,9 +57,9 @@ def _largest_difference(ask: Ask, ids: dict[str, int]) -> float:
         begun = time.perf_counter()
         ask(ids[name])
         times[name].append(time.perf_counter() - begun)
-    medians = {name: statistics.median(taken) for name, taken in times.items()}
-    usual = medians["unknown"]
-    return max(abs(median - usual) for median in medians.values()) / usual
+    quick = {name: statistics.quantiles(taken, n=5)[0] for name, taken in times.items()}
+    usual = quick["unknown"]
+    return max(abs(taken - usual) for taken in quick.values()) / usual
 
 
 class Recorder:
