@@ -8,10 +8,8 @@ the newest era over HTTP.
 "bare" is the same without any of that: of a get, one statement by the key; of a search, the two legs of the index.
 """
 
-import argparse
 import asyncio
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,6 +21,7 @@ from urllib.parse import urlsplit
 
 import catalogue_corpus as corpus
 import numpy as np
+from command_line import console_of, parser_of, told
 from contestants import BenchFailed
 from ingest_server import House, house, postgres
 from rich.console import Console
@@ -330,15 +329,14 @@ def _judge(console: Console, said: str, is_met: bool) -> None:
     console.print(f"{said}: {'met' if is_met else 'not met'}", highlight=False)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Import rate, latency and recall of the catalogue.")
-    parser.add_argument("--entities", type=int, default=100_000)
-    parser.add_argument("--seconds", type=float, default=8.0, help="for each measurement")
+def main() -> None:
+    parser = parser_of(__doc__, seconds=8.0)
+    parser.add_argument("--entities", type=int, default=100_000, help="how many (100,000)")
     parser.add_argument("--databases", nargs="+", default=["sqlite", "postgres"], choices=["sqlite", "postgres"])
     options = parser.parse_args()
-    console = Console(width=140)
+    console = console_of(140)
     found: dict[str, Measured] = {}
-    with tempfile.TemporaryDirectory(prefix="almanac-bench-") as scratch, ExitStack() as stack:
+    with told(), tempfile.TemporaryDirectory(prefix="almanac-bench-") as scratch, ExitStack() as stack:
         frame, items = corpus.write(Path(scratch), options.entities)
         for name in options.databases:
             console.print(f"{name} …")
@@ -348,8 +346,7 @@ def main() -> int:
             server = stack.enter_context(house(Path(scratch) / name, url, more))
             found[name] = run(server, options.entities, frame, items, options.seconds, console)
     show(found, options.entities, console)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

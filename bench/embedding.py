@@ -6,7 +6,6 @@ all and none to fill up, in the faster of two ways: a thread for each core with 
 batch after the other. The three take turns, and medians are shown.
 """
 
-import argparse
 import asyncio
 import os
 import random
@@ -19,6 +18,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from command_line import parser_of
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
@@ -138,9 +138,8 @@ def print_table(rates: dict[str, float], length: float, threads: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Passages/s of ours beside the bare ONNX session")
+    parser = parser_of(__doc__, rounds=5)
     parser.add_argument("--count", type=int, default=200, help="passages in a round")
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     given = parser.parse_args()
     os.setpriority(os.PRIO_PROCESS, 0, max(MODEST, os.getpriority(os.PRIO_PROCESS, 0)))

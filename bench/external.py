@@ -24,6 +24,7 @@ from typing import Any, cast
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 import external_library
 import uvloop
+from command_line import add_json, console_of, parser_of, told
 from contestants import HIGH_LIMIT, ROOT, SERVERS, UVICORN, BenchFailed, Contestant, Running, cpu_ticks, started
 from external_library import Library
 from rich.console import Console
@@ -312,24 +313,21 @@ def aims_of(rows: list[Row]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1.5, help="length of one measurement (1.5)")
-    parser.add_argument("--rounds", type=int, default=5, help="measurements of each kind (5)")
+    parser = parser_of(__doc__, seconds=1.5, rounds=5)
     parser.add_argument("--only", choices=("sqlite", "postgres"), help="one database only")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the numbers here")
+    add_json(parser)
     options = parser.parse_args()
-    console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+    console = console_of(110)
     scratch = Path(tempfile.mkdtemp(prefix="almanac-bench-"))
     rows: list[Row] = []
     try:
-        if options.only != "postgres":
-            (scratch / "sqlite").mkdir()
-            rows += measure("sqlite", f"sqlite:///{scratch}/sqlite/almanac.db", scratch, options, console)
-        if options.only != "sqlite":
-            with postgres(scratch) as url:
-                rows += measure("postgres", url, scratch, options, console)
-    except BenchFailed as failure:
-        sys.exit(f"bench failed: {failure}")
+        with told():
+            if options.only != "postgres":
+                (scratch / "sqlite").mkdir()
+                rows += measure("sqlite", f"sqlite:///{scratch}/sqlite/almanac.db", scratch, options, console)
+            if options.only != "sqlite":
+                with postgres(scratch) as url:
+                    rows += measure("postgres", url, scratch, options, console)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     console.print(f"{external_library.DOCUMENTS:,} documents")

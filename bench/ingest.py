@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -21,7 +20,7 @@ from statistics import median
 
 import ingest_corpus
 import ingest_stages
-from contestants import BenchFailed
+from command_line import add_json, console_of, parser_of, told
 from ingest_corpus import KINDS, File
 from ingest_peers import NAMES, Lap, Peer, compare_pdf, install_markitdown, peers, run
 from ingest_server import ROLES, Haul, House, Memory, house, postgres
@@ -322,12 +321,12 @@ def write(path: Path, measured: Measured, versions: dict[str, str]) -> None:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help=f"times {DOCUMENTS} documents in a round (1)")
     parser.add_argument("--rounds", type=int, default=2, choices=range(1, GROWTH), help="rounds (2)")
     parser.add_argument("--postgres", action="store_true", help="also on a PostgreSQL of its own")
     parser.add_argument("--without", action="append", default=[], choices=NAMES, help="leave this peer out")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the numbers here")
+    add_json(parser)
     return parser.parse_args()
 
 
@@ -344,12 +343,8 @@ def bench(options: argparse.Namespace, console: Console) -> None:
 
 
 def main() -> None:
-    # Wide enough that the tables keep their shape when the output goes to a file.
-    console = Console(width=None if sys.stdout.isatty() else 130, highlight=False)
-    try:
-        bench(arguments(), console)
-    except BenchFailed as failure:
-        sys.exit(f"bench failed: {failure}")
+    with told():
+        bench(arguments(), console_of(130))
 
 
 if __name__ == "__main__":

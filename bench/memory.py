@@ -8,11 +8,8 @@ Notes that follow each other under one title have what was said before as contex
 order of their own making, so that no note follows the one it belongs to: what is found then is by the notes alone.
 """
 
-import argparse
 import asyncio
 import json
-import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,7 +17,8 @@ from pathlib import Path
 from random import Random
 
 import uvloop
-from contestants import ROOT, BenchFailed
+from command_line import console_of, parser_of, told
+from contestants import BenchFailed
 from rich.console import Console
 from rich.table import Table
 
@@ -30,7 +28,6 @@ from almanac.cli.benching import Line, TestSet, read_set
 from almanac.cli.searching import call_of
 from almanac.core.call import Call
 from almanac.core.database import Transaction
-from almanac.core.errors import AlmanacError
 from almanac.core.settings import Settings
 from almanac.identity import orgs, principals
 from almanac.memory import finding, notes
@@ -126,18 +123,13 @@ def show(tallies: dict[str, Tally], console: Console) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    data = Path(os.environ.get("ALMANAC_DATA") or ROOT.parent / "shared" / "data")
-    parser.add_argument("--data", type=Path, default=data, help="the folder with the set (ALMANAC_DATA)")
+    parser = parser_of(__doc__, data=True)
     parser.add_argument("--limit-queries", type=int, help="only so many, from the first")
     parser.add_argument("--apart", action="store_true", help="store the turns so that none follows its own")
     options = parser.parse_args()
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            found = runner.run(run(options.data / "locomo", options.limit_queries, apart=options.apart))
-    except (BenchFailed, AlmanacError) as failure:
-        sys.exit(f"bench failed: {failure}")
-    show(found, Console(width=None if sys.stdout.isatty() else 100, highlight=False))
+    with told(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        found = runner.run(run(options.data / "locomo", options.limit_queries, apart=options.apart))
+        show(found, console_of(100))
 
 
 if __name__ == "__main__":

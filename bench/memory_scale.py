@@ -6,9 +6,7 @@ the verbs that the tools use are timed: storing (sixteen at a time), searching (
 remembered; also with tags), and superseding. A contradiction hint costs one more search, and the embedding of the note.
 """
 
-import argparse
 import asyncio
-import sys
 import tempfile
 import time
 import uuid
@@ -21,7 +19,7 @@ from typing import Any
 import numpy as np
 import orjson
 import uvloop
-from contestants import BenchFailed
+from command_line import console_of, parser_of, told
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
@@ -31,7 +29,6 @@ from almanac.cli.searching import call_of
 from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Database, Transaction
-from almanac.core.errors import AlmanacError
 from almanac.db import migrate
 from almanac.db.connect import connect
 from almanac.identity import orgs, principals
@@ -262,23 +259,19 @@ def show(found: Sequence[Measured], console: Console) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = parser_of(__doc__, seconds=10.0)
     parser.add_argument("--size", type=int, default=1_000_000, help="notes (1,000,000)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of storing (10)")
     parser.add_argument("--without", default="", help="embedded or postgres")
     options = parser.parse_args()
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    console = console_of(120)
     found: list[Measured] = []
-    try:
-        with ExitStack() as stack, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="almanac-bench-memory-")))
-            urls = {"embedded": lambda: f"sqlite:///{home / 'almanac.db'}",
-                    "postgres": lambda: stack.enter_context(postgres(home / "pg"))}  # fmt: skip
-            for name, url in urls.items():
-                if name != options.without:
-                    found += runner.run(run(url(), home, options.size, options.seconds, console))
-    except (BenchFailed, AlmanacError) as failure:
-        sys.exit(f"bench failed: {failure}")
+    with told(), ExitStack() as stack, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="almanac-bench-memory-")))
+        urls = {"embedded": lambda: f"sqlite:///{home / 'almanac.db'}",
+                "postgres": lambda: stack.enter_context(postgres(home / "pg"))}  # fmt: skip
+        for name, url in urls.items():
+            if name != options.without:
+                found += runner.run(run(url(), home, options.size, options.seconds, console))
     show(found, console)
 
 

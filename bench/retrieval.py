@@ -12,8 +12,6 @@ the rest was chosen on these sets too: for that there is no remedy here, and its
 import argparse
 import asyncio
 import json
-import os
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -23,14 +21,14 @@ from random import Random
 
 import numpy as np
 import uvloop
-from contestants import ROOT, BenchFailed
+from command_line import add_json, console_of, parser_of, told
+from contestants import BenchFailed
 from numpy.typing import NDArray
 from retrieval_library import Home, opened
 from rich.console import Console
 from rich.table import Table
 
 from almanac.cli.benching import Line, read_set
-from almanac.core.errors import AlmanacError
 from almanac.knowledge import finding, shelf
 from almanac.search import measure
 from almanac.search.question import Question
@@ -282,14 +280,8 @@ def write(path: Path, every: Sequence[Measured]) -> None:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = parser_of(__doc__, data=True)
     parser.add_argument("sets", nargs="*", metavar="SET", help=f"of {', '.join(SETS)} (all)")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        default=Path(os.environ.get("ALMANAC_DATA") or ROOT.parent / "shared" / "data"),
-        help="the folder with the sets (ALMANAC_DATA)",
-    )
     parser.add_argument("--all", action="store_true", help="ask every query, also where there are thousands")
     parser.add_argument(
         "--cache",
@@ -297,7 +289,7 @@ def arguments() -> argparse.Namespace:
         default=Path(tempfile.gettempdir()) / "almanac-bench-retrieval",
         help="where homes are kept",
     )
-    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the numbers here")
+    add_json(parser)
     return parser.parse_args()
 
 
@@ -314,18 +306,14 @@ def folders_of(options: argparse.Namespace) -> list[Path]:
 
 
 def main() -> None:
-    # Wide enough that the table keeps its shape when the output goes to a file.
-    console = Console(width=None if sys.stdout.isatty() else 130, highlight=False)
-    options = arguments()
+    console, options = console_of(130), arguments()
     options.cache.mkdir(parents=True, exist_ok=True)
     every: list[Measured] = []
-    try:
+    with told():
         for folder in folders_of(options):
             console.print(f"{folder.name} …")
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 every.append(runner.run(measure_set(folder, options.cache, options.all)))
-    except (BenchFailed, AlmanacError) as failure:
-        sys.exit(f"bench failed: {failure}")
     show(every, console)
     if options.json:
         write(options.json, every)

@@ -12,7 +12,6 @@ if they had been asked before; "question embedded" pays for the bundled model be
 import argparse
 import json
 import re
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from pathlib import Path
 from statistics import mean, median
 
 import search_corpus
+from command_line import add_json, console_of, parser_of, told
 from contestants import BenchFailed
 from rich.console import Console
 from rich.table import Table
@@ -365,18 +365,16 @@ def _keys(text: str) -> list[str]:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = parser_of(__doc__, seconds=2.0, rounds=3)
     parser.add_argument("--sizes", type=_sizes, default=[10_000, 100_000, MB], help="passages (10k,100k,1M)")
     parser.add_argument("--without", type=_keys, default=[], help=f"leave these out: {','.join(KEYS)}")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds (3)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="length of one measurement (2)")
     parser.add_argument(
         "--cache",
         type=Path,
         default=Path(tempfile.gettempdir()) / "almanac-bench-search",
         help="where passages and what was built of them are kept",
     )
-    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the numbers here")
+    add_json(parser)
     return parser.parse_args()
 
 
@@ -399,12 +397,8 @@ def bench(options: argparse.Namespace, console: Console) -> None:
 
 
 def main() -> None:
-    # Wide enough that the tables keep their shape when the output goes to a file.
-    console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
-    try:
-        bench(arguments(), console)
-    except BenchFailed as failure:
-        sys.exit(f"bench failed: {failure}")
+    with told():
+        bench(arguments(), console_of(150))
 
 
 if __name__ == "__main__":

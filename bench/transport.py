@@ -8,7 +8,6 @@ medians over the rounds; ratios are taken within a round first.
 import argparse
 import asyncio
 import json
-import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -20,7 +19,8 @@ from statistics import median
 
 import uvloop
 from client import CONNECTIONS, ERAS, Sample, load, prepare
-from contestants import NAMES, BenchFailed, Running, contestants, install_fastmcp, started
+from command_line import add_json, console_of, parser_of, told
+from contestants import NAMES, Running, contestants, install_fastmcp, started
 from rich.console import Console
 from rich.table import Table
 
@@ -135,11 +135,9 @@ def aims_of(rows: list[Row]) -> list[Aim]:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1.5, help="length of one measurement (1.5)")
-    parser.add_argument("--rounds", type=int, default=5, help="measurements of each kind (5)")
+    parser = parser_of(__doc__, seconds=1.5, rounds=5)
     parser.add_argument("--without", action="append", default=[], choices=NAMES, help="leave this server out")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the numbers here")
+    add_json(parser)
     return parser.parse_args()
 
 
@@ -169,12 +167,8 @@ def bench(options: argparse.Namespace, console: Console) -> None:
 
 
 def main() -> None:
-    # Wide enough that the table keeps its shape when the output goes to a file.
-    console = Console(width=None if sys.stdout.isatty() else 130, highlight=False)
-    try:
-        bench(arguments(), console)
-    except BenchFailed as failure:
-        sys.exit(f"bench failed: {failure}")
+    with told():
+        bench(arguments(), console_of(130))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Wire: what a catalogue holds as the gateway's contract writes it, for REST and for the gateway alike."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,12 +40,14 @@ async def entity(call: Call, key: str) -> Json | list[Json]:
 async def whole_entity(call: Call, found: Entity) -> Json:
     """An entity with its relations and what is attached to it."""
     org_id = call.actor.org_id
-    related = await relations.of(call.db, org_id, found.id)
-    papers = await attachments.of(call.db, org_id, found.id)
+    related, papers, embedded = await asyncio.gather(
+        relations.of(call.db, org_id, found.id),
+        attachments.of(call.db, org_id, found.id),
+        sources.embedded(call.db, shelf.ENTITY, [found.id]),
+    )
     tree = await categories.tree(call.db, org_id) if related else None
-    is_embedded = found.id in await sources.embedded(call.db, shelf.ENTITY, [found.id])
     return {
-        **entity_facts(found, is_embedded),
+        **entity_facts(found, found.id in embedded),
         "attachments": [_attached(each) for each in papers],
         "relations": [relation(each, tree) for each in related],
         **_moments(found.created_at, found.updated_at),

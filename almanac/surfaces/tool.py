@@ -2,8 +2,10 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
+import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from almanac.audit.trail import Trail
@@ -83,8 +85,7 @@ class Tool:
     output: type[Any] | None = None  # a dataclass or a pydantic model
     title: str | None = None
     annotations: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    input_schema: Mapping[str, Any] | None = None  # literal, where a contract gives one
-    entry: Mapping[str, Any] | None = None  # all of what is listed, where a contract gives it to the letter
+    entry: Mapping[str, Any] | None = None  # what is listed, to the letter, where a contract gives it
     needs_peer: bool = False  # talks to the client while it runs: progress, elicitation
 
     @property
@@ -92,8 +93,6 @@ class Tool:
         """The JSON schema of its arguments."""
         if self.entry is not None:
             return dict(self.entry["inputSchema"])
-        if self.input_schema is not None:
-            return dict(self.input_schema)
         assert self.arguments is not None
         return schema_of(self.arguments, nulls=False)
 
@@ -121,6 +120,23 @@ class Tool:
             return self.arguments.model_validate(arguments)
         except ValidationError as error:
             raise BadRequest(problems(error, _UNKNOWN), remedy=_expected(self.arguments)) from None
+
+
+def contract_beside(file: str) -> dict[str, dict[str, Any]]:
+    """The entries of the contract that lies beside a surface's module, by their names: written by hand, and served."""
+    entries: list[dict[str, Any]] = orjson.loads((Path(file).parent / "contract.json").read_bytes())
+    return {entry["name"]: entry for entry in entries}
+
+
+def tool_of(
+    entry: Mapping[str, Any],
+    run: Run,
+    scopes: frozenset[str] = frozenset(),
+    arguments: type[BaseModel] | None = None,
+) -> Tool:
+    """The tool that an entry of a contract describes."""
+    annotations = entry.get("annotations", {})
+    return Tool(entry["name"], entry["description"], run, arguments, scopes, annotations=annotations, entry=entry)
 
 
 def schema_of(model: type[Any], *, nulls: bool = True) -> dict[str, Any]:

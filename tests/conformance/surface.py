@@ -6,6 +6,7 @@ python -m tests.conformance.surface PORT HOME
 import asyncio
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from almanac.core.settings import Settings
 from almanac.identity import first
 from almanac.premises import load_settings, open_store
 from almanac.surfaces.surface import ProtocolError, Surface
-from almanac.surfaces.tool import Raw, Run, Tool, ToolCall
+from almanac.surfaces.tool import Raw, Run, Tool, ToolCall, tool_of
 from tests.conformance.fixtures import EVENT_STORE, HANDLERS, TOOLS, FixtureTool
 
 # These never talk back to the client, so in the modern era our own fast path answers them.
@@ -33,14 +34,8 @@ PLAIN = {
 
 
 def adapt(fixture: FixtureTool) -> Tool:
-    return Tool(
-        name=fixture.name,
-        description=fixture.description,
-        run=_runner(fixture),
-        arguments=None,
-        input_schema=fixture.input_schema,
-        needs_peer=fixture.name not in PLAIN,
-    )
+    entry = {"name": fixture.name, "description": fixture.description, "inputSchema": fixture.input_schema}
+    return replace(tool_of(entry, _runner(fixture)), needs_peer=fixture.name not in PLAIN)
 
 
 def _runner(fixture: FixtureTool) -> Run:

@@ -126,7 +126,7 @@ def test_the_bounds_of_every_argument_hold(database_url: str, tmp_path: Path):
                 told = refused(server, tool, token=token, **{**good, **bad})
                 assert told["code"] == "request.invalid", (tool, bad)
                 assert told["message"].startswith(f"{where}: "), (tool, bad, told)
-            for name in memory._CONTRACT[tool]["inputSchema"]["required"]:  # pyright: ignore[reportPrivateUsage]
+            for name in memory.CONTRACT[tool]["inputSchema"]["required"]:
                 less = {key: value for key, value in good.items() if key != name}
                 assert refused(server, tool, token=token, **less)["message"].startswith(f"{name}: "), (tool, name)
         assert server.run(lambda db: db.fetch("SELECT 1 FROM notes")) == []
@@ -351,7 +351,7 @@ def test_each_tool_needs_its_scope_and_says_which(server: Running):
     error = server.rpc("resources/read", {"uri": uri}, token=writer, path=PATH).json()["error"]
     assert (error["code"], error["data"]["code"]) == (-32602, "auth.insufficient_scope")
     names = [tool["name"] for tool in server.rpc("tools/list", token=reader, path=PATH).json()["result"]["tools"]]
-    assert names == list(memory._CONTRACT)  # pyright: ignore[reportPrivateUsage]
+    assert names == list(memory.CONTRACT)
     narrow = agent(server, "narrow", tools=["search_knowledge"])
     names = [tool["name"] for tool in server.rpc("tools/list", token=narrow, path=PATH).json()["result"]["tools"]]
     assert names == ["search_knowledge"]
@@ -449,7 +449,7 @@ def test_a_body_that_is_too_large_is_413(database_url: str, tmp_path: Path):
 
 
 def test_answers_keep_to_their_schemas(server: Running, ada: str, bob: str):
-    schemas = {name: Draft202012Validator(entry["outputSchema"]) for name, entry in memory._CONTRACT.items()}  # pyright: ignore[reportPrivateUsage]
+    schemas = {name: Draft202012Validator(entry["outputSchema"]) for name, entry in memory.CONTRACT.items()}
     first = ask(server, "store_knowledge", token=ada, title="Deploys", body="Deploys of billing happen on Mondays.")
     said = f"Deploys of billing happen on Fridays, not as almanac://knowledge/{first['id']} says."
     second = ask(server, "store_knowledge", token=bob, title="Deploys", body=said)
@@ -505,7 +505,7 @@ async def test_the_sdks_client_stores_searches_supersedes_and_reads(live: Runnin
     token = await asyncio.to_thread(agent, live, f"sdk {mode}")
     async with connected(live, token, mode) as client:
         assert client.protocol_version == MODES[mode]
-        assert [tool.name for tool in (await client.list_tools()).tools] == list(memory._CONTRACT)  # pyright: ignore[reportPrivateUsage]
+        assert [tool.name for tool in (await client.list_tools()).tools] == list(memory.CONTRACT)
         ids: list[str] = []
         for body in ("Deploys on Friday.", "Deploys on Monday."):
             stored = await client.call_tool("store_knowledge", {"title": "Deploys", "body": body})

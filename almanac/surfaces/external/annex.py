@@ -79,7 +79,7 @@ class Annex:
                 "health": f"{self._mount}/health",
                 "document_file": f"{self._mount}/documents/{{document_id}}/file",
             },
-            "tools": [entry["name"] for entry in CONTRACT],
+            "tools": list(CONTRACT),
         }
         return {"": about, "/": about, "/health": {"status": "healthy", "service": SERVICE}}
 

@@ -3,10 +3,7 @@
 import asyncio
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
-
-import orjson
 
 from almanac.core.errors import Forbidden, NotFound
 from almanac.knowledge import bases, downloads, nodes, readings, runtime
@@ -15,15 +12,14 @@ from almanac.knowledge.nodes import Node
 from almanac.surfaces.external import answers, arguments, extensions, limits
 from almanac.surfaces.external.answers import Told
 from almanac.surfaces.surface import Surface
-from almanac.surfaces.tool import Run, Tool, ToolCall
+from almanac.surfaces.tool import Run, ToolCall, contract_beside, tool_of
 
 MOUNT = "/mcp/knowledge-external"
 TRANSPORT = "/sse"
 SERVICE = "wegent-knowledge-external-mcp"
 IGNORED = "Some requested knowledge_base_ids were ignored because they are not accessible"
 
-# Written by hand, and served as it is.
-CONTRACT: list[dict[str, Any]] = orjson.loads((Path(__file__).parent / "contract.json").read_bytes())
+CONTRACT = contract_beside(__file__)
 
 
 async def list_knowledge_bases(call: ToolCall, given: dict[str, Any]) -> Told:
@@ -144,18 +140,7 @@ SURFACE = Surface(
     path=MOUNT + TRANSPORT,
     server_name=SERVICE,
     title="External knowledge",
-    tools=tuple(
-        Tool(
-            name=entry["name"],
-            description=entry["description"],
-            run=_RUNS[entry["name"]][0],
-            arguments=None,
-            scopes=_RUNS[entry["name"]][1],
-            annotations=entry["annotations"],
-            input_schema=entry["inputSchema"],
-        )
-        for entry in CONTRACT
-    ),
+    tools=tuple(tool_of(entry, *_RUNS[name]) for name, entry in CONTRACT.items()),
     gate=extensions.UserGate,
     meter=limits.count_request,
     says_when=False,

@@ -1,7 +1,5 @@
 """The gateway surface: four tools over a knowledge-base service, as their document describes them."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -14,12 +12,13 @@ from almanac.surfaces.gateway import zod
 from almanac.surfaces.gateway.gate import SessionGate, credential
 from almanac.surfaces.gateway.upstream import UpstreamFailed
 from almanac.surfaces.surface import Surface
-from almanac.surfaces.tool import Tool, ToolCall
+from almanac.surfaces.tool import Run, ToolCall, contract_beside, tool_of
 
 MOST = 50
 USUAL = 10
 
-_CONTRACT: list[dict[str, Any]] = json.loads((Path(__file__).parent / "contract.json").read_text("utf-8"))
+CONTRACT = contract_beside(__file__)
+
 _ERROR = -32001
 
 
@@ -98,28 +97,18 @@ def http_error(error: AlmanacError) -> tuple[int, dict[str, Any]]:
 
 
 _READ = frozenset({"catalogue:read"})
-_RUNS = {
+_RUNS: dict[str, tuple[Run, frozenset[str]]] = {
     "search-knowledge-base": (search_knowledge_base, _READ | {"search:read"}),
     "get-entity": (get_entity, _READ),
     "get-knowledge-base-structure": (get_structure, _READ),
-    "health-check": (health_check, frozenset[str]()),
+    "health-check": (health_check, frozenset()),
 }
 
 SURFACE = Surface(
     name="gateway",
     path="/gateway/mcp",
     title="Knowledge Base Gateway",
-    tools=tuple(
-        Tool(
-            name=entry["name"],
-            description=entry["description"],
-            run=_RUNS[entry["name"]][0],
-            arguments=None,
-            scopes=_RUNS[entry["name"]][1],
-            input_schema=entry["inputSchema"],
-        )
-        for entry in _CONTRACT
-    ),
+    tools=tuple(tool_of(entry, *_RUNS[name]) for name, entry in CONTRACT.items()),
     credential=credential,
     render=tell,
     wrap=pretty,

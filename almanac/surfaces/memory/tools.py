@@ -4,7 +4,6 @@
 """
 
 import uuid
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -21,7 +20,7 @@ from almanac.quotas.rates import Rule
 from almanac.surfaces import message as messages
 from almanac.surfaces.memory import library
 from almanac.surfaces.surface import Result, Surface
-from almanac.surfaces.tool import House, Run, Tool, ToolCall
+from almanac.surfaces.tool import House, ToolCall, contract_beside, tool_of
 
 TRUST = "untrusted"
 INSTRUCTIONS = (
@@ -45,9 +44,7 @@ CODES = {
 }
 
 _READ, _WRITE = frozenset({"knowledge:read"}), frozenset({"knowledge:write"})
-_CONTRACT: dict[str, dict[str, Any]] = {
-    entry["name"]: entry for entry in orjson.loads((Path(__file__).parent / "contract.json").read_bytes())
-}
+CONTRACT = contract_beside(__file__)
 
 
 def _check_uuid(text: str) -> str:
@@ -210,20 +207,15 @@ def rule(house: House, actor: Actor) -> Rule:
     return limits.rule_of(house.settings, actor.scopes)
 
 
-def _tool(run: Run, arguments: type[Arguments], scopes: frozenset[str]) -> Tool:
-    entry = _CONTRACT[getattr(run, "__name__", "")]
-    return Tool(entry["name"], entry["description"], run, arguments, scopes, title=entry["title"], entry=entry)
-
-
 SURFACE = Surface(
     name="memory",
     path="/mcp/memory",
     title="Agent memory",
     instructions=INSTRUCTIONS,
     tools=(
-        _tool(store_knowledge, Store, _WRITE),
-        _tool(search_knowledge, Look, _READ),
-        _tool(supersede_knowledge, Supersede, _WRITE),
+        tool_of(CONTRACT["store_knowledge"], store_knowledge, _WRITE, Store),
+        tool_of(CONTRACT["search_knowledge"], search_knowledge, _READ, Look),
+        tool_of(CONTRACT["supersede_knowledge"], supersede_knowledge, _WRITE, Supersede),
     ),
     render=render,
     http_error=http_error,

@@ -225,7 +225,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 
 
 def test_the_parameters_are_those_of_the_document_with_their_defaults():
-    for entry in CONTRACT:
+    for entry in CONTRACT.values():
         schema = entry["inputSchema"]
         expected = PARAMETERS[entry["name"].removeprefix("wegent_kb_")]
         assert list(schema["properties"]) == list(expected)

@@ -90,7 +90,7 @@ def test_the_tools_are_listed_character_for_character_as_the_contract_has_them(
     listed = response.text[response.text.index('"tools":[') + len('"tools":') :]
     written = json.dumps(json.loads(contracts.path(SURFACE).read_text("utf-8")), separators=(",", ":"))
     assert listed.startswith(written)
-    assert [tool["name"] for tool in CONTRACT] == TOOLS
+    assert list(CONTRACT) == TOOLS
 
 
 def test_it_introduces_itself_by_its_own_name(town: Town, ada: Caller):
