@@ -13,7 +13,7 @@ from typing import Any
 from almanac.ai.chat import Chat, ChatFailed, Offered, Said, Used
 from almanac.assist import following, reading
 from almanac.assist.knowledge_search import MIN_SCORE
-from almanac.assist.lookup import FEW, LONGEST, Lookup, Outcome, Piece, Query
+from almanac.assist.lookup import FEW, LONGEST, Lookup, Outcome, Piece, Query, one_line
 
 EXTRACTS = "extractive"  # what answers where no model does
 LOWER = 0.2  # the threshold that is tried next
@@ -264,7 +264,7 @@ def _suggested(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _sources(citations: Sequence[Citation]) -> list[str]:
-    named = ((each, each.piece.title or each.piece.filename or "Untitled") for each in citations)
+    named = ((each, one_line(each.piece.title or each.piece.filename) or "Untitled") for each in citations)
     return ["Sources:", *(f"[{each.number}] {name} ({each.piece.score * 100:.1f}%)" for each, name in named)]
 
 

@@ -7,7 +7,7 @@ and whatever is said of a search, also of one that failed, is without the key.
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Protocol, cast
 
@@ -36,6 +36,9 @@ _FEW_FOUND = (
     "Try breaking the query into smaller parts",
     'Use "keyword" mode if looking for exact terms',
 )
+
+
+Hide = Callable[[str], str]  # a key that stands in a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +195,14 @@ class Kept:
         return found
 
 
-def refusal(status: int, said: Any, text: str) -> Refused:
-    """What an endpoint that refused says of it, at whatever place such answers have it."""
-    given = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
+def refusal(status: int, given: Mapping[str, Any], text: str, hide: Hide) -> Refused:
+    """What an endpoint that refused says of it, at whatever place such answers have it, or all of it as it stands."""
     error = given.get("error")
     inner = cast("dict[str, Any]", error).get("message") if isinstance(error, dict) else error
-    reason = next((each for each in (inner, given.get("message"), given.get("detail")) if isinstance(each, str)), text)
-    return Refused(status, _one_line(reason)[:_LONGEST_REFUSAL] or "It gave no reason.")
+    said_so = (each for each in (inner, given.get("message"), given.get("detail")) if isinstance(each, str))
+    reason = next((one_line(each) for each in said_so if each.strip()), text)
+    shown = hide(reason.replace("\0", ""))[:_LONGEST_REFUSAL]
+    return Refused(status, shown if shown.strip() else "It gave no reason.")
 
 
 def _summary(query: Query, found: Found) -> str:
@@ -220,9 +224,9 @@ def _piece(number: int, piece: Piece, marks: bool) -> str:
     shown = _marked(piece) if marks else piece.content[:EXCERPT]
     quoted = f"{shown}{more}".replace("\r\n", "\n").replace("\r", "\n").replace("\n", "\n> ")
     return (
-        f"#### [{number}] {_one_line(piece.title) or 'Untitled'}\n"
+        f"#### [{number}] {one_line(piece.title) or 'Untitled'}\n"
         f"- **Score:** {piece.score * 100:.1f}%\n"
-        f"- **Source:** {_one_line(piece.filename) or 'Unknown'}\n"
+        f"- **Source:** {one_line(piece.filename) or 'Unknown'}\n"
         f"- **Match Type:** {piece.match_type or 'hybrid'}\n\n"
         f"> {quoted}\n\n"
     )
@@ -238,5 +242,6 @@ def _marked(piece: Piece) -> str:
     return "".join((*parts, text[at:]))
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """A text without its line breaks: it must not look like more than the one thing it is."""
     return _SPACE.sub(" ", text).strip()

@@ -16,12 +16,13 @@ from almanac.search import analysis
 MOST = 3  # sentences of an answer
 PIECES = 5  # of the best that are read
 LONGEST = 400  # characters of a sentence that are quoted
+READ = 30_000  # characters of a piece that are read
 _OVERLAP = 0.6  # what the words of a sentence count, beside the score of its piece
 _WORTH = 0.4  # of the best sentence, that another must come to
 
 # After a full stop comes a space, lest numbers and names be cut; after that of Chinese and Japanese nothing need.
 _END = re.compile(r"(?<=[.!?…])\s+(?=[^\s\d])|(?<=[。！？；])|\n+")
-_MARKUP = re.compile(r"^[#>*\-\s|]+|\s+$")
+_MARKUP = "#>*-| "  # that a line may begin with
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +55,12 @@ def best(question: str, piece: Piece) -> str:
 
 
 def _split(piece: Piece) -> list[str]:
-    parts = (_MARKUP.sub("", part) for part in _END.split(piece.content) if part)
-    return [_cut(part) for part in parts if part]
+    # Without a pattern for what is stripped: one would look at the spaces inside again and again.
+    flat = (" ".join(part.split()).lstrip(_MARKUP) for part in _END.split(piece.content[:READ]))
+    return [_cut(part) for part in flat if part]
 
 
-def _cut(sentence: str) -> str:
-    flat = " ".join(sentence.split())
+def _cut(flat: str) -> str:
     return flat if len(flat) <= LONGEST else flat[: LONGEST - 1].rsplit(" ", 1)[0] + "…"
 
 

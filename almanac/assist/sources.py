@@ -5,6 +5,8 @@ An endpoint may be of the kind that WeKnora's document describes, as ours is, or
 """
 
 import asyncio
+import hashlib
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,7 +17,7 @@ from pydantic import ValidationError
 
 from almanac.assist import knowledge_search
 from almanac.assist.knowledge_search import KnowledgeSearch, Results, match_type
-from almanac.assist.lookup import PATH, Context, Found, Kept, Piece, Query, Refused, Source, refusal
+from almanac.assist.lookup import PATH, Context, Found, Hide, Kept, Piece, Query, Refused, Source, refusal
 from almanac.core.arguments import problems
 from almanac.core.call import Call
 from almanac.core.errors import AlmanacError, BadRequest
@@ -29,15 +31,14 @@ from almanac.search.search import Search
 DROPPED = "x-dropped-by-min-score"  # the header in which our endpoint tells what its answer leaves out
 MOST_BYTES = 8_000_000
 LONGEST_CONTENT, LONGEST_NAME = 20_000, 500  # characters that are taken of what an endpoint answers
-MOST_PIECES = 500
+MOST_PIECES, MOST_SPANS = 500, 100
 BEST_RANK_SUM = 1 / 61  # the most that ranks joined reciprocally come to; without a reranker, WeKnora's scores are such
 
 # WeKnora's numbers for how a piece was found.
 MATCHES = ("vector", "keyword", "nearby", "history", "parent", "relation", "graph", "web", "direct", "data")
+NAMED = frozenset((*MATCHES, "hybrid"))
 
 Post = Callable[[bytes, dict[str, str]], Awaitable[Answer]]
-
-
 Work = Callable[[Call], Awaitable[Results]]
 Account = Callable[[Query, Work], Awaitable[Results]]
 
@@ -91,7 +92,7 @@ class There:
         # WeKnora takes API keys in the one header and its users' tokens in the other.
         key = self._context.api_key
         headers = {"authorization": f"Bearer {key}", "x-api-key": key, "content-type": "application/json"}
-        return _read(await self._post(orjson.dumps(body), headers), query)
+        return _read(await self._post(orjson.dumps(body), headers), query, self._context.without_key)
 
 
 @asynccontextmanager
@@ -157,27 +158,28 @@ def _of_hit(hit: Hit) -> Piece:
     )
 
 
-def _read(answer: Answer, query: Query) -> Found:
-    """What an endpoint's answer holds, of whichever kind it is."""
+def _read(answer: Answer, query: Query, hide: Hide) -> Found:
+    """What an endpoint's answer holds, of whichever kind it is. An endpoint may say the key that it was sent anywhere:
+    it is hidden before anything is cut, lest a part of it be left."""
     try:
         said = orjson.loads(answer.body)
     except orjson.JSONDecodeError:
         said = None
     given = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
     if not 200 <= answer.status < 300 or given.get("success") is False:
-        raise refusal(answer.status, said, answer.body[:2000].decode("utf-8", "replace"))
+        raise refusal(answer.status, given, answer.body.decode("utf-8", "replace"), hide)
     is_real = "results" not in given and "data" in given
     listed: Any = given.get("data" if is_real else "results")
     if not given or not isinstance(listed or [], list):
         raise PeerUnavailable("What answers at the address of the knowledge bases does not speak WeKnora's REST.")
     entries = cast("list[Any]", listed or [])
-    pieces = [_piece(cast("dict[str, Any]", each)) for each in entries[:MOST_PIECES] if isinstance(each, dict)]
+    pieces = [_piece(cast("dict[str, Any]", each), hide) for each in entries[:MOST_PIECES] if isinstance(each, dict)]
     return _cut(pieces, query) if is_real else _counted(pieces, query, answer, given.get("total_count"))
 
 
 def _counted(pieces: list[Piece], query: Query, answer: Answer, total: Any) -> Found:
     count = total if type(total) is int and total else len(pieces)
-    pieces = pieces[: query.top_k]
+    pieces = [piece if piece.score <= 1 else replace(piece, score=0.0) for piece in pieces[: query.top_k]]
     told = answer.headers.get(DROPPED, "")
     if told.isascii() and told.isdigit():
         return Found(tuple(pieces), count, int(told[:12]))
@@ -188,38 +190,49 @@ def _counted(pieces: list[Piece], query: Query, answer: Answer, total: Any) -> F
 def _cut(pieces: list[Piece], query: Query) -> Found:
     """What a real WeKnora answers, by the threshold and the number that it does not know."""
     most = max((piece.score for piece in pieces), default=0.0)
-    if 0 < most <= BEST_RANK_SUM * 1.01:  # as some are rounded
-        pieces = [replace(piece, score=min(1.0, piece.score / BEST_RANK_SUM)) for piece in pieces]
+    # Sums of ranks are far below 1, some of them rounded up; what counts words alone has no bound.
+    best = BEST_RANK_SUM if 0 < most <= BEST_RANK_SUM * 1.01 else max(most, 1.0)
+    pieces = [replace(piece, score=min(1.0, piece.score / best)) for piece in pieces]
     good = [piece for piece in pieces if piece.score >= query.min_score]
     return Found(tuple(good[: query.top_k]), len(good), len(pieces) - len(good))
 
 
-def _piece(given: dict[str, Any]) -> Piece:
-    score: Any = given.get("score")
+def _piece(given: dict[str, Any], hide: Hide) -> Piece:
     match: Any = given.get("match_type")
     named: Any = MATCHES[match] if type(match) is int and 0 <= match < len(MATCHES) else match
+    content, knowledge_id = _text(given, "content", hide, LONGEST_CONTENT), _text(given, "knowledge_id", hide)
     return Piece(
-        id=_text(given, "id"),
-        content=_text(given, "content", LONGEST_CONTENT),
-        score=float(score) if isinstance(score, int | float) and 0 <= score <= 1 else 0.0,
-        knowledge_id=_text(given, "knowledge_id"),
-        title=_text(given, "knowledge_title"),
-        filename=_text(given, "knowledge_filename"),
-        match_type=named if isinstance(named, str) else "",
-        highlights=_spans(given.get("highlights")),
+        id=_text(given, "id", hide) or f"{knowledge_id}-{hashlib.sha256(content.encode()).hexdigest()[:16]}",
+        content=content,
+        score=_score(given.get("score")),
+        knowledge_id=knowledge_id,
+        title=_text(given, "knowledge_title", hide),
+        filename=_text(given, "knowledge_filename", hide),
+        match_type=named if isinstance(named, str) and named in NAMED else "",
+        highlights=_spans(given.get("highlights"), len(content)),
     )
 
 
-def _text(given: dict[str, Any], name: str, most: int = LONGEST_NAME) -> str:
+def _score(given: Any) -> float:
+    is_number = type(given) in (int, float) and math.isfinite(given)
+    return max(0.0, float(given)) if is_number else 0.0
+
+
+def _text(given: dict[str, Any], name: str, hide: Hide, most: int = LONGEST_NAME) -> str:
     value: Any = given.get(name)
     text = value if isinstance(value, str) else str(value) if type(value) is int else ""
-    return text[:most].replace("\0", "")  # which no database of ours would store
+    return hide(text.replace("\0", ""))[:most]  # no database of ours would store a NUL
 
 
-def _spans(given: Any) -> tuple[tuple[int, int], ...]:
-    """Spans as far as they are pairs of places; where they stand is looked at when they are shown."""
-    entries = cast("list[Any]", given) if isinstance(given, list) else []
-    pairs = [
-        cast("list[Any]", each) for each in entries if isinstance(each, list) and len(cast("list[Any]", each)) == 2
-    ]
-    return tuple((pair[0], pair[1]) for pair in pairs if all(type(each) is int and each >= 0 for each in pair))
+def _spans(given: Any, length: int) -> tuple[tuple[int, int], ...]:
+    """The first spans of a content of some length, as far as they are pairs of places in it, one after another."""
+    found: list[tuple[int, int]] = []
+    for each in cast("list[Any]", given) if isinstance(given, list) else []:
+        pair = cast("list[Any]", each) if isinstance(each, list) else []
+        if len(pair) == 2 and all(type(place) is int for place in pair):
+            start, end = pair
+            if (found[-1][1] if found else 0) <= start < end <= length:
+                found.append((start, end))
+        if len(found) == MOST_SPANS:
+            break
+    return tuple(found)

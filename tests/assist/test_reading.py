@@ -1,5 +1,7 @@
 """Reading and following: answers in the words of what was found, and questions that lean on others."""
 
+import time
+
 import pytest
 
 from almanac.assist import following, reading
@@ -34,6 +36,14 @@ def test_nothing_is_read_in_nothing_and_what_is_long_is_cut():
     assert reading.read("x", []) == []
     assert reading.best("x", piece("  \n# \n")) == ""
     assert len(reading.best("word", piece("word " * 500))) <= reading.LONGEST
+
+
+def test_many_spaces_take_no_longer_than_other_text_and_a_piece_is_read_only_so_far():
+    begun = time.process_time()
+    wide = piece(" " * 20_000 + "# The lamp" + " " * 20_000 + "x\n" + " " * 20_000 + "y" + " " * 20_000)
+    assert reading.best("lamp", wide) == "The lamp"
+    assert time.process_time() - begun < 0.5
+    assert reading.best("oil", piece("x. " * 10_000 + "The oil is here.")) == "x."
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from almanac.core.database import Database
 from tests.house import running, settings_for
 from tests.surfaces.weknora.stand_ins import EXAMPLE_RESPONSE, KEY, Answer, StandIn, said, speech, standing_in
 
+ECHOED = ("id", "content", "knowledge_id", "knowledge_title", "knowledge_filename", "match_type")
 MODEL_KEY = "sk-model-key-that-nobody-may-see"
 
 
@@ -38,7 +39,9 @@ def test_no_key_is_in_logs_traces_errors_or_tables(
         Answer(200, KEY.encode()),
         said({"results": KEY}),
         Answer(pause=5),
-        said(EXAMPLE_RESPONSE),
+        said({"error": "x" * 480 + KEY}, 400),  # at the place where errors are cut
+        Answer(500, b"x" * 480 + KEY.encode(), "text/plain"),
+        said({"results": [{**EXAMPLE_RESPONSE["results"][0], **dict.fromkeys(ECHOED, f"It is {KEY}.")}]}),
     ]
     models = [Answer(500, MODEL_KEY.encode()), Answer(401, KEY.encode()), Answer(200, b"{}"), speech("It is so. [1]")]
     try:
@@ -51,9 +54,9 @@ def test_no_key_is_in_logs_traces_errors_or_tables(
             with running(settings) as live:
                 seen = [repr(settings)]
                 addresses = [endpoint.url, "http://127.0.0.1:8009", "http://169.254.169.254", "nonsense", live.url]
-                for turn in range(8):
+                for turn in range(12):
                     context = {"api_key": KEY, "kb_ids": ["kb1"]}
-                    context["weknora_base_url"] = addresses[max(0, turn - 3)]
+                    context["weknora_base_url"] = addresses[max(0, turn - 7)]
                     body = {"message": f"Ask {turn}", "context": context, "stream": turn % 2 == 0}
                     for headers in ({"x-api-key": live.token}, {}):
                         answer = live.http.post("/a2a/weknora/messages", json=body, headers=headers)
@@ -72,6 +75,8 @@ def test_no_key_is_in_logs_traces_errors_or_tables(
         structlog.reset_defaults()
     everything = "\n".join([*seen, written.getvalue(), caplog.text, *capfd.readouterr()])
     assert "chat_failed" in everything
+    assert "It is [key]." in everything  # a result that holds the key was found
     assert KEY not in everything
+    assert KEY[:20] not in everything  # nor the part of it before a cut
     assert MODEL_KEY not in everything
     assert token not in everything
