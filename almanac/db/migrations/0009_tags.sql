@@ -15,6 +15,7 @@ INSERT INTO fields (collection, name) SELECT DISTINCT collection, chr(2) FROM fo
 INSERT INTO facts (source_id, field, text)
     SELECT o.id, f.id, substr(o.value #>> '{}', 1, 40) FROM found o
     JOIN fields f ON f.collection = o.collection AND f.name = chr(2);
+ANALYZE facts;  -- or the next searches would be planned as if there were none
 {end}
 
 {if sqlite}
