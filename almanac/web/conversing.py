@@ -196,14 +196,15 @@ async def _stopped(ask: Ask, id: str) -> None:
 
 def bind(ask: Ask, given: WeKnora) -> Lookup | None:
     """The tool, bound to what a message's context says; None where it names no bases at all."""
-    if given.kb_ids is not None and not given.kb_ids:
+    chosen = [id for id in given.kb_ids or () if id != ""]
+    if given.kb_ids is not None and not chosen:
         return None
     url = given.weknora_base_url or ""
     is_here = not url or _is_ours(ask, url)
     key = given.api_key or _token(ask.exchange)
     if not is_here:
         _check_elsewhere(ask, given)
-    context = Context(key, tuple(given.kb_ids or ()), url)
+    context = Context(key, tuple(chosen), url)
     rest = ask.rest
     source = (
         Here(rest.search, context, _accounted(ask, key)) if is_here else guarded(context, rest.settings, rest.fetcher)

@@ -99,9 +99,10 @@ def test_a_revoked_or_narrow_key_searches_nothing(library: Library):
 
 
 def test_no_bases_chosen_leaves_the_agent_without_its_tool(library: Library):
-    answer = library.message(LAMP, context={"kb_ids": []}).json()
-    assert (answer["response"], answer["citations"]) == (agents.NOTHING_CHOSEN, [])
-    assert answer["metadata"]["searches"] == []
+    for none in ([], [""]):
+        answer = library.message(LAMP, context={"kb_ids": none}).json()
+        assert (answer["response"], answer["citations"]) == (agents.NOTHING_CHOSEN, [])
+        assert answer["metadata"]["searches"] == []
 
 
 @pytest.mark.parametrize(
