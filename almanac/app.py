@@ -258,7 +258,12 @@ def routes(opened: Opened) -> list[Route]:
         fetcher=house.fetcher,
         search=house.search,
         key=house.key,
-        agent=Agent(opened.chat, weknora_surface.CONTRACT[0], opened.settings.agent_searches),
+        agent=Agent(
+            opened.chat,
+            weknora_surface.CONTRACT[0],
+            opened.settings.agent_searches,
+            opened.settings.agent_seconds / 2,  # so that there is time for extracts where a model hangs
+        ),
     )
     agents = replace(rest, endpoints=(*AGENT_ENDPOINTS, a2a.ENDPOINT), prefix="")
     catalogue = replace(rest, endpoints=CATALOGUE_ENDPOINTS, prefix="")

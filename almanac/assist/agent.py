@@ -5,8 +5,10 @@ times at most, and answers. A language model, where there is one, decides all of
 the agent goes by the suggestions that its tool makes and answers with the sentences it found.
 """
 
+import asyncio
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,7 +81,12 @@ class Reply:
     resolved: str
 
 
-Event = Progress | Delta | Reply
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """That the words so far are not the answer: others take their place."""
+
+
+Event = Progress | Delta | Reset | Reply
 
 
 @dataclass(slots=True)
@@ -132,10 +139,11 @@ class Notebook:
 class Agent:
     """Answers messages. Create it once; many may be answered at a time."""
 
-    def __init__(self, chat: Chat | None, entry: Mapping[str, Any], searches: int) -> None:
+    def __init__(self, chat: Chat | None, entry: Mapping[str, Any], searches: int, seconds: float = 60.0) -> None:
         self._chat = chat
         self._entry = entry  # of the tool, as models are told of it
         self._searches = searches
+        self._seconds = seconds  # that a model may take
 
     async def answer(self, lookup: Lookup | None, question: str, earlier: Sequence[Turn]) -> AsyncGenerator[Event]:
         """What happens on the way to the answer, and last the answer. Without a tool there is only one."""
@@ -146,13 +154,18 @@ class Agent:
         resolved = following.resolve(question, [turn.resolved for turn in earlier])
         notebook = Notebook(lookup, self._searches)
         if self._chat is not None:
+            has_spoken = False
+            events = _within(self._seconds, self._discuss(self._chat, notebook, question, resolved, earlier))
             try:
-                async for event in self._discuss(self._chat, notebook, question, resolved, earlier):
+                async for event in events:
                     yield event
                     if isinstance(event, Reply):
                         return
+                    has_spoken |= isinstance(event, Delta)
             except ChatFailed:
                 yield Progress("answering", "The language model does not answer; these are extracts.")
+            if has_spoken:
+                yield Reset()
         async for event in self._extract(notebook, resolved):
             yield event
 
@@ -196,6 +209,21 @@ class Agent:
         for line in reply.text.splitlines(keepends=True):
             yield Delta(line)
         yield reply
+
+
+async def _within(seconds: float, events: AsyncGenerator[Event]) -> AsyncGenerator[Event]:
+    """What happens until a time is over; ChatFailed if that was not all."""
+    until = asyncio.get_running_loop().time() + seconds
+    async with aclosing(events):
+        while True:
+            try:
+                async with asyncio.timeout_at(until):
+                    event = await anext(events)
+            except StopAsyncIteration:
+                return
+            except TimeoutError:
+                raise ChatFailed() from None
+            yield event
 
 
 async def _investigate(notebook: Notebook, question: str) -> AsyncGenerator[Event]:

@@ -10,7 +10,7 @@ REMEMBERED = 12  # words of an earlier question that are brought along
 FEW = 3  # words that mean something, below which a question can hardly stand alone
 
 _LEANS = re.compile(
-    r"\b(it|its|they|them|their|theirs|this|that|these|those|he|him|his|she|her|hers|there|then|one|ones|same|former"
+    r"\b(it|its|they|them|their|theirs|this|that|these|those|he|him|his|she|her|hers|there|then|same|former"
     r"|latter|both)\b|^\W*(and|but|or|so|also|what about|how about|why|what else|who else|any other)\b"
     r"|[它他她其该此这那们]|呢|还有|另外|为什么",
     re.IGNORECASE,
@@ -41,7 +41,7 @@ _PARTS = re.compile(
 
 def resolve(question: str, earlier: Sequence[str]) -> str:
     """A question that can be searched for as it stands; `earlier` are those before it, so resolved, oldest first."""
-    if not earlier or not _leans(question):
+    if not earlier or not _leans(question, earlier[-1]):
         return question
     own = set(analysis.terms_of(question))
     brought = [word for word in keywords(earlier[-1]).split() if not own & set(analysis.terms_of(word))]
@@ -60,7 +60,9 @@ def parts(question: str) -> list[str]:
     return found if len(found) > 1 else []
 
 
-def _leans(question: str) -> bool:
+def _leans(question: str, before: str) -> bool:
     if _LEANS.search(question):
         return True
-    return len(keywords(question).split()) < FEW and not any(map(analysis.is_unspaced, question))
+    words = keywords(question)
+    is_short = len(words.split()) < FEW and not any(map(analysis.is_unspaced, question))
+    return is_short and not set(analysis.terms_of(words)) - set(analysis.terms_of(before))

@@ -7,7 +7,7 @@ threshold means the same everywhere. What it leaves out is counted: an answer ma
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from almanac.core.arguments import HIGHEST_ID, Arguments
 from almanac.core.call import Call
@@ -23,7 +23,8 @@ NOWHERE = "At least one knowledge_base_id, knowledge_base_ids, knowledge_ids, or
 
 Mode = Literal["hybrid", "vector", "keyword"]
 Name = str | int  # an id: WeKnora's are strings, ours are numbers
-Names = Annotated[list[Name], Field(default_factory=list[Name], max_length=MOST_NAMED)]
+OrNull = BeforeValidator(lambda given: [] if given is None else given)  # a list: WeKnora's clients send null for none
+Names = Annotated[list[Name], OrNull, Field(default_factory=list[Name], max_length=MOST_NAMED)]
 TopK = Annotated[int, Field(ge=1, le=MOST)]
 MinScore = Annotated[float, Field(ge=0, le=1)]
 
@@ -48,9 +49,9 @@ class KnowledgeSearch(Arguments):
     knowledge_base_id: Annotated[Name | None, Field(description="One more.")] = None
     knowledge_ids: Annotated[Names, Field(description="Only these documents.")]
     tag_ids: Annotated[
-        list[str], Field(default_factory=list[str], description="Only documents with all of these tags.")
+        list[str], OrNull, Field(default_factory=list[str], description="Only documents with all of these tags.")
     ]
-    mentioned_items: Annotated[list[Mentioned], Field(default_factory=list[Mentioned], max_length=MOST_NAMED)]
+    mentioned_items: Annotated[list[Mentioned], OrNull, Field(default_factory=list[Mentioned], max_length=MOST_NAMED)]
     search_mode: Mode = "hybrid"
     top_k: TopK = USUAL
     min_score: MinScore = MIN_SCORE
@@ -74,12 +75,14 @@ class KnowledgeSearch(Arguments):
     def base_ids(self) -> list[Name]:
         """The bases that are named anywhere."""
         one = [] if self.knowledge_base_id is None else [self.knowledge_base_id]
-        return [*self.knowledge_base_ids, *one, *(item.id for item in self.mentioned_items if item.type == "kb")]
+        picked = (item.id for item in self.mentioned_items if item.type == "kb")
+        return [id for id in (*self.knowledge_base_ids, *one, *picked) if id != ""]
 
     @property
     def document_ids(self) -> list[Name]:
         """The documents that are named anywhere."""
-        return [*self.knowledge_ids, *(item.id for item in self.mentioned_items if item.type != "kb")]
+        picked = (item.id for item in self.mentioned_items if item.type != "kb")
+        return [id for id in (*self.knowledge_ids, *picked) if id != ""]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ async def look(call: Call, engine: Search, asked: KnowledgeSearch) -> Results:
         bases=[_number(id) for id in asked.base_ids],
         folders=[],
         documents=[_number(id) for id in asked.document_ids],
-        tags=asked.tag_ids,
+        tags=[tag for tag in asked.tag_ids if tag],
         mode=asked.search_mode,
         limit=asked.top_k,
         min_score=asked.min_score,

@@ -5,20 +5,21 @@
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from pydantic import ConfigDict, Field, ValidationError
 
 from almanac.assist import tasks
-from almanac.assist.agent import Delta, Event, Progress, Reply
+from almanac.assist.agent import Delta, Event, Progress, Reply, Reset
 from almanac.assist.tasks import Finished, Task
 from almanac.core import clock
 from almanac.core.arguments import Arguments, problems
-from almanac.core.errors import AlmanacError, BadRequest, NotFound
+from almanac.core.errors import AlmanacError, BadRequest, Cancelled, NotFound, TooLarge
 from almanac.web import conversing
 from almanac.web.agents import LONGEST, PREFIX, AtAgent, Sent
 from almanac.web.conversing import LONGEST_SESSION, SCOPE, Letter, MessageContext, Stream
-from almanac.web.rest import Ask, Endpoint
+from almanac.web.rest import Ask, Endpoint, NotJson, WrongContentType
 
 STATES = {
     tasks.WORKING: "TASK_STATE_WORKING",
@@ -93,9 +94,18 @@ async def serve(ask: Ask, place: AtAgent, given: Request) -> dict[str, Any] | Se
         return await _dispatch(ask, place.agent, given)
     except Remote as failure:
         return _error(given.id, failure.code, str(failure))
-    except (NotFound, Finished, BadRequest) as error:
-        codes = {NotFound: NO_TASK, Finished: NOT_CANCELABLE, BadRequest: BAD_PARAMS}
-        return _error(given.id, codes[type(error)], error.text)
+
+
+def tell(ask: Ask, error: AlmanacError) -> dict[str, Any] | None:
+    """A failure as JSON-RPC puts it. What was refused before it was read is refused as everywhere."""
+    if not ask.arguments or ask.exchange.scope["path_params"]["agent"] not in ask.rest.settings.agent_names:
+        return None
+    said = ask.arguments
+    id = said.get("id") if type(said.get("id")) in (str, int) else None
+    is_request = said.get("jsonrpc") == "2.0" and isinstance(said.get("method"), str)
+    kinds = {NotJson: PARSE, Finished: NOT_CANCELABLE, NotFound: NO_TASK, TooLarge: INVALID, WrongContentType: INVALID,
+             BadRequest: BAD_PARAMS if is_request else INVALID}  # fmt: skip
+    return _error(id, next((code for kind, code in kinds.items() if isinstance(error, kind)), INTERNAL), error.text)
 
 
 async def _dispatch(ask: Ask, agent: str, given: Request) -> dict[str, Any] | Sent:
@@ -107,7 +117,8 @@ async def _dispatch(ask: Ask, agent: str, given: Request) -> dict[str, Any] | Se
         case "SendMessage":
             return _result(given.id, {"task": await _send(ask, agent, given)})
         case "SendStreamingMessage":
-            return await _stream(ask, agent, given)
+            async with _take(ask, agent, given) as letter:
+                return await _stream(ask, letter, given)
         case "GetTask":
             return _result(given.id, describe(await tasks.get(ask, agent, _parse(TaskParams, given.params).id)))
         case "CancelTask":
@@ -118,27 +129,21 @@ async def _dispatch(ask: Ask, agent: str, given: Request) -> dict[str, Any] | Se
             raise Remote(NO_METHOD, "There is no such method.")
 
 
-async def _take(ask: Ask, agent: str, given: Request) -> Letter:
+def _take(ask: Ask, agent: str, given: Request) -> AbstractAsyncContextManager[Letter]:
     params = _parse(SendParams, given.params)
     text = "\n".join(part.text for part in params.message.parts if part.text)
     if not text.strip() or len(text) > LONGEST:
         raise Remote(NO_CONTENT, f"A message needs a part of text, of at most {LONGEST} characters in all.")
-    context = params.message.metadata or params.metadata or MessageContext()
-    return await conversing.take(ask, agent, text, context, params.message.contextId or None)
+    context = conversing.merge(params.message.metadata, params.metadata)
+    return conversing.take(ask, agent, text, context, params.message.contextId or None)
 
 
 async def _send(ask: Ask, agent: str, given: Request) -> dict[str, Any]:
-    letter = await _take(ask, agent, given)
-
-    async def silently(_: Event) -> None:
-        """Nobody wants to know before it is done."""
-
-    reply = await conversing.answer(ask, letter, silently)
-    return _done(letter, reply)
+    async with _take(ask, agent, given) as letter:
+        return _done(letter, await conversing.answer(ask, letter, conversing.silently))
 
 
-async def _stream(ask: Ask, agent: str, given: Request) -> Sent:
-    letter = await _take(ask, agent, given)
+async def _stream(ask: Ask, letter: Letter, given: Request) -> Sent:
     named = {"taskId": letter.task.id, "contextId": letter.task.session_id}
     async with Stream(ask.exchange).open() as stream:
         written = False
@@ -155,6 +160,8 @@ async def _stream(ask: Ask, agent: str, given: Request) -> Sent:
                     update = {**named, "artifact": artifact, "append": written}
                     written = True
                     await stream.send(_result(given.id, {"artifactUpdate": update}))
+                case Reset():
+                    written = False
                 case Reply():
                     pass
 
@@ -162,7 +169,8 @@ async def _stream(ask: Ask, agent: str, given: Request) -> Sent:
         try:
             reply = await conversing.answer(ask, letter, tell)
         except AlmanacError as error:
-            await stream.send(_error(given.id, INTERNAL, error.text))
+            status = _status(tasks.CANCELED if isinstance(error, Cancelled) else tasks.FAILED, error.text, letter.task)
+            await stream.send(_result(given.id, {"statusUpdate": {**named, "status": status}}))
             raise
         artifact = {**_artifact(reply.text, [conversing.describe(each) for each in reply.citations])}
         whole = {**named, "artifact": artifact, "append": False, "lastChunk": True}
@@ -229,4 +237,6 @@ ENDPOINT = Endpoint(
     body=Request,
     answer=dict[str, Any],
     admit=conversing.by_context,
+    tell=tell,
+    fails_with=200,
 )

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from almanac import __version__
 from almanac.assist import tasks
-from almanac.assist.agent import Delta, Event, Progress, Reply
+from almanac.assist.agent import Delta, Event, Progress, Reply, Reset
 from almanac.assist.tasks import Task
 from almanac.core import clock
 from almanac.core.arguments import Arguments
@@ -97,14 +97,11 @@ async def send_message(ask: Ask, place: ToAgent, given: NewMessage) -> MessageAn
     conversing.check_agent(ask, place.agent)
     begun = time.monotonic()
     session = None if given.sessionMode == "new" else given.sessionId
-    letter = await conversing.take(ask, place.agent, given.message, given.context, session)
-    if place.stream or given.stream or _EVENTS in ask.exchange.headers.get(b"accept", b""):
-        return await _stream(ask, letter, begun)
-
-    async def silently(_: Event) -> None:
-        """Nobody wants to know before it is done."""
-
-    return _answer(letter, await conversing.answer(ask, letter, silently), begun)
+    context = conversing.merge(given.context)
+    async with conversing.take(ask, place.agent, given.message, context, session) as letter:
+        if place.stream or given.stream or _EVENTS in ask.exchange.headers.get(b"accept", b""):
+            return await _stream(ask, letter, begun)
+        return _answer(letter, await conversing.answer(ask, letter, conversing.silently), begun)
 
 
 async def get_task(ask: Ask, place: AtTask, _: Any) -> TaskFacts:
@@ -128,6 +125,8 @@ async def _stream(ask: Ask, letter: Letter, begun: float) -> Sent:
                     await stream.send({"type": "status", "state": state, "message": text})
                 case Delta(text):
                     await stream.send({"type": "text", "text": text})
+                case Reset():
+                    await stream.send({"type": "reset"})
                 case Reply():
                     pass
 

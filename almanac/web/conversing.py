@@ -8,7 +8,7 @@ fetcher otherwise. It works for as long as its caller is there, nobody stops it,
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
@@ -88,12 +88,19 @@ def check_agent(ask: Ask, name: str) -> None:
         raise NotFound("There is no such agent.", remedy="/.well-known/agent-card.json says which there are.")
 
 
-async def take(ask: Ask, agent: str, text: str, context: WeKnora, session: str | None) -> Letter:
-    """Take a message in, to a session that goes on or begins."""
+@contextlib.asynccontextmanager
+async def take(ask: Ask, agent: str, text: str, context: WeKnora, session: str | None) -> AsyncGenerator[Letter]:
+    """Take a message in, to a session that goes on or begins. If the block fails, so has the task."""
     if not text.strip():
         raise BadRequest("The message is empty.", remedy="Ask something.")
     task = await tasks.begin(ask, agent, session or str(uuid.uuid4()), text)
-    return Letter(agent, text, context, task)
+    is_done = False
+    try:
+        yield Letter(agent, text, context, task)
+        is_done = True
+    finally:
+        if not is_done:
+            await tasks.end(ask.db, task.id, tasks.FAILED)  # unless it is known how it ended
 
 
 async def answer(ask: Ask, letter: Letter, tell: Tell) -> Reply:
@@ -115,6 +122,10 @@ async def answer(ask: Ask, letter: Letter, tell: Tell) -> Reply:
     finally:
         if state is not None:
             await tasks.end(ask.db, letter.task.id, state)
+
+
+async def silently(_: Event) -> None:
+    """Nobody wants to know before it is done."""
 
 
 def describe(citation: Citation) -> dict[str, Any]:
@@ -159,9 +170,12 @@ async def _attend(ask: Ask, letter: Letter, work: Awaitable[Reply]) -> Reply:
     try:
         async with asyncio.timeout(ask.rest.settings.agent_seconds):
             await asyncio.wait({working, *watching}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise Cancelled()
-        return working.result()
+        if working.done():
+            return working.result()
+        for each in watching:
+            if each.done():
+                each.result()  # one that could not look has not seen that anybody stopped it
+        raise Cancelled()
     except TimeoutError:
         raise DeadlineExceeded() from None
     finally:
@@ -182,22 +196,33 @@ async def _stopped(ask: Ask, id: str) -> None:
 
 def bind(ask: Ask, given: WeKnora) -> Lookup | None:
     """The tool, bound to what a message's context says; None where it names no bases at all."""
-    given = given.weknora if isinstance(given, MessageContext) and given.weknora is not None else given
-    if given.kb_ids is not None and not given.kb_ids:
+    chosen = [id for id in given.kb_ids or () if id != ""]
+    if given.kb_ids is not None and not chosen:
         return None
     url = given.weknora_base_url or ""
     is_here = not url or _is_ours(ask, url)
     key = given.api_key or _token(ask.exchange)
-    if not is_here and (given.api_key is None or not given.kb_ids):
-        raise BadRequest(
-            "context: a search elsewhere needs api_key and kb_ids.", remedy="Our own token is not sent to others."
-        )
-    context = Context(key, tuple(given.kb_ids or ()), url)
+    if not is_here:
+        _check_elsewhere(ask, given)
+    context = Context(key, tuple(chosen), url)
     rest = ask.rest
     source = (
         Here(rest.search, context, _accounted(ask, key)) if is_here else guarded(context, rest.settings, rest.fetcher)
     )
     return Lookup(source, context)
+
+
+def _check_elsewhere(ask: Ask, given: WeKnora) -> None:
+    """Refuse a search elsewhere that would be made with the token by which the caller is known here."""
+    token, key = _token(ask.exchange), given.api_key
+    if not token or not key or token in key or not given.kb_ids:
+        raise BadRequest(
+            "context: a search at another address needs a token of ours in the headers, and api_key and kb_ids of that "
+            "address.",
+            remedy="Send your token in the header Authorization or X-API-Key: it is not sent to others.",
+        )
+    if not key.isascii() or not key.isprintable():
+        raise BadRequest("context.api_key: has characters that no key has.")
 
 
 def _accounted(ask: Ask, key: str) -> Callable[[Query, Work], Awaitable[Results]]:
@@ -239,13 +264,27 @@ def _key_in(raw: bytes) -> str | None:
     except orjson.JSONDecodeError:
         return None
     params = _inside(said, "params")
-    found = (said, params, _inside(params, "message"))
-    for place, name in zip(found, ("context", "metadata", "metadata"), strict=True):
-        context = _inside(place, name)
-        key = _inside(context, "weknora").get("api_key", context.get("api_key"))
-        if isinstance(key, str) and key:
-            return key
-    return None
+    is_rpc = isinstance(said, dict) and "jsonrpc" in said
+    places = (_inside(params, "message"), params)
+    contexts = [_inside(each, "metadata") for each in places] if is_rpc else [_inside(said, "context")]
+    key = _merged(*contexts).get("api_key")
+    return key if isinstance(key, str) and key else None
+
+
+def merge(*contexts: MessageContext | None) -> WeKnora:
+    """What the contexts of one message say together, where they differ the first of them."""
+    return WeKnora.model_validate(_merged(*(each.model_dump() for each in contexts if each is not None)))
+
+
+def _merged(*contexts: Mapping[str, Any]) -> dict[str, Any]:
+    """The same of contexts as they came. In each, what stands under a name of its own comes before the rest."""
+    layers = [layer for context in contexts for layer in (_inside(context, "weknora"), context)]
+    return {
+        name: value
+        for layer in reversed(layers)
+        for name in WeKnora.model_fields
+        if (value := layer.get(name)) is not None
+    }
 
 
 def _inside(said: Any, name: str) -> dict[str, Any]:

@@ -23,6 +23,9 @@ class Enveloped(Parameters):
     envelope: Annotated[
         bool | None, Field(description="Also as WeKnora's server answers. Unless said, where `query` was sent.")
     ] = None
+    resource_urls: Annotated[
+        str | None, Field(description="Taken, for WeKnora's clients send it; it changes nothing here.")
+    ] = None
 
 
 @dataclass(slots=True)

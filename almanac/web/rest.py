@@ -69,6 +69,12 @@ class NotAllowed(AlmanacError):
         super().__init__(remedy=f"It takes: {self.allowed}.")
 
 
+class NotJson(BadRequest):
+    """The body is not valid JSON."""
+
+    remedy = "Send a JSON object, in UTF-8."
+
+
 class WrongContentType(AlmanacError):
     """The request body has a content type that is not taken here."""
 
@@ -159,7 +165,7 @@ class Ask(Call):
         try:
             given = orjson.loads(raw or b"{}")
         except orjson.JSONDecodeError:
-            raise BadRequest("The body is not valid JSON.", remedy="Send a JSON object, in UTF-8.") from None
+            raise NotJson() from None
         if not isinstance(given, dict):
             raise BadRequest("The body is not a JSON object.", remedy=expected(model))
         self.note(cast("dict[str, Any]", given))
@@ -213,6 +219,7 @@ class Endpoint:
     admit: Admit = by_token
     credentials: tuple[str, ...] = ()  # what is taken by OpenAPI's names, where it is not a token as usual
     tell: Tell | None = None  # how a failure is put, for callers that know another form; None of it for the usual one
+    fails_with: int | None = None  # the status of a failure so put, where it is not its own
 
 
 class Junction:
@@ -250,7 +257,7 @@ class Junction:
         except AlmanacError as error:
             if endpoint.tell is None:
                 raise
-            await _refuse(exchange, error, endpoint.tell(ask, error))
+            await _refuse(exchange, error, endpoint.tell(ask, error), endpoint.fails_with)
         else:
             await _send(exchange, endpoint, answered)
 
@@ -345,7 +352,9 @@ async def _send(exchange: Exchange, endpoint: Endpoint, answered: Any) -> None:
     await exchange.reply(status, orjson.dumps(value), headers)
 
 
-async def _refuse(exchange: Exchange, error: AlmanacError, told: dict[str, Any] | None = None) -> None:
+async def _refuse(
+    exchange: Exchange, error: AlmanacError, told: dict[str, Any] | None = None, status: int | None = None
+) -> None:
     if exchange.is_answered:
         return  # too late to say anything else
     if error.status >= 500:
@@ -359,5 +368,6 @@ async def _refuse(exchange: Exchange, error: AlmanacError, told: dict[str, Any] 
         extra.append((b"retry-after", b"%d" % error.retry_after))
     elif isinstance(error, TooLarge | TooSlow):
         extra.append((b"connection", b"close"))  # the rest of the body is not read
+    status = status if told and status else error.status
     told = told or {"error": error.text, "code": error.code}
-    await exchange.reply(error.status, orjson.dumps(told), tuple(extra))
+    await exchange.reply(status, orjson.dumps(told), tuple(extra))

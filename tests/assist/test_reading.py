@@ -55,6 +55,10 @@ def test_many_spaces_take_no_longer_than_other_text_and_a_piece_is_read_only_so_
         ("What about the lamps?", ["When are pumps oiled?"], "What about the lamps? (pumps oiled)"),
         ("Who invented the steam engine in Scotland?", ["When is the pump oiled?"], None),
         ("And who does it?", [], None),
+        ("How often?", ["When is the pump oiled?"], "How often? (pump oiled)"),
+        ("The pump?", ["When is the pump oiled?"], "The pump? (oiled)"),
+        ("Lamp hours?", ["When is the pump oiled?"], None),
+        ("Which one burns whale oil in the hall?", ["When is the pump oiled?"], None),
     ],
 )  # fmt: skip
 def test_a_question_brings_along_what_it_leans_on(question: str, earlier: list[str], resolved: str | None):

@@ -28,12 +28,7 @@ CONTRACT: list[dict[str, Any]] = orjson.loads((Path(__file__).parent / "tool.jso
 
 def create(context: Context, settings: Settings) -> Any:
     """An MCP server whose one tool searches the bases of a context with its key."""
-    try:
-        read_url(context.weknora_base_url)
-    except BadUrl:
-        raise BadSetting(
-            "weknora_base_url is no address of a server.", remedy="Give one such as https://weknora.example.org."
-        ) from None
+    _check(context)
 
     @asynccontextmanager
     async def bound(_: Any) -> AsyncGenerator[Lookup]:
@@ -44,6 +39,20 @@ def create(context: Context, settings: Settings) -> Any:
         return (await lookup.use(arguments)).result if name == TOOL else None
 
     return build_bound(SERVER, VERSION, CONTRACT, bound, run)
+
+
+def _check(context: Context) -> None:
+    """Refuse what nothing could be searched with."""
+    if not context.api_key.isascii() or not context.api_key.isprintable():
+        raise BadSetting("api_key has characters that no key has.", remedy="Give the key as it was issued, in ASCII.")
+    if isinstance(context.kb_ids, str):
+        raise BadSetting("kb_ids is one text, not a list.", remedy='Give a list of ids, such as ["12"].')
+    try:
+        read_url(context.weknora_base_url)
+    except BadUrl:
+        raise BadSetting(
+            "weknora_base_url is no address of a server.", remedy="Give one such as https://weknora.example.org."
+        ) from None
 
 
 def integrate(options: Any, context: Context, settings: Settings) -> Any:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import httpx2
@@ -12,12 +13,13 @@ from a2a.client.card_resolver import A2ACardResolver, parse_agent_card
 from a2a.types import CancelTaskRequest, GetTaskRequest, Message, Part, Role, SendMessageRequest
 from google.protobuf.json_format import MessageToDict
 
+from almanac.core.errors import AlmanacError, Cancelled, DeadlineExceeded, Unavailable
 from tests.surfaces.weknora.conftest import Library
 
 LAMP = "What does the lamp burn?"
 
 
-def rpc(library: Library, method: str, params: Any, **headers: str) -> httpx2.Response:
+def rpc(library: Library, method: Any, params: Any, **headers: str) -> httpx2.Response:
     body = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
     sent = {"authorization": f"Bearer {library.live.token}", **headers}
     return library.live.http.post("/a2a/weknora", json=body, headers=sent)
@@ -115,11 +117,58 @@ def test_a_key_in_the_metadata_will_do(library: Library):
         ("ListTasks", {}, -32004),
         ("message/send", {}, -32601),
         ("", {}, -32600),
+        ("SendMessage", [], -32602),
+        ("SendMessage", "text", -32602),
+        (7, {}, -32600),
+        ("SendMessage", message(LAMP, metadata={"weknora_base_url": "https://example.org"}), -32602),
+        ("SendMessage", message(LAMP, metadata={"weknora_base_url": "file:///etc/passwd", "kb_ids": [1]}), -32603),
     ],
 )
-def test_a_failure_has_the_protocol_s_number(library: Library, method: str, params: Any, code: int):
+def test_a_failure_has_the_protocol_s_number(library: Library, method: Any, params: Any, code: int):
     answer = rpc(library, method, params)
     assert (answer.status_code, answer.json()["error"]["code"]) == (200, code)
+
+
+@pytest.mark.parametrize(("body", "code"), [(b"{", -32700), (b"", -32600), (b"[]", -32600), (b'"x"', -32600)])
+def test_a_body_that_is_no_request_is_refused_in_the_form_of_json_rpc(library: Library, body: bytes, code: int):
+    headers = {"authorization": f"Bearer {library.live.token}", "content-type": "application/json"}
+    answer = library.live.http.post("/a2a/weknora", content=body, headers=headers)
+    told = answer.json()
+    assert (answer.status_code, told["jsonrpc"], told["id"], told["error"]["code"]) == (200, "2.0", None, code)
+
+
+def test_both_places_for_metadata_count_and_the_message_s_own_comes_first(library: Library):
+    body: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage"}
+    post = library.live.http.post
+    own = message(LAMP, metadata={"kb_ids": [library.base]})
+    body["params"] = {**own, "metadata": {"weknora": {"api_key": library.live.token}, "kb_ids": []}}
+    assert "whale oil" in post("/a2a/weknora", json=body).text
+    body["params"] = {**message(LAMP, metadata={"api_key": "wg-nobody"}), "metadata": {"api_key": library.live.token}}
+    assert post("/a2a/weknora", json=body).status_code == 401
+    body["params"], body["context"] = message(LAMP), {"api_key": library.live.token}  # which nobody reads here
+    assert post("/a2a/weknora", json=body).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("fails", "state"), [(Cancelled, "CANCELED"), (DeadlineExceeded, "FAILED"), (Unavailable, "FAILED")]
+)
+def test_a_message_that_is_stopped_ends_its_stream_with_its_state(
+    library: Library, fails: type[AlmanacError], state: str
+):
+    async def attend(ask: Any, letter: Any, work: Any) -> Any:
+        work.close()
+        raise fails()
+
+    with patch("almanac.web.conversing._attend", attend):
+        told = rpc(library, "SendStreamingMessage", message(LAMP)).text
+        silent = rpc(library, "SendMessage", message(LAMP))
+    events = [json.loads(line[6:])["result"] for line in told.splitlines() if line.startswith("data: ")]
+    status = events[-1]["statusUpdate"]["status"]
+    assert status["state"] == f"TASK_STATE_{state}"
+    assert status["message"]["parts"][0]["text"] == fails().text
+    kept = rpc(library, "GetTask", {"id": events[0]["task"]["id"]}).json()["result"]
+    assert kept["status"]["state"] == f"TASK_STATE_{state}"
+    assert (silent.status_code, silent.json()["error"]["code"], silent.json()["id"]) == (200, -32603, 7)
 
 
 def test_another_version_of_the_protocol_is_not_spoken(library: Library):

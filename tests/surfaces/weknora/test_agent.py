@@ -15,6 +15,7 @@ from almanac.assist import agent as agents
 from almanac.assist import tasks
 from almanac.core import clock
 from almanac.core.database import Database
+from almanac.core.errors import Unavailable
 from almanac.core.settings import Settings
 from tests.house import Running, running, settings_for
 from tests.surfaces.weknora.conftest import Library
@@ -98,9 +99,10 @@ def test_a_revoked_or_narrow_key_searches_nothing(library: Library):
 
 
 def test_no_bases_chosen_leaves_the_agent_without_its_tool(library: Library):
-    answer = library.message(LAMP, context={"kb_ids": []}).json()
-    assert (answer["response"], answer["citations"]) == (agents.NOTHING_CHOSEN, [])
-    assert answer["metadata"]["searches"] == []
+    for none in ([], [""]):
+        answer = library.message(LAMP, context={"kb_ids": none}).json()
+        assert (answer["response"], answer["citations"]) == (agents.NOTHING_CHOSEN, [])
+        assert answer["metadata"]["searches"] == []
 
 
 @pytest.mark.parametrize(
@@ -309,6 +311,33 @@ def test_whoever_hangs_up_has_cancelled(slow: tuple[Library, Running, StandIn]):
     assert row["outcome"] == "cancelled"
 
 
+def state_of(live: Running, question: str) -> str:
+    async def read(db: Database) -> str:
+        sql = "SELECT state FROM agent_tasks WHERE question = $1 ORDER BY number DESC LIMIT 1"
+        return (await db.fetch(sql, question))[0]["state"]
+
+    return live.run(read)
+
+
+def test_who_cannot_look_whether_a_message_was_stopped_has_not_stopped_it(slow: tuple[Library, Running, StandIn]):
+    library, live, endpoint = slow
+    body = {"message": "look away", "context": {"api_key": KEY, "kb_ids": ["k"], "weknora_base_url": endpoint.url}}
+
+    async def unable(*_: Any) -> bool:
+        raise Unavailable()
+
+    with patch("almanac.assist.tasks.is_cancelled", unable):
+        answer = live.http.post("/a2a/weknora/messages", json=body, headers={"x-api-key": library.live.token})
+    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+    assert state_of(live, "look away") == "failed"
+
+
+def test_a_message_that_fails_before_it_is_worked_on_is_not_being_worked_on(library: Library):
+    with patch("almanac.web.conversing.Stream.send", side_effect=Unavailable()):
+        library.message("fails early", query="?stream=true")
+    until(lambda: state_of(library.live, "fails early"), lambda found: found == "failed")
+
+
 def test_an_agent_that_takes_too_long_is_stopped(slow: tuple[Library, Running, StandIn]):
     library, _, endpoint = slow
     options = {"fetch_allow": "127.0.0.1", "agent_seconds": 1}
@@ -350,6 +379,19 @@ def test_what_is_no_address_is_refused_and_our_own_token_goes_nowhere(library: L
     assert status(api_key=KEY, kb_ids=["kb1"], weknora_base_url="http://user:pass@example.org") == 422
     assert status(kb_ids=["kb1"], weknora_base_url="https://example.org") == 400
     assert status(api_key=KEY, weknora_base_url="https://example.org") == 400
+    for key in (library.live.token, f" {library.live.token} ", "schlüssel", "a\nb"):
+        assert status(api_key=key, kb_ids=["kb1"], weknora_base_url="https://example.org") == 400
+
+
+def test_a_token_in_the_context_alone_is_not_sent_elsewhere(slow: tuple[Library, Running, StandIn]):
+    library, live, endpoint = slow
+    context = {"api_key": library.live.token, "kb_ids": ["kb1"], "weknora_base_url": endpoint.url}
+    for given in (context, {"weknora": context}, {**context, "weknora": {"weknora_base_url": endpoint.url}}):
+        answer = live.http.post("/a2a/weknora/messages", json={"message": LAMP, "context": given})
+        assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
+        assert "a token of ours in the headers" in answer.json()["error"]
+        assert "it is not sent to others" in answer.json()["error"]
+    assert endpoint.requests == []
 
 
 def test_our_own_address_is_searched_in_process_as_the_holder_of_the_key(library: Library):

@@ -1,15 +1,17 @@
 """The agent with a language model, behind stand-ins for the two APIs; and without, where a model fails."""
 
+import asyncio
 import json
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from almanac.app import check_plan
-from almanac.core.settings import BadSetting
+from almanac.core.settings import BadSetting, Settings
 from tests.house import running, settings_for
 from tests.surfaces.weknora.conftest import Library, stocked
 from tests.surfaces.weknora.stand_ins import Answer, StandIn, speech, standing_in, tool_use
@@ -113,6 +115,55 @@ def test_a_model_that_fails_is_stood_in_for_by_extracts(new_sqlite: Callable[[],
         answer = library.message("What does the lamp burn?").json()
         assert answer["response"].startswith("The lamp in the hall burns whale oil")
         assert answer["metadata"]["model"] == "extractive"
+
+
+def events_of(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
+
+
+def test_a_model_that_hangs_is_stood_in_for_while_there_is_time(new_sqlite: Callable[[], str], tmp_path: Path):
+    with speaking(new_sqlite, tmp_path, Answer(pause=30), agent_seconds=3) as (library, model):
+        answer = library.message("What does the lamp burn?").json()
+        assert answer["response"].startswith("The lamp in the hall burns whale oil")
+        assert answer["metadata"]["model"] == "extractive"
+        assert model.requests
+
+
+class Halting:
+    """A model that searches, says a little, and then nothing more."""
+
+    name = "halting"
+
+    async def talk(self, instructions: str, history: Any, prompt: str, tool: Any = None) -> Any:
+        await tool.run({"query": "lamp"})
+        yield "It burns "
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+def test_words_that_are_not_the_answer_are_taken_back(new_sqlite: Callable[[], str], tmp_path: Path):
+    def halting(_: Settings) -> Halting:
+        return Halting()
+
+    options = settings_for(new_sqlite(), tmp_path, agent_seconds=3)
+    with patch("almanac.app.open_chat", halting), running(options) as live:
+        library = stocked(live)
+        told = events_of(library.message("What does the lamp burn?", query="?stream=true").text)
+        sent = {"message": {"parts": [{"text": "What does the lamp burn?"}]}}
+        rpc = {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": sent}
+        streamed = live.http.post("/a2a/weknora", json=rpc, headers={"x-api-key": live.token}).text
+    kinds = [each["type"] for each in told]
+    assert kinds.count("reset") == 1
+    before, after = told[: kinds.index("reset")], told[kinds.index("reset") :]
+    assert [each["text"] for each in before if each["type"] == "text"] == ["It burns "]
+    assert "".join(each["text"] for each in after if each["type"] == "text") == told[-1]["response"]
+    assert told[-1]["metadata"]["model"] == "extractive"
+    updates = [each["result"].get("artifactUpdate") for each in events_of(streamed)]
+    appended = [(each["artifact"]["parts"][0]["text"], each["append"]) for each in updates if each]
+    assert appended[0] == ("It burns ", False)
+    assert appended[1][1] is False  # in place of the words before
 
 
 def test_anthropic_s_api_is_spoken_too(new_sqlite: Callable[[], str], tmp_path: Path):

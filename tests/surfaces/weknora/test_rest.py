@@ -53,10 +53,28 @@ def test_ids_are_strings_or_numbers_and_one_that_is_neither_s_names_nothing(libr
         return ask(library, {"question": "oil", "knowledge_base_ids": list(ids)}).status_code
 
     assert [status(library.base), status(str(library.base)), status(library.base, str(library.base))] == [200] * 3
-    for unknown in ("kb1", "0", 0, -1, "999999", 2**63, "9" * 30, "１", ""):
+    for unknown in ("kb1", "0", 0, -1, "999999", 2**63, "9" * 30, "１"):
         assert status(library.base, unknown) == 404, unknown
     assert status(True) == 400
     assert status(1.0) == 400
+
+
+def test_what_a_real_weknora_s_clients_send_for_nothing_is_nothing(library: Library):
+    asked = {"query": "lamp oil", "knowledge_base_ids": [str(library.base)]}
+    nulls = dict.fromkeys(("knowledge_ids", "tag_ids", "mentioned_items", "knowledge_base_id"))
+    blanks = {
+        "knowledge_base_id": "",
+        "knowledge_ids": [""],
+        "tag_ids": [""],
+        "mentioned_items": [{"id": "", "type": "kb"}],
+    }
+    usual = ask(library, asked).json()
+    assert usual["data"]
+    assert ask(library, {**asked, **nulls}, "?resource_urls=true").json() == usual
+    assert ask(library, {**asked, **blanks}, "?resource_urls=").json() == usual
+    for nowhere in (None, [], [""]):
+        answer = ask(library, {"question": "oil", "knowledge_base_ids": nowhere, "knowledge_base_id": ""})
+        assert (answer.status_code, answer.json()["error"]) == (400, NOWHERE)
 
 
 def test_another_organisation_s_base_is_unknown(library: Library):

@@ -172,6 +172,21 @@ def test_an_address_may_have_a_path_and_a_slash_at_its_end(endpoint: StandIn):
         create_weknora_server(context_of(endpoint, weknora_base_url="not an address"), QUICK)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [({"api_key": "schlüssel"}, "api_key"), ({"api_key": "a\nb"}, "api_key"), ({"kb_ids": "12"}, "kb_ids")],
+)
+def test_a_context_that_nothing_can_be_searched_with_is_refused_at_once(
+    endpoint: StandIn, wrong: dict[str, Any], says: str
+):
+    context = context_of(endpoint, **wrong)
+    with pytest.raises(BadSetting, match=says) as caught:
+        create_weknora_server(context, QUICK)
+    assert wrong[says] not in str(caught.value)
+    with pytest.raises(BadSetting, match=says):
+        integrate_weknora({}, context, QUICK)
+
+
 # What is answered
 
 
