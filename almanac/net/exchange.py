@@ -108,5 +108,19 @@ class Exchange:
         await self.send({"type": "http.response.body", "body": body})
 
 
+def replay(raw: bytes, receive: Receive) -> Receive:
+    """Receives a body that was read already once more, then what comes."""
+    given = False
+
+    async def again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": raw, "more_body": False}
+
+    return again
+
+
 def _too_large(most: int) -> TooLarge:
     return TooLarge(remedy=f"Send at most {most} bytes.")

@@ -17,7 +17,7 @@ from almanac.core.call import Actor
 from almanac.core.deadline import Alarm
 from almanac.core.errors import AlmanacError, Internal, RateLimited, TooLarge
 from almanac.core.neighbourhood import Neighbourhood
-from almanac.net.exchange import Exchange, Headers, Stopping, TooSlow
+from almanac.net.exchange import Exchange, Headers, Stopping, TooSlow, replay
 from almanac.surfaces import message as messages
 from almanac.surfaces.server import DEFAULT_LEGACY, LEGACY, MODERN, SdkServer, status_of
 from almanac.surfaces.surface import Desk, ProtocolError
@@ -184,7 +184,7 @@ class Door:
                 message["headers"] = [*message.get("headers", []), stamp, *extra]
             await exchange.send(message)
 
-        receive = exchange.receive if raw is None else _replay(raw, exchange.receive)
+        receive = exchange.receive if raw is None else replay(raw, exchange.receive)
         await self.sdk.handle(scope, receive, named, actor, exchange.request_id)
 
     async def _refuse(self, exchange: Exchange, error: AlmanacError) -> None:
@@ -284,16 +284,3 @@ def _accepts_json(headers: Headers) -> bool:
 
 def _is_plain_meta(meta: Any) -> bool:
     return isinstance(meta, dict) and messages.is_id(cast("dict[str, Any]", meta).get("progressToken", 0))
-
-
-def _replay(raw: bytes, receive: Receive) -> Receive:
-    given = False
-
-    async def again() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": raw, "more_body": False}
-
-    return again

@@ -14,7 +14,6 @@ from typing import Annotated, Any, cast
 
 import orjson
 from pydantic import ConfigDict, Field
-from starlette.types import Message, Receive
 
 from almanac.assist import tasks
 from almanac.assist.agent import Citation, Event, Reply
@@ -25,7 +24,7 @@ from almanac.assist.tasks import Task
 from almanac.core.arguments import Arguments
 from almanac.core.deadline import Deadline
 from almanac.core.errors import AlmanacError, BadRequest, Cancelled, DeadlineExceeded, NotFound, Unauthorized
-from almanac.net.exchange import Exchange, TooSlow
+from almanac.net.exchange import Exchange, TooSlow, replay
 from almanac.net.place import read_url
 from almanac.web import knowledge_search
 from almanac.web.rest import Admission, Ask, Rest, account, by_token
@@ -74,7 +73,7 @@ async def by_context(rest: Rest, exchange: Exchange) -> Admission:
             raw = await exchange.read_body(STRANGERS_BYTES)
     except TimeoutError:
         raise TooSlow() from None
-    exchange.receive, exchange.is_read = _again(raw, exchange.receive), False
+    exchange.receive, exchange.is_read = replay(raw, exchange.receive), False
     key = _key_in(raw)
     actor = await rest.keyring.resolve(key) if key else None
     if actor is None:
@@ -290,20 +289,6 @@ def _merged(*contexts: Mapping[str, Any]) -> dict[str, Any]:
 def _inside(said: Any, name: str) -> dict[str, Any]:
     found: Any = cast("dict[str, Any]", said).get(name) if isinstance(said, dict) else None
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-
-
-def _again(raw: bytes, receive: Receive) -> Receive:
-    """Receives what was received before once more, then what comes."""
-    given = False
-
-    async def again() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": raw, "more_body": False}
-
-    return again
 
 
 class Stream:

@@ -209,8 +209,6 @@ def quick(database_url: str, tmp_path: Path) -> Iterator[Running]:
 
 
 def test_a_picture_is_found_by_what_is_said_of_it_at_once_and_by_what_is_written_in_it_once_it_is_read(quick: Running):
-    pytest.importorskip("rapidocr")
-
     def found(query: str) -> list[str]:
         asked = {"namespace": "images", "query": query}
         return [each["id"] for each in ask(quick, "POST", f"{KB}/retrieve", json=asked)]

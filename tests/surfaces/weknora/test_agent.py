@@ -153,11 +153,7 @@ def test_a_question_of_two_parts_is_taken_apart(library: Library):
     assert "Who does the polishing of bearings in Bremen" in tried
 
 
-def test_an_agent_searches_no_more_often_than_the_settings_say(
-    new_sqlite: Callable[[], str], tmp_path: Path, library: Library
-):
-    if not library.live.settings.on_sqlite:
-        pytest.skip("once is enough")
+def test_an_agent_searches_no_more_often_than_the_settings_say(new_sqlite: Callable[[], str], tmp_path: Path):
     with running(settings_for(new_sqlite(), tmp_path, agent_searches=1, agent_names="one,two")) as live:
         context = {"api_key": live.token}
         answer = live.http.post("/a2a/two/messages", json={"message": "anything at all", "context": context}).json()
