@@ -24,17 +24,19 @@ from almanac.search import analysis, bm25, highlights
 from almanac.search.index import Hits, Stored, WordHits
 
 # Fitted together on five sets, by a coarse grid; the cosine weighs 1.
-WORDS, TITLE, PAIRS, FEEDBACK, LIKENESS = 0.5, 0.1, 0.2, 0.3, 0.5
+WORDS, TITLE, PAIRS, FEEDBACK, LIKENESS = 0.6, 0.1, 0.2, 0.4, 0.45
 RANK = 60  # the constant of reciprocal rank fusion
 TITLED = 0.5  # what a title that has the whole question within it is worth to the words leg, of which 1 is perfect
 JUDGED = 50  # candidates whose text is looked at
 _TERMS = 256  # of a question that are looked for, from its beginning: one as long as a page asks for no more
-_TEACHERS = 4  # candidates whose words are taken for those of the answer
+_TEACHERS = 5  # candidates whose words are taken for those of the answer
 _LESSONS = 30  # words taken from them
 _MODELS = 3  # candidates that others are compared with by their vectors
 _SHARPNESS = 10.0  # how much more the first of them is believed than the second
 _NEAR = 2  # words apart at most
-_TRUST = 0.3  # share of what the text adds that counts for the score: it orders better than it measures
+# What the score is made of beside the cosine: words and what was learnt order better than they measure, for how much of
+# a question an answer repeats differs from one set to the next; likeness measures nearly as well as it orders.
+_SAID_WORDS, _SAID_LEARNT, _SAID_LIKENESS = 0.1, 0.08, 0.4
 _READ = 10  # candidates in which it is looked for words that stand together
 
 _FITTED: dict[str, Any] = orjson.loads((Path(__file__).parent / "calibration.json").read_bytes())
@@ -82,10 +84,10 @@ def probability(curve: str, values: NDArray[np.float32]) -> NDArray[np.float64]:
     return 1 / (1 + np.exp(-offset - slope * values.astype(np.float64)))
 
 
-def _likely_cosine(shares: NDArray[np.float32]) -> NDArray[np.float32]:
-    """What stands in for the cosine of a passage that has no vector yet: with it, both legs say what its words say."""
-    (offset, slope), (fused_offset, fused_slope) = CURVES["keyword"], CURVES["fused"]
-    return ((offset - fused_offset + slope * shares) / fused_slope - WORDS * shares).astype(np.float32)
+def _by_words(curve: str, shares: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The sums with which a curve says what that of the words says of these shares."""
+    (offset, slope), (other_offset, other_slope) = CURVES["keyword"], CURVES[curve]
+    return ((offset - other_offset + slope * shares) / other_slope).astype(np.float32)
 
 
 def grade(curve: str, likely: float) -> float:
@@ -136,7 +138,9 @@ class Judge:
         self._shares = self._share(dict(zip(words.ids.tolist(), words.scores.tolist(), strict=True)), bags)
         # A word that no passage has changes nothing about which is best, but a lot about how good the best can be.
         self._sure: NDArray[np.float32] = self._shares * covered
-        self._cosines[~self._is_near] = _likely_cosine(self._sure[~self._is_near])
+        # What has no vector yet has the cosine with which both legs say what its words say.
+        late = self._sure[~self._is_near]
+        self._cosines[~self._is_near] = _by_words("fused", late) - WORDS * late
 
     def by_words(self) -> list[Candidate]:
         """In the order of the words leg alone."""
@@ -163,8 +167,11 @@ class Judge:
         head, rest = order[:JUDGED], order[JUDGED:]
         plain: NDArray[np.float32] = WORDS * self._shares + self._cosines
         values = plain + learnt + told
-        values += LIKENESS * self._likeness(head, values)
-        said = (WORDS * self._sure + self._cosines + _TRUST * (values - plain)).astype(np.float32)
+        like = self._likeness(head, values)
+        values += LIKENESS * like
+        measured = _SAID_WORDS * self._sure + self._cosines + _SAID_LEARNT * learnt + _SAID_LIKENESS * like
+        said = measured.astype(np.float32)
+        said[~self._is_near] = _by_words("hybrid", self._sure[~self._is_near])
         # What was not looked at keeps its place behind what was.
         values[rest] += np.minimum(0, values[head].min(initial=np.inf) - values[rest].max(initial=-np.inf))
         return self._ranked("hybrid", values, said)
@@ -284,6 +291,8 @@ class Judge:
         for places, rows in self._groups:
             middle = belief[places] @ rows
             found[places] = rows @ middle / max(float(np.linalg.norm(middle)), 1e-9)
+        if self._is_near.any():  # what has no vector yet is as like as the others are
+            found[~self._is_near] = found[self._is_near].mean()
         return found
 
     def _titles(self, head: NDArray[np.intp], rows: Mapping[int, Row]) -> NDArray[np.float32]:

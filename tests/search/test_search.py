@@ -87,7 +87,7 @@ async def test_what_has_no_vector_yet_is_as_likely_as_its_words_say(
     for rerank in (True, False):
         answer = await search.find(replace(asked, rerank=rerank))
         assert owners(answer)[0] == by_words.owner_id == "7"
-        assert answer.found[0].score == pytest.approx(by_words.score, abs=0.15)
+        assert answer.found[0].score == pytest.approx(by_words.score, abs=0.05)
         assert answer.found[0].legs == ("words",)
         assert "no vectors yet" in answer.notes[0]
 
