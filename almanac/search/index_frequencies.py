@@ -45,6 +45,8 @@ ON CONFLICT (collection) DO UPDATE SET counted_at = excluded.counted_at, passage
     terms = excluded.terms, counts = excluded.counts
 """
 
+Lists = Sequence[tuple[int, int]]  # those of terms: each a level (`index_rows.LEVELS`) and the place of a term
+
 
 @dataclass(frozen=True, slots=True)
 class Frequencies:
@@ -111,21 +113,34 @@ async def _count(db: Database, collection: str, passages: int) -> None:
     await db.write(keep)
 
 
-def choose(lengths: Sequence[NDArray[np.int64]], most: int, least: int) -> list[tuple[int, int]]:
-    """Which lists to follow so that they lead to about `most` passages: pairs of a level and the place of a term.
-    `lengths` has the lengths of the lists of every term, for each level. The rarest term comes first; of one that is
-    too common, the list of passages in which it stands often enough. Where that leads to fewer than `least`, longer
-    lists are followed, however long they are."""
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Lists that lead to candidates, each a level and the place of a term."""
+
+    followed: Lists
+    sampled: Lists = ()  # too long to follow, and yet needed
+
+
+def choose(lengths: Sequence[NDArray[np.int64]], most: int, least: int) -> Choice:
+    """Which lists to follow so that they lead to about `most` passages. `lengths` has the lengths of the lists of every
+    term, for each level. The rarest term comes first; of one that is too common, the list of passages in which it
+    stands often enough. Where that leads to fewer than `least`, longer lists are followed, up to twice `most`; of the
+    first that is longer still, some passages have to do."""
+    longest = 2 * most
     chosen: dict[int, int] = {}  # levels by place
     rarest_first: list[int] = np.argsort(lengths[0], kind="stable").tolist()
     for place in rarest_first:
         fitting = [level for level in range(len(lengths)) if lengths[level][place] <= most]
         chosen[place] = fitting[0] if fitting else len(lengths)
         most -= int(lengths[fitting[0]][place]) if fitting else 0
+    sampled: Lists = ()
     for place in rarest_first:
-        while chosen[place] and _total(lengths, chosen) < least:
-            chosen[place] -= 1
-    return [(level, place) for place, level in chosen.items() if level < len(lengths)]
+        while chosen[place] and not sampled and _total(lengths, chosen) < least:
+            if lengths[chosen[place] - 1][place] > longest:
+                sampled = ((chosen[place] - 1, place),)
+            else:
+                chosen[place] -= 1
+    return Choice([(level, place) for place, level in chosen.items() if level < len(lengths)], sampled)
 
 
 def _total(lengths: Sequence[NDArray[np.int64]], chosen: dict[int, int]) -> int:

@@ -4,7 +4,8 @@ Words. Lists of a GIN index lead to candidates: every passage that has one of th
 one of its common terms stands often. These are judged by their words as they are stored, by the same BM25 as in the
 embedded index. In a scope of up to `CANDIDATES` passages every list is followed, and the answer is exact. In a larger
 one about as many are judged: what is missed has nothing but very common terms, each of them rarely; and the weights of
-terms too common to follow rest on counts that may be out of date (`index_frequencies.py`).
+terms too common to follow rest on counts that may be out of date (`index_frequencies.py`). Where a filter leaves few,
+the lists are not followed: the terms of these few are looked at.
 
 Measured on made-up text (frequencies as in a language, words independent of each other; sixty questions each of one,
 two, four and eight words, the sixty commonest words left out): of the ten best, none was lost among 10,000 passages and
@@ -29,7 +30,7 @@ from numpy.typing import NDArray
 from almanac.core.database import Database, Row, Transaction
 from almanac.search import bm25, index_frequencies, index_rows
 from almanac.search.index import Coverage, Hits, Scope, Stored, WordHits
-from almanac.search.index_frequencies import Known, choose
+from almanac.search.index_frequencies import Choice, Known, Lists, choose
 from almanac.search.index_rows import LEVELS
 from almanac.search.recent import Recent
 
@@ -37,11 +38,10 @@ CANDIDATES = 4_000  # passages judged by their words; in a scope that has no mor
 ENOUGH = 1_000  # candidates, fewer than which are not made do with
 TOGETHER = 256  # lists followed at a time
 WIDEST = 8  # times as many are looked at where a filter leaves few of them
+KEPT = 20_000  # passages that a filter leaves, each of which is looked at
 SCANNED = 50_000  # vectors compared with, rather than going through a graph
 REACH = 200  # neighbours a graph keeps in sight on its way: recall against time
 TRUSTED = 10.0  # seconds for which the size of a large scope is believed
-
-Lists = Sequence[tuple[int, int]]  # those of terms: each a level (`index_rows.LEVELS`) and the place of a term
 
 _PARAMETER = re.compile(r"\$(\d+)")
 _SIZE = """
@@ -49,13 +49,12 @@ SELECT CAST(coalesce(sum(s.passages), 0) AS bigint) AS passages, CAST(coalesce(s
 FROM sources s WHERE s.collection = ANY($1) AND s.is_live = 1 AND {where}
 """
 _MATCHING = """
-SELECT p.id, p.words FROM matching($2, $3) m JOIN sources s ON s.id = m.source_id
-    JOIN passages p ON p.id = m.passage_id
+SELECT p.id, p.words FROM {found} m JOIN sources s ON s.id = m.source_id JOIN passages p ON p.id = m.passage_id
 WHERE s.collection = ANY($1) AND s.is_live = 1 AND p.words IS NOT NULL AND {where}
 """
 _KEPT = """
-SELECT p.id, p.words FROM sources s JOIN passages p ON p.source_id = s.id
-WHERE s.collection = ANY($1) AND s.is_live = 1 AND p.words IS NOT NULL AND {where}
+SELECT p.id, p.words FROM sources s JOIN terms t ON t.source_id = s.id JOIN passages p ON p.id = t.passage_id
+WHERE s.collection = ANY($1) AND s.is_live = 1 AND t.terms && $2 AND p.words IS NOT NULL AND {where}
 """
 _FREQUENCY = """
 SELECT {place} AS place, count(*) AS passages FROM matching(${parameter}, {together}) m
@@ -128,13 +127,14 @@ class _Plan:
     """How the passages that have some terms are found."""
 
     frequencies: NDArray[np.int64]  # of each term, as far as is known beforehand
-    lists: Lists  # to follow, so that the best are among the candidates
-    filtered: Lists  # likewise where the scope's condition leaves only some of them
+    usual: Choice  # of lists, so that the best are among the candidates
+    filtered: Choice  # likewise where the scope's condition leaves only some of them
+    wider: int  # passages that these may lead to
 
     @property
     def followed(self) -> list[int]:
         """The places of the terms whose whole lists are followed."""
-        return sorted(place for level, place in self.lists if level == 0)
+        return sorted(place for level, place in self.usual.followed if level == 0)
 
 
 class PostgresIndex:
@@ -213,8 +213,8 @@ class PostgresIndex:
     async def _plan(self, scope: Scope, asked: NDArray[np.int64], size: _Size) -> _Plan:
         """Which lists lead to the candidates. A filter has no part in it, and so not in the statistics either."""
         if size.passages <= CANDIDATES:
-            every = [(0, place) for place in range(len(asked))]
-            return _Plan(np.zeros(len(asked), np.int64), every, every)
+            every = Choice(_whole(asked))
+            return _Plan(np.zeros(len(asked), np.int64), every, every, CANDIDATES)
         known = await self._known.of(scope.collections, size.passages)
         if known is None:
             every = [(level, place) for level in range(len(LEVELS)) for place in range(len(asked))]
@@ -223,14 +223,27 @@ class PostgresIndex:
             short = index_rows.short(asked)
             lengths = [known.of(short ^ index_rows.leveller(level), size.passages) for level in range(len(LEVELS))]
         wider = int(CANDIDATES * min(WIDEST, size.passages / max(1, size.kept)))
-        return _Plan(lengths[0], choose(lengths, CANDIDATES, ENOUGH), choose(lengths, wider, ENOUGH))
+        usual = choose(lengths, CANDIDATES, ENOUGH)
+        if size.kept <= CANDIDATES:
+            return _Plan(lengths[0], usual, Choice(_whole(asked)), wider)
+        if size.kept > KEPT:
+            return _Plan(lengths[0], usual, choose(lengths, wider, ENOUGH), wider)
+        inside = [np.ceil(each * (size.kept / size.passages)).astype(np.int64) for each in lengths]
+        return _Plan(lengths[0], usual, choose(inside, CANDIDATES, ENOUGH), wider)
 
     async def _candidates(self, scope: Scope, asked: NDArray[np.int64], size: _Size, plan: _Plan) -> list[Row]:
-        if scope.where and size.kept <= CANDIDATES:
-            return await self._db.scan(*_ask(_KEPT, scope))
-        lists = plan.filtered if scope.where else plan.lists
-        together = len(lists) * max(1, TOGETHER // len(lists))  # all those of a collection, so that none is found twice
-        rows = await self._db.scan(*_ask(_MATCHING, scope, _keys(scope, asked, lists), together))
+        choice = plan.filtered if scope.where else plan.usual
+        if scope.where and size.kept <= KEPT:
+            return await self._db.scan(*_ask(_KEPT, scope, _keys(scope, asked, (*choice.followed, *choice.sampled))))
+        rows: list[Row] = []
+        if lists := choice.followed:
+            # All those of a collection, so that none is found twice.
+            together = len(lists) * max(1, TOGETHER // len(lists))
+            keys = _keys(scope, asked, lists)
+            rows += await self._db.scan(*_ask(_MATCHING, scope, keys, together, found="matching($2, $3)"))
+        if choice.sampled:
+            keys, most = _keys(scope, asked, choice.sampled), plan.wider if scope.where else CANDIDATES
+            rows += await self._db.scan(*_ask(_MATCHING, scope, keys, most, found="some_matching($2, $3)"))
         return list({row["id"]: row for row in rows}.values())  # nor by what another collection calls a list
 
     async def _count(self, scope: Scope, asked: NDArray[np.int64], lists: Lists) -> NDArray[np.int64]:
@@ -306,6 +319,10 @@ def _ask(sql: str, scope: Scope, *args: Any, **parts: Any) -> tuple[Any, ...]:
     own = 1 + len(args)
     where = _PARAMETER.sub(lambda match: f"${int(match[1]) + own}", scope.where)
     return sql.format(where=f"({where or 'true'})", **parts), list(scope.collections), *args, *scope.args
+
+
+def _whole(asked: NDArray[np.int64]) -> Lists:
+    return [(0, place) for place in range(len(asked))]
 
 
 def _keys(scope: Scope, asked: NDArray[np.int64], lists: Lists) -> list[int]:

@@ -10,7 +10,7 @@ from almanac.core.database import Database
 from almanac.db.connect import connect
 from almanac.search import index_frequencies, index_postgres, index_rows
 from almanac.search.index import Scope
-from almanac.search.index_frequencies import choose
+from almanac.search.index_frequencies import Choice, choose
 from almanac.search.index_postgres import PostgresIndex
 from tests.conftest import Cluster
 from tests.search.reference import Reference, assert_agrees
@@ -39,6 +39,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits that make a few thousand passages a large scope, as a few hundred thousand are otherwise."""
     monkeypatch.setattr(index_postgres, "CANDIDATES", 300)
     monkeypatch.setattr(index_postgres, "ENOUGH", 75)
+    monkeypatch.setattr(index_postgres, "KEPT", 300)
     monkeypatch.setattr(index_postgres, "SCANNED", 500)
     monkeypatch.setattr(index_frequencies, "FEWEST", 20)
 
@@ -247,18 +248,26 @@ async def test_small_collections_are_not_counted(shelf: Shelf):
 
 def test_the_rarest_terms_lead_and_common_ones_only_to_where_they_stand_often():
     lengths = [np.array([900, 40, 5000, 100]), np.array([80, 4, 700, 20]), np.array([5, 0, 60, 2])]
-    assert choose(lengths, 1000, 0) == [(0, 1), (0, 3), (1, 0), (1, 2)]
-    assert choose(lengths, 200, 0) == [(0, 1), (0, 3), (2, 0)]
-    assert choose(lengths, 200, 210) == [(0, 1), (0, 3), (1, 0)]
-    assert choose([np.array([500]), np.array([30])], 10, 20) == [(1, 0)]
-    assert choose([np.array([500]), np.array([3])], 10, 20) == [(0, 0)]  # three are not enough, whatever more cost
+    assert choose(lengths, 1000, 0) == Choice([(0, 1), (0, 3), (1, 0), (1, 2)])
+    assert choose(lengths, 200, 0) == Choice([(0, 1), (0, 3), (2, 0)])
+    assert choose(lengths, 200, 210) == Choice([(0, 1), (0, 3), (1, 0)])
+
+
+def test_where_too_little_is_found_longer_lists_are_followed_and_of_the_longest_some():
+    assert choose([np.array([19]), np.array([3])], 10, 15) == Choice([(0, 0)])
+    assert choose([np.array([500]), np.array([3])], 10, 20) == Choice([(1, 0)], ((0, 0),))
+    assert choose([np.array([500]), np.array([30])], 10, 20) == Choice([], ((1, 0),))
+    assert choose([np.array([900, 500, 5])], 10, 20) == Choice([(0, 2)], ((0, 1),))  # the rarest that is too long
 
 
 @pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("is_counted", [True, False])
-async def test_a_common_term_that_never_stands_often_leads_to_enough_all_the_same(shelf: Shelf, is_counted: bool):
+@pytest.mark.parametrize("number", [500, 900])  # of which some have to do
+async def test_a_common_term_that_never_stands_often_leads_to_enough_all_the_same(
+    shelf: Shelf, is_counted: bool, number: int
+):
     long = " ".join(f"y{n}" for n in range(200))
-    await shelf.put("a", [f"pump x{n} {long}" for n in range(500)] + ["pump pump"] * 3)
+    await shelf.put("a", [f"pump x{n} {long}" for n in range(number)] + ["pump pump"] * 3)
     if is_counted:
         await index_postgres.maintain(shelf.db)
     found = await PostgresIndex(shelf.db).words(ONE, terms("pump"), 100)
