@@ -144,6 +144,7 @@ class PostgresIndex:
         self._db = db
         self._known = Known(db)
         self._sizes = Recent[_Size]()
+        self._counting: dict[Scope, asyncio.Task[int]] = {}
         self._coverages = Recent[Coverage]()
         self._graphs = Recent[frozenset[str]]()
 
@@ -203,12 +204,22 @@ class PostgresIndex:
     async def _size(self, scope: Scope) -> _Size:
         if (known := self._sizes.get(scope)) is not None:
             return known
-        row = (await self._db.scan(*_ask(_SIZE, scope)))[0]
         if scope.where:  # of the rest it is known, or can be told by an index alone
-            return replace(await self._size(Scope(scope.collections)), kept=row["passages"])
+            return replace(await self._size(Scope(scope.collections)), kept=await self._kept(scope))
+        row = (await self._db.scan(*_ask(_SIZE, scope)))[0]
         average = row["length"] / row["passages"] if row["passages"] else 0.0
         size = _Size(row["passages"], average, row["passages"])
         return self._sizes.put(scope, size, TRUSTED if size.passages > CANDIDATES else 0)
+
+    async def _kept(self, scope: Scope) -> int:
+        """How many passages a scope's condition leaves, counted once for both legs: it only says how to look."""
+        if (counting := self._counting.get(scope)) is None:
+            counting = self._counting[scope] = asyncio.create_task(self._count_kept(scope))
+            counting.add_done_callback(lambda _: self._counting.pop(scope, None))
+        return await asyncio.shield(counting)
+
+    async def _count_kept(self, scope: Scope) -> int:
+        return (await self._db.scan(*_ask(_SIZE, scope)))[0]["passages"]
 
     async def _plan(self, scope: Scope, asked: NDArray[np.int64], size: _Size) -> _Plan:
         """Which lists lead to the candidates. A filter has no part in it, and so not in the statistics either."""
