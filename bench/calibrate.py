@@ -21,7 +21,7 @@ from random import Random
 import orjson
 import uvloop
 from contestants import ROOT, BenchFailed
-from retrieval import SAMPLED, Judged, arguments, ask, fit, folders_of, refitted
+from retrieval import SAMPLED, UNKNOWN_SCRIPT, Judged, arguments, ask, fit, folders_of, refitted
 from retrieval_library import opened
 from rich.console import Console
 from rich.table import Table
@@ -41,7 +41,6 @@ CURVES = {
     "vector": ("vector", False),
 }
 THRESHOLDS = [percent / 100 for percent in range(1, 50)]
-UNKNOWN_SCRIPT = ("cmrc2018_dev_zh",)
 
 
 def telling(judged: Judged, least: float) -> float:

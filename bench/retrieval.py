@@ -36,6 +36,7 @@ from almanac.search.search import LONGEST
 
 SETS = ("scifact", "cranfield", "cmrc2018_dev_zh", "squad_v2.0_dev", "locomo")
 SAMPLED = {"squad_v2.0_dev": 1_000, "cmrc2018_dev_zh": 1_000}  # queries asked, unless all are asked for
+UNKNOWN_SCRIPT = ("cmrc2018_dev_zh",)  # sets in a script that the bundled model does not know
 TOP, DEPTH = 10, 100
 RANK = 60  # the constant of reciprocal rank fusion
 
@@ -179,7 +180,7 @@ def rows_of(every: Sequence[Measured]) -> list[Row]:
 
 def _row(every: Sequence[Measured], measured: Measured, way: str) -> Row:
     tally = measured.tallies[way]
-    others = [each.tallies[way].judged for each in every if each is not measured]
+    others = _others(every, measured, way)
     return Row(
         measured.name,
         way,
@@ -191,6 +192,14 @@ def _row(every: Sequence[Measured], measured: Measured, way: str) -> Row:
         measure.calibration_error(refitted(tally.judged, others)) if tally.judged and others else None,
         1000 * measure.percentile(tally.seconds, 0.5),
     )
+
+
+def _others(every: Sequence[Measured], measured: Measured, way: str) -> list[Judged]:
+    """What the others came to by the same curve: a question in a script that the model does not know is answered by
+    words alone, and vectors say nothing there."""
+    same = BM25 if way == OURS and measured.name in UNKNOWN_SCRIPT else way
+    fitting = [each for each in every if same == BM25 or each.name not in UNKNOWN_SCRIPT]
+    return [each.tallies[same].judged for each in fitting if each is not measured]
 
 
 def refitted(judged: Judged, others: Sequence[Judged]) -> Judged:
@@ -255,7 +264,8 @@ def table_of(every: Sequence[Measured]) -> Table:
 NOTES = """\
 p50 is for the first ten, of a query asked before, its vector remembered: to compare the ways by. Of RRF it is the sum
 of the two legs. What a new question costs: make bench-search.
-ECE is by the curves as they are shipped, which were fitted on these sets; left out, by a curve fitted on the others.
+ECE is by the curves as they are shipped, which were fitted on these sets; left out, by a curve fitted on the others
+(of sets in a script that the model does not know, by the curve of the words, by which ours answers there).
 The weights of ours were chosen on these sets as well, so that its nDCG and recall are not of sets it has never seen."""
 
 
