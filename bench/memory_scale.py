@@ -230,9 +230,15 @@ async def opened(url: str, home: Path) -> AsyncGenerator[Memory]:
     db = await connect(url)
     try:
         await migrate.apply(db)
-        org = await db.write(lambda tx: orgs.add(tx, "bench"))
-        agent = await db.write(lambda tx: principals.add(tx, org.id, "agent", "bench"))
+        (known,) = await db.fetch("SELECT count(*) AS notes FROM notes")
+        if known["notes"]:
+            org = await orgs.pick(db, "bench")
+            agent = await principals.pick(db, org.id, "bench")
+        else:
+            org = await db.write(lambda tx: orgs.add(tx, "bench"))
+            agent = await db.write(lambda tx: principals.add(tx, org.id, "agent", "bench"))
         memory = Memory(db, call_of(db, org, agent), home)
+        memory.size = known["notes"]
         yield memory
         await memory.search.index.close()
     finally:
@@ -243,7 +249,7 @@ async def run(url: str, home: Path, size: int, seconds: float, console: Console)
     async with opened(url, home) as memory:
         begun = time.perf_counter()
         await memory.grow(size)
-        console.print(f"{memory.db.dialect}: {size:,} notes put there in {time.perf_counter() - begun:.0f} s")
+        console.print(f"{memory.db.dialect}: {size:,} notes ready in {time.perf_counter() - begun:.0f} s")
         return await memory.measure(seconds)
 
 
@@ -262,6 +268,7 @@ def main() -> None:
     parser = parser_of(__doc__, seconds=10.0)
     parser.add_argument("--size", type=int, default=1_000_000, help="notes (1,000,000)")
     parser.add_argument("--without", default="", help="embedded or postgres")
+    parser.add_argument("--cache", type=Path, help="where notes are kept for another run; otherwise they are put away")
     options = parser.parse_args()
     console = console_of(120)
     found: list[Measured] = []
@@ -270,7 +277,11 @@ def main() -> None:
             if name == options.without:
                 continue
             with ExitStack() as stack:
-                home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="almanac-bench-memory-")))
+                if options.cache:
+                    home = options.cache / f"{name}-{size}"
+                    home.mkdir(parents=True, exist_ok=True)
+                else:
+                    home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="almanac-bench-memory-")))
                 embedded = f"sqlite:///{home / 'almanac.db'}"
                 url = embedded if name == "embedded" else stack.enter_context(postgres(home / "pg"))
                 found.append(runner.run(run(url, home, size, options.seconds, console)))
