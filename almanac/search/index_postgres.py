@@ -190,26 +190,31 @@ class PostgresIndex:
 
     async def coverage(self, collections: Sequence[str], model: str) -> Coverage:
         """How many passages there are, and how many have vectors. Of a large scope, a few seconds ago."""
-        key = (tuple(collections), model)
-        if (known := self._coverages.get(key)) is not None:
-            return known
         names: Any = list(collections)
-        row = (await self._db.scan(_COVERAGE, names, model, _families(collections)))[0]
-        found = Coverage(row["passages"], row["embedded"])
-        return self._coverages.put(key, found, TRUSTED if found.passages > CANDIDATES else 0)
+
+        async def count() -> tuple[Coverage, float]:
+            row = (await self._db.scan(_COVERAGE, names, model, _families(collections)))[0]
+            return Coverage(row["passages"], row["embedded"]), TRUSTED if row["passages"] > CANDIDATES else 0
+
+        return await self._coverages.renewed((tuple(collections), model), count)
 
     async def close(self) -> None:
-        """Nothing is open: the database is whoever's opened it."""
+        """The database is whoever's opened it."""
+        await self._sizes.close()
+        await self._coverages.close()
 
     async def _size(self, scope: Scope) -> _Size:
-        if (known := self._sizes.get(scope)) is not None:
-            return known
-        if scope.where:  # of the rest it is known, or can be told by an index alone
-            return replace(await self._size(Scope(scope.collections)), kept=await self._kept(scope))
-        row = (await self._db.scan(*_ask(_SIZE, scope)))[0]
-        average = row["length"] / row["passages"] if row["passages"] else 0.0
-        size = _Size(row["passages"], average, row["passages"])
-        return self._sizes.put(scope, size, TRUSTED if size.passages > CANDIDATES else 0)
+        """How much there is; of a large scope, a few seconds ago."""
+        all_of_it = Scope(scope.collections)
+
+        async def count() -> tuple[_Size, float]:
+            row = (await self._db.scan(*_ask(_SIZE, all_of_it)))[0]
+            average = row["length"] / row["passages"] if row["passages"] else 0.0
+            size = _Size(row["passages"], average, row["passages"])
+            return size, TRUSTED if size.passages > CANDIDATES else 0
+
+        size = await self._sizes.renewed(all_of_it, count)
+        return replace(size, kept=await self._kept(scope)) if scope.where else size
 
     async def _kept(self, scope: Scope) -> int:
         """How many passages a scope's condition leaves, counted once for both legs: it only says how to look."""
