@@ -97,6 +97,20 @@ def unpack(words: bytes) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     return np.frombuffer(words, np.int64, number), np.frombuffer(words, np.uint8, number, 8 * number)
 
 
+def occurrences(words: Sequence[bytes], terms: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """How often each term stands in each passage (a row for each term), and how long the passages are."""
+    sizes = [len(each) // 9 for each in words]
+    hashes = np.frombuffer(b"".join([each[: 8 * n] for each, n in zip(words, sizes, strict=True)]), np.int64)
+    numbers = np.frombuffer(b"".join([each[8 * n :] for each, n in zip(words, sizes, strict=True)]), np.uint8)
+    ends = np.cumsum(np.array(sizes, np.int64))
+    running = np.concatenate((np.zeros(1, np.int64), np.cumsum(numbers, dtype=np.int64)))
+    counts = np.zeros((len(terms), len(words)), np.uint8)
+    for row, term in zip(counts, terms, strict=True):
+        places = np.flatnonzero(hashes == term)
+        row[np.searchsorted(ends, places, "right")] = numbers[places]
+    return counts, np.diff(running[ends], prepend=0)
+
+
 def own(words: bytes) -> NDArray[np.int64]:
     """The hashes of those of a passage's terms that do not only stand beside it."""
     hashes, counts = unpack(words)

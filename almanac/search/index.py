@@ -47,8 +47,12 @@ class Stored:
     @staticmethod
     def of(ids: NDArray[np.int64], numbers: NDArray[Any]) -> "Stored":
         """Those of `ids`, a row each. One of zeros, or of what is no number, is like nothing."""
-        rows: NDArray[np.float32] = np.nan_to_num(numbers.astype(np.float32), copy=False, posinf=0.0, neginf=0.0)
-        rows /= np.maximum(np.sqrt(np.sum(rows * rows, axis=1, keepdims=True)), np.float32(1e-9))
+        rows: NDArray[np.float32] = numbers.astype(np.float32)
+        squares: NDArray[np.float32] = np.einsum("ij,ij->i", rows, rows)
+        if not np.isfinite(squares).all():
+            rows = np.nan_to_num(rows, copy=False, posinf=0.0, neginf=0.0)
+            squares = np.einsum("ij,ij->i", rows, rows)
+        rows /= np.maximum(np.sqrt(squares), np.float32(1e-9))[:, None]
         return Stored(ids, rows)
 
 

@@ -28,7 +28,7 @@ import orjson
 from numpy.typing import NDArray
 
 from almanac.core.database import Database, Row, Transaction
-from almanac.search import bm25, index_frequencies, index_rows
+from almanac.search import analysis, bm25, index_frequencies, index_rows
 from almanac.search.index import Coverage, Hits, Scope, Stored, WordHits
 from almanac.search.index_frequencies import Choice, Known, Lists, choose
 from almanac.search.index_rows import LEVELS
@@ -302,7 +302,7 @@ class _Judging:
     def judge(self, rows: Sequence[Row], limit: int) -> tuple[Hits, NDArray[np.int64]]:
         """The best candidates, and the frequencies of the terms. It takes milliseconds: not on the loop."""
         ids = np.fromiter((row["id"] for row in rows), np.int64, len(rows))
-        counts, lengths = _count_terms([row["words"] for row in rows], self.asked)
+        counts, lengths = analysis.occurrences([row["words"] for row in rows], self.asked)
         frequencies = self._frequencies(counts)
         idfs = np.array([bm25.idf(self.size.passages, int(frequency)) for frequency in frequencies], np.float64)
         scores = bm25.score(counts, lengths, self.size.average, idfs * self.repeats.astype(np.float64))
@@ -314,20 +314,6 @@ class _Judging:
         frequencies = self.plan.frequencies.copy()
         frequencies[followed] = np.count_nonzero(counts[followed], axis=1) if self.exact is None else self.exact
         return np.minimum(frequencies, self.size.passages)  # which is a few seconds old where it is large
-
-
-def _count_terms(words: Sequence[bytes], terms: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """How often each term stands in each passage (a row for each term), and how long the passages are."""
-    sizes = [len(each) // 9 for each in words]
-    hashes = np.frombuffer(b"".join([each[: 8 * n] for each, n in zip(words, sizes, strict=True)]), np.int64)
-    numbers = np.frombuffer(b"".join([each[8 * n :] for each, n in zip(words, sizes, strict=True)]), np.uint8)
-    ends = np.cumsum(np.array(sizes, np.int64))
-    running = np.concatenate((np.zeros(1, np.int64), np.cumsum(numbers, dtype=np.int64)))
-    counts = np.zeros((len(terms), len(words)), np.uint8)
-    for row, term in zip(counts, terms, strict=True):
-        places = np.flatnonzero(hashes == term)
-        row[np.searchsorted(ends, places, "right")] = numbers[places]
-    return counts, np.diff(running[ends], prepend=0)
 
 
 def _ask(sql: str, scope: Scope, *args: Any, **parts: Any) -> tuple[Any, ...]:

@@ -233,14 +233,7 @@ class Judge:
         found = np.array([scores.get(id, 0.0) for id in self.ids], np.float32)
         others = [place for place, id in enumerate(self.ids) if id not in scores]
         terms = np.array(sorted(self._idf), np.int64)
-        counts = np.zeros((len(terms), len(others)), np.uint8)
-        lengths = np.zeros(len(others), np.int64)
-        for column, place in enumerate(others):
-            hashes, occurrences = analysis.unpack(rows[self.ids[place]]["words"] or b"")
-            if len(hashes):
-                at = np.minimum(hashes.searchsorted(terms), len(hashes) - 1)
-                counts[:, column] = np.where(hashes[at] == terms, occurrences[at], 0)
-                lengths[column] = occurrences.sum(dtype=np.int64)
+        counts, lengths = analysis.occurrences([rows[self.ids[place]]["words"] or b"" for place in others], terms)
         idfs = np.array([self._idf[int(term)] for term in terms], np.float32)
         found[others] = bm25.score(counts, lengths, self._average, idfs)
         return found / np.float32(max(self._most, 1e-3))
@@ -304,6 +297,8 @@ class Judge:
             if (row := rows.get(self.ids[at])) is None:
                 continue
             terms = _title_terms(row["title"], row["headings"])
+            if terms.isdisjoint(self._asked.terms):
+                continue
             found[place] = sum(rarity for rarity, each in words if not terms.isdisjoint(each)) / mass
         return found
 

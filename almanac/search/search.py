@@ -121,6 +121,7 @@ class _Finding:
         self._depth = max(DEPTH, 2 * (question.offset + question.limit))
         self._notes: list[str] = []
         self._vector_of: dict[str, NDArray[np.float32]] = {}  # the question's, by model
+        self._bags: dict[int, Row] = {}  # passages whose words were looked at
         self._rows: dict[int, Row] = {}  # passages whose text was looked at
         self._timings: dict[str, float] = {}
         self._counts: dict[str, int] = {}
@@ -137,7 +138,9 @@ class _Finding:
             self._rows = bags = await self._search.rows(ids)
             titled += [id for id in words.ids.tolist() if id in bags and titles.has(bags[id]["title"], question.text)]
         else:
-            bags = await self._search.bags(ids, ids[len(words.ids) :])
+            bags = self._bags | await self._search.bags(
+                [id for id in ids if id not in self._bags], [id for id in ids[len(words.ids) :] if id not in self._bags]
+            )
         judge = Judge(self._asked, words, vectors, await self._stored(ids), bags, titled)
         self._stage("read", begun, fused=len(judge.ids))
         begun = time.perf_counter()
@@ -169,8 +172,10 @@ class _Finding:
         most = question.most_per_source
         if not most or max(len(words.ids), len(vectors.ids)) < self._depth:
             return []
-        bags = await self._search.bags(list(dict.fromkeys((*words.ids.tolist(), *vectors.ids.tolist()))), ())
-        taken = Counter(row["source_id"] for row in bags.values())
+        by_words = words.ids.tolist()
+        ids = list(dict.fromkeys((*by_words, *vectors.ids.tolist())))
+        self._bags = await self._search.bags(ids, () if question.by_ranks else ids[len(by_words) :])
+        taken = Counter(row["source_id"] for row in self._bags.values())
         is_enough = sum(min(most, number) for number in taken.values()) > question.offset + question.limit
         return [] if is_enough else [source for source, number in taken.items() if number >= most]
 
