@@ -22,11 +22,7 @@ CONNECT_SECONDS = 10
 READ_SECONDS = 30.0
 LONG_SECONDS = 3600.0  # scans, and statements of a transaction: both may build an index
 
-_SESSION = {
-    "application_name": "almanac",
-    "jit": "off",  # compiling costs more than the queries we ask
-    "random_page_cost": "1.1",  # as of a disk without moving parts: with 4, tables are read whole for a few rows
-}
+_SESSION = {"application_name": "almanac", "jit": "off"}  # compiling costs more than the queries we ask
 _KEY_COLUMNS = re.compile(r"^Key \((.+?)\)=")
 _GONE = re.compile("clos|released back")  # asyncpg tells a lost connection from misuse by its words only
 _DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)

@@ -274,6 +274,22 @@ async def test_a_common_term_that_never_stands_often_leads_to_enough_all_the_sam
     assert_agrees(found, await Reference(shelf.db).words(ONE, terms("pump")), 100, 1e-5)
 
 
+@pytest.mark.parametrize("is_large", [True, False])
+async def test_what_a_condition_leaves_is_looked_up(shelf: Shelf, monkeypatch: pytest.MonkeyPatch, is_large: bool):
+    await shelf.fill(60, SOME)
+    if is_large:
+        monkeypatch.setattr(index_postgres, "CANDIDATES", 10)
+        monkeypatch.setattr(index_postgres, "KEPT", 20)
+    index = PostgresIndex(shelf.db)
+    # A condition that holds only where lookups were made cheap.
+    looked_up = Scope(SOME, "current_setting('random_page_cost') = $1", ("1.1",))
+    vector = turn(shelf.rng, 1, 32)[0]
+    assert len((await index.vectors(looked_up, MODEL, vector, 10)).ids) == 10
+    asked = shelf.question(3)
+    found = (await index.words(looked_up, asked, 10)).ids.tolist()
+    assert found == (await index.words(Scope(SOME), asked, 10)).ids.tolist() != []
+
+
 @pytest.mark.usefixtures("narrow")
 async def test_a_large_scope_is_searched_through_a_graph_once_there_is_one(shelf: Shelf):
     await shelf.fill(120, SOME, dimension=48)
