@@ -4,8 +4,9 @@ Words. Lists of a GIN index lead to candidates: every passage that has one of th
 one of its common terms stands often. These are judged by their words as they are stored, by the same BM25 as in the
 embedded index. In a scope of up to `CANDIDATES` passages every list is followed, and the answer is exact. In a larger
 one about as many are judged: what is missed has nothing but very common terms, each of them rarely; and the weights of
-terms too common to follow rest on counts that may be out of date (`index_frequencies.py`). Where a filter leaves few,
-the lists are not followed: the terms of these few are looked at.
+terms too common to follow rest on counts that may be out of date (`index_frequencies.py`). Where nothing but such terms
+is asked for, some of the passages that have one are judged, whichever come first. Where a filter leaves few, the lists
+are not followed: the terms of these few are looked at.
 
 Measured on made-up text (frequencies as in a language, words independent of each other; sixty questions each of one,
 two, four and eight words, the sixty commonest words left out): of the ten best, none was lost among 10,000 passages and
@@ -201,9 +202,12 @@ class PostgresIndex:
         return await self._coverages.renewed((tuple(collections), model), count)
 
     async def close(self) -> None:
-        """The database is whoever's opened it."""
+        """Let nothing go on in the background; the database is whoever's opened it."""
         await self._sizes.close()
         await self._coverages.close()
+        for task in (counting := list(self._counting.values())):
+            task.cancel()
+        await asyncio.gather(*counting, return_exceptions=True)
 
     async def _size(self, scope: Scope) -> _Size:
         """How much there is; of a large scope, a few seconds ago."""
