@@ -14,6 +14,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,18 +98,33 @@ def unpack(words: bytes) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     return np.frombuffer(words, np.int64, number), np.frombuffer(words, np.uint8, number, 8 * number)
 
 
-def occurrences(words: Sequence[bytes], terms: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """How often each term stands in each passage (a row for each term), and how long the passages are."""
+class Bags(NamedTuple):
+    """The terms of several passages, one after the other."""
+
+    hashes: NDArray[np.int64]
+    counts: NDArray[np.uint8]
+    ends: NDArray[np.int64]  # by passage: where its terms end
+    lengths: NDArray[np.int64]  # by passage: how often its terms stand there, in all
+
+
+def unpack_all(words: Sequence[bytes]) -> Bags:
+    """The terms of passages."""
     sizes = [len(each) // 9 for each in words]
     hashes = np.frombuffer(b"".join([each[: 8 * n] for each, n in zip(words, sizes, strict=True)]), np.int64)
-    numbers = np.frombuffer(b"".join([each[8 * n :] for each, n in zip(words, sizes, strict=True)]), np.uint8)
+    counts = np.frombuffer(b"".join([each[8 * n :] for each, n in zip(words, sizes, strict=True)]), np.uint8)
     ends = np.cumsum(np.array(sizes, np.int64))
-    running = np.concatenate((np.zeros(1, np.int64), np.cumsum(numbers, dtype=np.int64)))
+    running = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)))
+    return Bags(hashes, counts, ends, np.diff(running[ends], prepend=0))
+
+
+def occurrences(words: Sequence[bytes], terms: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """How often each term stands in each passage (a row for each term), and how long the passages are."""
+    bags = unpack_all(words)
     counts = np.zeros((len(terms), len(words)), np.uint8)
     for row, term in zip(counts, terms, strict=True):
-        places = np.flatnonzero(hashes == term)
-        row[np.searchsorted(ends, places, "right")] = numbers[places]
-    return counts, np.diff(running[ends], prepend=0)
+        places = np.flatnonzero(bags.hashes == term)
+        row[bags.ends.searchsorted(places, "right")] = bags.counts[places]
+    return counts, bags.lengths
 
 
 def own(words: bytes) -> NDArray[np.int64]:

@@ -39,11 +39,14 @@ def find(text: str, terms: frozenset[str], most: int = 8) -> tuple[Span, ...]:
     return tuple(sorted((start, end) for start, end, _ in best))
 
 
-def occurrences(text: str, terms: frozenset[str]) -> Iterator[tuple[int, int, str]]:
+@lru_cache(100)  # of each text that is shown it is asked twice: when it is judged, and then
+def occurrences(text: str, terms: frozenset[str]) -> tuple[tuple[int, int, str], ...]:
     """Where terms stand in a text, by their starts, and which they are."""
-    if _ACCENTED.search(text) or not all(map(str.isascii, terms)):
-        yield from _analysed(text, terms)
-        return
+    is_plain = not _ACCENTED.search(text) and all(map(str.isascii, terms))
+    return tuple(_looked_for(text, terms) if is_plain else _analysed(text, terms))
+
+
+def _looked_for(text: str, terms: frozenset[str]) -> Iterator[tuple[int, int, str]]:
     # Few words of a text begin like one of the question: only these are worth a closer look.
     done = 0
     for start in sorted(_places(text.lower(), _beginnings(terms))):

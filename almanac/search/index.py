@@ -25,6 +25,7 @@ class Hits:
 
     ids: NDArray[np.int64]
     scores: NDArray[np.float32]
+    sources: NDArray[np.int64]  # of each, the one it is of
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,10 @@ class Index(Protocol):
     ) -> Hits:
         """The passages nearest to a vector of length one, by cosine. `reach` is how many neighbours a graph keeps in
         sight, where one is searched; an exact scan needs none."""
+        ...
+
+    async def weigh(self, hits: Hits, terms: Sequence[int], found: WordHits) -> NDArray[np.float32]:
+        """What the words leg, which found so much with these terms, would have given other passages."""
         ...
 
     async def stored(self, model: str, size: int, ids: Sequence[int]) -> Stored:

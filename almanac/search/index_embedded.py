@@ -63,6 +63,9 @@ class EmbeddedIndex:
         parts = await self._parts(scope)
         return await _run(_rows(parts), matrices.search, parts, (model, len(vector)), vector, limit)
 
+    async def weigh(self, hits: Hits, terms: Sequence[int], found: WordHits) -> NDArray[np.float32]:
+        return postings.weigh(await self.views(), hits, terms, found)
+
     async def stored(self, model: str, size: int, ids: Sequence[int]) -> Stored:
         found = await index_changes.vectors(self._db, model, ids)
         kept = {id: each for id, each in found.items() if len(each) == 2 * size}

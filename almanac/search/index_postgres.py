@@ -50,11 +50,13 @@ SELECT CAST(coalesce(sum(s.passages), 0) AS bigint) AS passages, CAST(coalesce(s
 FROM sources s WHERE s.collection = ANY($1) AND s.is_live = 1 AND {where}
 """
 _MATCHING = """
-SELECT p.id, p.words FROM {found} m JOIN sources s ON s.id = m.source_id JOIN passages p ON p.id = m.passage_id
+SELECT p.id, p.source_id, p.words
+FROM {found} m JOIN sources s ON s.id = m.source_id JOIN passages p ON p.id = m.passage_id
 WHERE s.collection = ANY($1) AND s.is_live = 1 AND p.words IS NOT NULL AND {where}
 """
 _KEPT = """
-SELECT p.id, p.words FROM sources s JOIN terms t ON t.source_id = s.id JOIN passages p ON p.id = t.passage_id
+SELECT p.id, p.source_id, p.words
+FROM sources s JOIN terms t ON t.source_id = s.id JOIN passages p ON p.id = t.passage_id
 WHERE s.collection = ANY($1) AND s.is_live = 1 AND t.terms && $2 AND p.words IS NOT NULL AND {where}
 """
 _FREQUENCY = """
@@ -62,6 +64,7 @@ SELECT {place} AS place, count(*) AS passages FROM matching(${parameter}, {toget
     JOIN sources s ON s.id = m.source_id
 WHERE s.collection = ANY($1) AND s.is_live = 1
 """
+_BAGS = "SELECT id, words FROM passages WHERE id = ANY($1)"
 _STORED = """
 SELECT passage_id, halfvec_send(vector) AS sent FROM vectors
 WHERE model = $1 AND vector_dims(vector) = $2 AND passage_id = ANY($3)
@@ -69,7 +72,7 @@ WHERE model = $1 AND vector_dims(vector) = $2 AND passage_id = ANY($3)
 _LONGEST = 4_000  # numbers of a vector that a graph can hold
 _HEADER = 2  # numbers of two bytes that come before those of the vector
 _NEAR = """
-SELECT v.passage_id, {distance} AS distance FROM vectors v JOIN sources s ON s.id = v.source_id
+SELECT v.passage_id, v.source_id, {distance} AS distance FROM vectors v JOIN sources s ON s.id = v.source_id
 WHERE v.collection = ANY($3) AND v.model = {model} AND vector_dims(v.vector) = {dimension}
     AND s.collection = ANY($1) AND s.is_live = 1 AND {where}
 ORDER BY {order} LIMIT {limit}
@@ -167,7 +170,8 @@ class PostgresIndex:
         judging = _Judging(asked, repeats, size, plan, exact)
         hits, frequencies = await asyncio.to_thread(judging.judge, rows, limit)
         by_term = dict(zip(asked.tolist(), frequencies.tolist(), strict=True))
-        return WordHits(hits.ids, hits.scores, size.passages, size.average, tuple(by_term[term] for term in terms))
+        known = tuple(by_term[term] for term in terms)
+        return WordHits(hits.ids, hits.scores, hits.sources, size.passages, size.average, known)
 
     async def vectors(
         self, scope: Scope, model: str, vector: NDArray[np.float32], limit: int, reach: int | None = None
@@ -178,18 +182,27 @@ class PostgresIndex:
             rows = await self._walk(scope, model, vector, limit, reach or max(REACH, 2 * limit))
         else:
             rows = await self._scan(scope, model, vector, limit)
-        ids = np.fromiter((row["passage_id"] for row in rows), np.int64, len(rows))
+        ids, sources = _column(rows, "passage_id"), _column(rows, "source_id")
         scores = 1 - np.fromiter((row["distance"] for row in rows), np.float64, len(rows))
         scores = np.nan_to_num(scores).astype(np.float32)  # a vector of zeros is like nothing
         order = np.lexsort((ids, -scores))
-        return Hits(ids[order], scores[order])
+        return Hits(ids[order], scores[order], sources[order])
+
+    async def weigh(self, hits: Hits, terms: Sequence[int], found: WordHits) -> NDArray[np.float32]:
+        """What the words leg, which found so much with these terms, would have given other passages."""
+        asked: Any = hits.ids.tolist()
+        words = {row["id"]: row["words"] for row in await self._db.fetch(_BAGS, asked)}
+        known = np.array(terms[: len(found.frequencies)], np.int64)
+        counts, lengths = analysis.occurrences([words.get(id) or b"" for id in asked], known)
+        idfs = np.array([bm25.idf(found.passages, each) for each in found.frequencies], np.float64)
+        return bm25.score(counts, lengths, found.average, idfs)
 
     async def stored(self, model: str, size: int, ids: Sequence[int]) -> Stored:
         """The vectors of some passages, in any order."""
         asked: Any = list(ids)
         rows = await self._db.fetch(_STORED, model, size, asked)
         numbers = np.frombuffer(b"".join([row["sent"] for row in rows]), ">f2").reshape(-1, _HEADER + size)
-        return Stored.of(np.fromiter((row["passage_id"] for row in rows), np.int64, len(rows)), numbers[:, _HEADER:])
+        return Stored.of(_column(rows, "passage_id"), numbers[:, _HEADER:])
 
     async def coverage(self, collections: Sequence[str], model: str) -> Coverage:
         """How many passages there are, and how many have vectors. Of a large scope, a few seconds ago."""
@@ -317,13 +330,13 @@ class _Judging:
 
     def judge(self, rows: Sequence[Row], limit: int) -> tuple[Hits, NDArray[np.int64]]:
         """The best candidates, and the frequencies of the terms. It takes milliseconds: not on the loop."""
-        ids = np.fromiter((row["id"] for row in rows), np.int64, len(rows))
+        ids, sources = _column(rows, "id"), _column(rows, "source_id")
         counts, lengths = analysis.occurrences([row["words"] for row in rows], self.asked)
         frequencies = self._frequencies(counts)
         idfs = np.array([bm25.idf(self.size.passages, int(frequency)) for frequency in frequencies], np.float64)
         scores = bm25.score(counts, lengths, self.size.average, idfs * self.repeats.astype(np.float64))
         best = bm25.best(ids, scores, limit)
-        return Hits(ids[best], scores[best]), frequencies
+        return Hits(ids[best], scores[best], sources[best]), frequencies
 
     def _frequencies(self, counts: NDArray[np.uint8]) -> NDArray[np.int64]:
         followed = self.plan.followed
@@ -380,8 +393,12 @@ async def _none() -> None:
     """What is to be had without asking."""
 
 
-def _nothing() -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    return np.empty(0, np.int64), np.empty(0, np.float32)
+def _nothing() -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
+    return np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.int64)
+
+
+def _column(rows: Sequence[Row], name: str) -> NDArray[np.int64]:
+    return np.fromiter((row[name] for row in rows), np.int64, len(rows))
 
 
 async def maintain(db: Database) -> list[str]:

@@ -26,6 +26,7 @@ _BEST = 20  # by which it is judged whether enough were compared
 _DEVIATIONS = 2.33  # of a hundred like the best, one may be left out
 _SPARE = 2  # times as many as asked for are compared with the question's own numbers
 _BLOCK = 65_536  # vectors compared in one call
+_SAMPLE = 65_536  # distances, by which it is judged how many are within another
 _BARRED = 2**16 - 1
 
 
@@ -53,9 +54,9 @@ def search(parts: Sequence[Part], key: Key, vector: NDArray[np.float32], limit: 
         places, reached = _preselect(blocks, asked, vector)
     else:
         places, reached = None, _compare(blocks, asked, None)
-    ids, scores = _rescore(blocks, places, reached, vector, limit)
+    ids, scores, sources = _rescore(blocks, places, reached, vector, limit)
     order = np.lexsort((ids, -scores))[: max(limit, 0)]
-    return Hits(ids[order], scores[order])
+    return Hits(ids[order], scores[order], sources[order])
 
 
 def count(part: Part, model: str) -> int:
@@ -98,7 +99,8 @@ def _preselect(
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.float32]]:
     """Places of vectors (None for all) among which the nearest are by all likelihood, and how near they are."""
     distances = np.concatenate([_hamming(block, vector) for block in blocks])
-    reached = np.cumsum(np.bincount(distances, minlength=_BARRED + 1)[:_BARRED])
+    every = 1 + len(distances) // _SAMPLE
+    reached = every * np.cumsum(np.bincount(distances[::every], minlength=_BARRED + 1)[:_BARRED])
     edge = int(reached.searchsorted(max(LEAST, len(distances) // 100)))
     while edge < _BARRED and reached[edge] <= MOST * len(distances):
         places = np.flatnonzero(distances <= edge)
@@ -170,15 +172,18 @@ def _rescore(
     reached: NDArray[np.float32],
     vector: NDArray[np.float32],
     limit: int,
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The best of what was reached, compared with the question's own numbers: ids and scores."""
+) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
+    """The best of what was reached, compared with the question's own numbers: ids, scores and sources."""
     found = np.flatnonzero(reached > -np.inf)
     if len(found) > (most := _SPARE * max(limit, 1)):
         edge = np.partition(reached[found], len(found) - most)[len(found) - most]
         found = found[reached[found] >= edge]
-    ids, scores = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
+    ids, scores, sources = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)], [np.zeros(0, np.int64)]
     for block, inside in _share(blocks, found if places is None else places[found]):
-        products = (block.matrix.values[inside] * vector).sum(axis=1, dtype=np.float32)
+        # Not by a product of matrices, in which a vector's sum depends on how many there are.
+        products: NDArray[np.float32] = np.einsum("ij,j->i", block.matrix.values[inside].astype(np.float32), vector)
         scores.append(products * block.matrix.scales[inside])
-        ids.append(block.part.view.segment.passages[block.matrix.rows[inside]])
-    return np.concatenate(ids), np.concatenate(scores)
+        rows, segment = block.matrix.rows[inside], block.part.view.segment
+        ids.append(segment.passages[rows])
+        sources.append(segment.sources_of(rows))
+    return np.concatenate(ids), np.concatenate(scores), np.concatenate(sources)

@@ -19,7 +19,7 @@ MOST = 50  # words of a question that are looked for
 
 _WORD = re.compile(r"\w+")
 _READ = """
-SELECT p.id, p.text, s.title FROM sources s JOIN passages p ON p.source_id = s.id
+SELECT p.id, p.source_id, p.text, s.title FROM sources s JOIN passages p ON p.source_id = s.id
 WHERE s.collection IN ({names}) AND s.is_live = 1 AND ({where}) ORDER BY s.id DESC LIMIT {newest}
 """
 
@@ -45,16 +45,16 @@ async def find(db: Database, scope: Scope, text: str, limit: int) -> WordHits:
     rows = await db.scan(sql, *args) if wanted else []
     scored = await asyncio.to_thread(_score, rows, wanted)
     best = sorted(scored, key=lambda each: (-each[1], -each[0]))[:limit]
-    ids, scores = (np.array(column) for column in zip(*best, strict=True)) if best else (np.empty(0), np.empty(0))
-    return WordHits(ids.astype(np.int64), scores.astype(np.float32), 0, 0.0, ())
+    ids, scores, sources = (np.array([each[place] for each in best], float) for place in range(3))
+    return WordHits(ids.astype(np.int64), scores.astype(np.float32), sources.astype(np.int64), 0, 0.0, ())
 
 
-def _score(rows: Sequence[Row], wanted: frozenset[str]) -> list[tuple[int, float]]:
-    """Passages with how many of the words they have, and a little for how much of their text these are."""
-    found: list[tuple[int, float]] = []
+def _score(rows: Sequence[Row], wanted: frozenset[str]) -> list[tuple[int, float, int]]:
+    """Passages, with how many words they have, a little for how much of their text these are, and their sources."""
+    found: list[tuple[int, float, int]] = []
     for row in rows:
         counted = Counter(words_of(f"{row['title']}\n{row['text']}"))
         has = [counted[word] for word in wanted if word in counted]
         if has:
-            found.append((row["id"], len(has) + sum(has) / (1 + counted.total())))
+            found.append((row["id"], len(has) + sum(has) / (1 + counted.total()), row["source_id"]))
     return found

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from almanac.search import bm25
-from almanac.search.index import WordHits
-from almanac.search.views import Part
+from almanac.search.index import Hits, WordHits
+from almanac.search.segments import Segment
+from almanac.search.views import Part, View
 
 _MARGIN = 1e-4  # what sums in another order may differ by, with room to spare
 _SAMPLE = 50_000  # passages by which it is judged how good the best are
@@ -30,9 +31,8 @@ class _Term:
     lists: tuple[tuple[int, int], ...]
 
 
-Spot = tuple[
-    slice, Part, NDArray[np.uint32]
-]  # which of some rows are in a part, and which rows of its segment they are
+# Which of some rows are in a segment, and which of its rows they are.
+Spot = tuple[slice | NDArray[np.int64], Segment, NDArray[np.integer]]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class _Space:
         """Where rows are, given in ascending order."""
         edges = np.searchsorted(rows, self.bases).tolist()
         return [
-            (slice(first, last), part, part.rows_at(rows[first:last] - base))
+            (slice(first, last), part.view.segment, part.rows_at(rows[first:last] - base))
             for part, base, first, last in zip(self.parts, self.bases.tolist(), edges, edges[1:], strict=False)
         ]
 
@@ -97,18 +97,18 @@ def _gather(
 def _look_up(term: _Term, spots: Sequence[Spot], number: int) -> NDArray[np.uint8]:
     """How often a term stands in rows."""
     counts = np.zeros(number, np.uint8)
-    for (place, part, rows), (start, stop) in zip(spots, term.lists, strict=True):
+    for (place, segment, rows), (start, stop) in zip(spots, term.lists, strict=True):
         if start < stop and len(rows):
-            listed = part.view.segment.rows[start:stop]
+            listed = segment.rows[start:stop]
             at = np.minimum(listed.searchsorted(rows), stop - start - 1)
-            counts[place] = np.where(listed[at] == rows, part.view.segment.counts[start:stop][at], 0)
+            counts[place] = np.where(listed[at] == rows, segment.counts[start:stop][at], 0)
     return counts
 
 
 def _lengths(spots: Sequence[Spot], number: int) -> NDArray[np.uint32]:
     lengths = np.zeros(number, np.uint32)
-    for place, part, rows in spots:
-        lengths[place] = part.view.segment.lengths[rows]
+    for place, segment, rows in spots:
+        lengths[place] = segment.lengths[rows]
     return lengths
 
 
@@ -118,7 +118,7 @@ def search(parts: Sequence[Part], terms: Sequence[int], limit: int) -> WordHits:
     length = sum(int(part.view.lengths[part.collections].sum()) for part in parts)
     average = length / passages if passages else 0.0
     asked = dict.fromkeys(terms)
-    lists = _find(parts, list(asked))
+    lists = _find([part.view.segment for part in parts], list(asked))
     frequencies = {term: _frequency(parts, lists[place]) for place, term in enumerate(asked)}
     known = {
         term: _Term(bm25.idf(passages, frequencies[term]), lists[place])
@@ -128,25 +128,41 @@ def search(parts: Sequence[Part], terms: Sequence[int], limit: int) -> WordHits:
     space = _Space(parts, np.cumsum([0, *(part.size for part in parts)]), average)
     rows = _best_rows(space, _weighed(known, terms), limit)
     spots = space.locate(rows)
-    ids = np.concatenate([np.zeros(0, np.int64), *(part.view.segment.passages[inside] for _, part, inside in spots)])
-    in_order = [known[term] for term in terms if term in known]
-    counts = np.array([_look_up(term, spots, len(rows)) for term in in_order]).reshape(len(in_order), len(rows))
-    scores = bm25.score(counts, _lengths(spots, len(rows)), average, np.array([term.weight for term in in_order]))
+    ids = np.concatenate([np.zeros(0, np.int64), *(segment.passages[inside] for _, segment, inside in spots)])
+    sources = np.concatenate([np.zeros(0, np.int64), *(segment.sources_of(inside) for _, segment, inside in spots)])
+    scores = _score([known[term] for term in terms if term in known], spots, len(rows), average)
     best = bm25.best(ids, scores, limit)
-    return WordHits(ids[best], scores[best], passages, average, tuple(frequencies[term] for term in terms))
+    known_of = tuple(frequencies[term] for term in terms)
+    return WordHits(ids[best], scores[best], sources[best], passages, average, known_of)
 
 
-def _find(parts: Sequence[Part], terms: Sequence[int]) -> list[tuple[tuple[int, int], ...]]:
-    """Where the postings of each term are in each part."""
+def weigh(views: Sequence[View], hits: Hits, terms: Sequence[int], found: WordHits) -> NDArray[np.float32]:
+    """What passages would have scored in a search that found so much with these terms."""
+    located = [(view.segment, view.locate(hits.ids, hits.sources)) for view in views]
+    spots: list[Spot] = [(which, segment, rows) for segment, (which, rows) in located if len(which)]
+    lists = _find([segment for _, segment, _ in spots], terms)
+    known = zip(found.frequencies, lists, strict=False)
+    return _score(
+        [_Term(bm25.idf(found.passages, each), at) for each, at in known], spots, len(hits.ids), found.average
+    )
+
+
+def _score(terms: Sequence[_Term], spots: Sequence[Spot], number: int, average: float) -> NDArray[np.float32]:
+    """The scores of some rows."""
+    counts = np.array([_look_up(term, spots, number) for term in terms]).reshape(len(terms), number)
+    return bm25.score(counts, _lengths(spots, number), average, np.array([term.weight for term in terms]))
+
+
+def _find(segments: Sequence[Segment], terms: Sequence[int]) -> list[tuple[tuple[int, int], ...]]:
+    """Where the postings of each term are in each segment."""
     hashes = np.array(terms, np.int64)
     found: list[list[tuple[int, int]]] = []
-    for part in parts:
-        segment = part.view.segment
+    for segment in segments:
         at = np.minimum(np.searchsorted(segment.terms, hashes), max(len(segment.terms) - 1, 0))
         here = segment.terms[at] == hashes if len(segment.terms) else np.zeros(len(hashes), np.bool_)
         ends = np.where(here, segment.offsets[at + here], segment.offsets[at])
         found.append(list(zip(segment.offsets[at].tolist(), ends.tolist(), strict=True)))
-    return list(zip(*found, strict=True)) if parts else [() for _ in terms]
+    return list(zip(*found, strict=True)) if segments else [() for _ in terms]
 
 
 def _frequency(parts: Sequence[Part], lists: Sequence[tuple[int, int]]) -> int:

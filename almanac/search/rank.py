@@ -11,9 +11,9 @@ gains by it. The sum becomes a probability by a curve fitted on questions with k
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice, pairwise
+from itertools import islice, pairwise, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -38,6 +38,10 @@ _NEAR = 2  # words apart at most
 # a question an answer repeats differs from one set to the next; likeness measures nearly as well as it orders.
 _SAID_WORDS, _SAID_LEARNT, _SAID_LIKENESS = 0.1, 0.08, 0.4
 _READ = 10  # candidates in which it is looked for words that stand together
+_LEGS = {
+    (is_in_words, is_in_vectors): ("words",) * is_in_words + ("vectors",) * is_in_vectors
+    for is_in_words, is_in_vectors in product((False, True), repeat=2)
+}
 
 _FITTED: dict[str, Any] = orjson.loads((Path(__file__).parent / "calibration.json").read_bytes())
 CURVES: dict[str, tuple[float, float]] = {name: (curve[0], curve[1]) for name, curve in _FITTED["curves"].items()}
@@ -62,8 +66,7 @@ class Asked:
         return sum(each > "\u02ff" for each in letters) > 0.3 * len(letters)
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A passage that may answer."""
 
     id: int
@@ -105,17 +108,18 @@ class Judge:
         words: WordHits,
         vectors: Hits,
         stored: Sequence[tuple[Stored, NDArray[np.float32]]],  # of each model, with the question's own
-        bags: Mapping[int, Row],
+        weights: Mapping[int, float],  # of their words, by passage
+        sources: Mapping[int, int],
         titled: Sequence[int] = (),
     ) -> None:
         self._asked = asked
         self.curve = ""  # by which the scores became probabilities
-        self._by_words = set(words.ids.tolist())
-        self._by_vectors = set(vectors.ids.tolist())
-        found: dict[Any, None] = dict.fromkeys((*words.ids.tolist(), *vectors.ids.tolist(), *titled))
-        self.ids = [id for id in found if id in bags]
+        by_words, by_vectors = {*words.ids.tolist(), *titled}, set(vectors.ids.tolist())
+        self.ids = list(sources)
+        self._ids = np.array(self.ids, np.int64)
+        self._legs = [_LEGS[id in by_words, id in by_vectors] for id in self.ids]
         self._titled = np.isin(self.ids, titled)
-        self._bags = bags
+        self._sources = sources
         self._idf = {
             hash: bm25.idf(words.passages, frequency)
             for hash, frequency in zip(asked.hashes, words.frequencies, strict=False)
@@ -135,7 +139,8 @@ class Judge:
             self._is_near[group[0]] = True
             self._groups.append(group)
         self._average = words.average or 1.0
-        self._shares = self._share(dict(zip(words.ids.tolist(), words.scores.tolist(), strict=True)), bags)
+        found = np.array([weights.get(id, 0.0) for id in self.ids], np.float32)
+        self._shares: NDArray[np.float32] = found / np.float32(max(self._most, 1e-3))
         # A word that no passage has changes nothing about which is best, but a lot about how good the best can be.
         self._sure: NDArray[np.float32] = self._shares * covered
         # What has no vector yet has the cosine with which both legs say what its words say.
@@ -156,8 +161,8 @@ class Judge:
 
     def best(self) -> list[int]:
         """The candidates whose text is worth a look."""
-        order = np.lexsort((self.ids, -(WORDS * self._shares + self._cosines)))
-        return [self.ids[at] for at in order[:JUDGED]]
+        order = np.lexsort((self._ids, -(WORDS * self._shares + self._cosines)))
+        return self._ids[order[:JUDGED]].tolist()
 
     def by_text(self, rows: Mapping[int, Row]) -> list[Candidate]:
         """By both legs and by what the best of them say."""
@@ -192,13 +197,16 @@ class Judge:
                 fused[source] = fused.get(source, 0.0) + (RANK + 1) / (2 * (RANK + 1 + place))
                 best.setdefault(source, at)
         order = sorted(fused, key=lambda source: (-fused[source], -float(words[best[source]] + near[best[source]])))
-        return [self._candidate(best[source], round(min(fused[source], 1.0), 4)) for source in order]
+        return [
+            Candidate(self.ids[best[source]], round(min(fused[source], 1.0), 4), self._legs[best[source]])
+            for source in order
+        ]
 
     def _places(self, values: NDArray[np.float32], inside: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
         """The sources that a leg has, the best first, each with its best passage."""
         seen: set[int] = set()
-        for at in np.lexsort((self.ids, -values)).tolist() if self.ids else ():
-            source = self._bags[self.ids[at]]["source_id"]
+        for at in np.lexsort((self._ids, -values)).tolist() if self.ids else ():
+            source = self._sources[self.ids[at]]
             if inside[at] and source not in seen:
                 seen.add(source)
                 yield source, at
@@ -207,36 +215,26 @@ class Judge:
         """A look at what the best say: the order before it, what each has of the words that the first few have in
         common, and of the question in its title and side by side."""
         plain = WORDS * self._shares + self._cosines
-        order = np.lexsort((self.ids, -plain))
+        order = np.lexsort((self._ids, -plain))
         head = order[:JUDGED]
         learnt, said = np.zeros(len(plain), np.float32), np.zeros(len(plain), np.float32)
         learnt[head] = FEEDBACK * self._learn(head, plain, rows)
         said[head] = TITLE * self._titles(head, rows) + PAIRS * self._pairs(head, rows)
         return order, learnt, said
 
+    def _rows_of(self, places: NDArray[np.intp], rows: Mapping[int, Row]) -> list[Row | None]:
+        ids: list[int] = self._ids[places].tolist()
+        return [rows.get(id) for id in ids]
+
     def _ranked(
         self, curve: str, values: NDArray[np.float32], said: NDArray[np.float32] | None = None
     ) -> list[Candidate]:
         """In the order of values; as likely as they say, or what is `said` in their place."""
         self.curve = curve
-        order = np.lexsort((self.ids, -values))
+        order = np.lexsort((self._ids, -values))
         likely = _falling(probability(curve, (values if said is None else said)[order]).tolist())
-        return [self._candidate(at, score) for at, score in zip(order.tolist(), likely, strict=True)]
-
-    def _candidate(self, at: int, score: float) -> Candidate:
-        id = self.ids[at]
-        by_words = id in self._by_words or bool(self._titled[at])
-        return Candidate(id, score, ("words",) * by_words + ("vectors",) * (id in self._by_vectors))
-
-    def _share(self, scores: Mapping[int, float], rows: Mapping[int, Row]) -> NDArray[np.float32]:
-        """How much of what a perfect match would score each has by its words."""
-        found = np.array([scores.get(id, 0.0) for id in self.ids], np.float32)
-        others = [place for place, id in enumerate(self.ids) if id not in scores]
-        terms = np.array(sorted(self._idf), np.int64)
-        counts, lengths = analysis.occurrences([rows[self.ids[place]]["words"] or b"" for place in others], terms)
-        idfs = np.array([self._idf[int(term)] for term in terms], np.float32)
-        found[others] = bm25.score(counts, lengths, self._average, idfs)
-        return found / np.float32(max(self._most, 1e-3))
+        ids, legs = self.ids, self._legs
+        return [Candidate(ids[at], score, legs[at]) for at, score in zip(order.tolist(), likely, strict=True)]
 
     def _missing(self, frequencies: Mapping[int, int]) -> float:
         """What the words would be worth of which no passage has any form."""
@@ -256,23 +254,24 @@ class Judge:
         self, head: NDArray[np.intp], plain: NDArray[np.float32], rows: Mapping[int, Row]
     ) -> NDArray[np.float32]:
         """How much each has of the words that the first few have, the best of them 1."""
-        known = (rows.get(self.ids[at]) for at in head)
-        bags = [analysis.unpack((row["words"] if row else None) or b"") for row in known]
-        every: NDArray[np.int64] = np.concatenate([each for each, _ in bags])
-        hashes, places = np.unique(every, return_inverse=True)
-        sizes = [len(each) for each, _ in bags]
-        owners = np.repeat(np.arange(len(bags)), sizes)
-        lengths = np.array([int(counts.sum(dtype=np.int64)) for _, counts in bags], np.float32)
-        damping = bm25.damp(lengths, self._average)
-        worth = bm25.saturate(np.concatenate([counts for _, counts in bags]), np.repeat(damping, sizes))
-        common = np.bincount(places, minlength=len(hashes))
-        worth *= np.log1p((len(bags) - common + 0.5) / (common + 0.5)).astype(np.float32)[places]
+        known = self._rows_of(head, rows)
+        bags = analysis.unpack_all([(row["words"] if row else None) or b"" for row in known])
+        taught = np.sort(bags.hashes[: bags.ends[:_TEACHERS][-1]])
+        if not len(taught):
+            return np.zeros(len(head), np.float32)
+        taught = taught[np.append(True, taught[1:] != taught[:-1])]  # `unique` takes ten times as long
+        places = np.minimum(taught.searchsorted(bags.hashes), len(taught) - 1)
+        met = np.flatnonzero(taught[places] == bags.hashes)  # what no teacher has, nobody learns
+        places, owners = places[met], bags.ends.searchsorted(met, "right")
+        worth = bm25.saturate(bags.counts[met], bm25.damp(bags.lengths, self._average)[owners])
+        common = np.bincount(places, minlength=len(taught))
+        worth *= np.log1p((len(head) - common + 0.5) / (common + 0.5)).astype(np.float32)[places]
         belief = np.exp(_SHARPNESS * (plain[head[:_TEACHERS]] - plain[head[0]]))
-        taught = owners < _TEACHERS
-        lesson = np.bincount(places[taught], worth[taught] * (belief / belief.sum())[owners[taught]], len(hashes))
+        told = owners < _TEACHERS
+        lesson = np.bincount(places[told], worth[told] * (belief / belief.sum())[owners[told]], len(taught))
         if len(lesson) > _LESSONS:
             lesson[lesson < np.partition(lesson, -_LESSONS)[-_LESSONS]] = 0
-        learnt = np.bincount(owners, worth * lesson[places], len(bags))
+        learnt = np.bincount(owners, worth * lesson[places], len(head))
         return (learnt / max(float(learnt.max(initial=0)), 1e-9)).astype(np.float32)
 
     def _likeness(self, head: NDArray[np.intp], values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -293,8 +292,8 @@ class Judge:
         mass = max(self._mass(), 1e-3)
         found = np.zeros(len(head), np.float32)
         words = [(max(map(self._rarity, each)), each) for each in dict.fromkeys(self._asked.words)]
-        for place, at in enumerate(head):
-            if (row := rows.get(self.ids[at])) is None:
+        for place, row in enumerate(self._rows_of(head, rows)):
+            if row is None:
                 continue
             terms = _title_terms(row["title"], row["headings"])
             if terms.isdisjoint(self._asked.terms):
@@ -312,8 +311,8 @@ class Judge:
         number = {term: place for place, each in enumerate(dict.fromkeys(words)) for term in each}
         wanted = [(number[first[0]], number[second[0]]) for first, second in pairs]
         found = np.zeros(len(head), np.float32)
-        for place, at in enumerate(head[:_READ]):
-            if (row := rows.get(self.ids[at])) is None:
+        for place, row in enumerate(self._rows_of(head[:_READ], rows)):
+            if row is None:
                 continue
             met = _neighbours(row["text"], self._asked.terms, number)
             found[place] = sum(each for each, pair in zip(worth, wanted, strict=True) if pair in met) / sum(worth)

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,8 @@ DEEPEST = 500  # passages, counted from the best, that can be paged through
 DEPTH = 100  # passages each leg brings, at least
 
 _ENGLISH = frozenset(("en",))
-_NOTHING = Hits(np.empty(0, np.int64), np.empty(0, np.float32))
-_NO_WORDS = WordHits(_NOTHING.ids, _NOTHING.scores, 0, 0.0, ())
-_BAGS = "SELECT id, source_id, CASE WHEN id IN ({near}) THEN words END AS words FROM passages WHERE id IN ({ids})"
+_NOTHING = Hits(np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.int64))
+_NO_WORDS = WordHits(_NOTHING.ids, _NOTHING.scores, _NOTHING.sources, 0, 0.0, ())
 _ROWS = """
 SELECT p.*, s.kind AS source_kind, s.owner_id, s.collection, s.title
 FROM passages p JOIN sources s ON s.id = p.source_id WHERE p.id IN ({ids})
@@ -74,20 +74,12 @@ class Search:
         sql = f"SELECT 1 FROM sources WHERE collection IN ({names}) AND is_embedded = 0 LIMIT 1"  # noqa: S608 - numbers
         return await self.db.fetch_one(sql, *collections) is not None
 
-    async def bags(self, ids: Sequence[int], near: Sequence[int]) -> dict[int, Row]:
-        """The sources of passages, and of those that are `near` the words; those that are gone by now are left out."""
-        return await self._read(_BAGS, ids, near)
-
     async def rows(self, ids: Sequence[int]) -> dict[int, Row]:
         """Passages with their sources, by id; those that are gone by now are left out."""
-        return await self._read(_ROWS, ids)
-
-    async def _read(self, sql: str, ids: Sequence[int], near: Sequence[int] = ()) -> dict[int, Row]:
         if not ids:
             return {}
-        wanted, closer = _padded(ids), _padded(near)
-        sql = sql.format(ids=_numbers(1, len(wanted)), near=_numbers(len(wanted) + 1, len(closer)) or "NULL")
-        rows = await self.db.fetch(sql, *wanted, *closer)
+        wanted = _padded(ids)
+        rows = await self.db.fetch(_ROWS.format(ids=_numbers(len(wanted))), *wanted)
         return {row["id"]: row for row in rows}
 
     def embedder(self, model: str) -> Embedder | None:
@@ -121,7 +113,7 @@ class _Finding:
         self._depth = max(DEPTH, 2 * (question.offset + question.limit))
         self._notes: list[str] = []
         self._vector_of: dict[str, NDArray[np.float32]] = {}  # the question's, by model
-        self._bags: dict[int, Row] = {}  # passages whose words were looked at
+        self._sources: dict[int, int] = {}  # of the passages found
         self._rows: dict[int, Row] = {}  # passages whose text was looked at
         self._timings: dict[str, float] = {}
         self._counts: dict[str, int] = {}
@@ -133,22 +125,26 @@ class _Finding:
         words, vectors = await self._legs()
         self._stage("legs", begun, words=len(words.ids), vectors=len(vectors.ids))
         begun = time.perf_counter()
-        ids: list[int] = list(dict.fromkeys((*words.ids.tolist(), *titled, *vectors.ids.tolist())))
+        self._sources = _sources(words, vectors)
         if question.by_ranks:
-            self._rows = bags = await self._search.rows(ids)
-            titled += [id for id in words.ids.tolist() if id in bags and titles.has(bags[id]["title"], question.text)]
-        else:
-            bags = self._bags | await self._search.bags(
-                [id for id in ids if id not in self._bags], [id for id in ids[len(words.ids) :] if id not in self._bags]
-            )
-        judge = Judge(self._asked, words, vectors, await self._stored(ids), bags, titled)
+            self._rows = await self._search.rows(list(dict.fromkeys((*self._sources, *titled))))
+            self._sources = {id: row["source_id"] for id, row in self._rows.items()}
+            titled += [
+                id
+                for id in words.ids.tolist()
+                if id in self._rows and titles.has(self._rows[id]["title"], question.text)
+            ]
+        ids = list(self._sources)
+        judge = Judge(
+            self._asked, words, vectors, await self._stored(ids), await self._weighed(words), self._sources, titled
+        )
         self._stage("read", begun, fused=len(judge.ids))
         begun = time.perf_counter()
         candidates = await self._rank(judge)
         if question.graded and judge.curve:
-            candidates = [replace(each, score=rank.grade(judge.curve, each.score)) for each in candidates]
+            candidates = [each._replace(score=rank.grade(judge.curve, each.score)) for each in candidates]
         good = [each for each in candidates if each.score >= question.min_score]
-        page, has_more = self._page(good, bags)
+        page, has_more = self._page(good)
         found = await self._show(page)
         self._stage("rank", begun, above_min_score=len(good), returned=len(found))
         if not question.explain:
@@ -157,25 +153,23 @@ class _Finding:
 
     async def _legs(self) -> tuple[WordHits, Hits]:
         """What both legs find; looked for once more without the sources that leave no room for others."""
-        words, vectors = await asyncio.gather(self._words(), self._vectors())
-        crowding = await self._crowding(words, vectors)
+        # Vectors first: while the question is embedded, in another thread, words are looked for.
+        vectors, words = await asyncio.gather(self._vectors(), self._words())
+        crowding = self._crowding(words, vectors)
         if not crowding:
             return words, vectors
         beyond = f"s.id NOT IN ({', '.join(map(str, crowding))})"
         self._scope = replace(self._scope, where=f"({self._scope.where}) AND {beyond}" if self._scope.where else beyond)
-        others, further = await asyncio.gather(self._words(), self._vectors())
+        further, others = await asyncio.gather(self._vectors(), self._words())
         return replace(words, **_joined(words, others)), replace(vectors, **_joined(vectors, further))
 
-    async def _crowding(self, words: WordHits, vectors: Hits) -> list[int]:
+    def _crowding(self, words: WordHits, vectors: Hits) -> list[int]:
         """The sources that have their share already, if with it there is not enough to show."""
         question = self._question
         most = question.most_per_source
         if not most or max(len(words.ids), len(vectors.ids)) < self._depth:
             return []
-        by_words = words.ids.tolist()
-        ids = list(dict.fromkeys((*by_words, *vectors.ids.tolist())))
-        self._bags = await self._search.bags(ids, () if question.by_ranks else ids[len(by_words) :])
-        taken = Counter(row["source_id"] for row in self._bags.values())
+        taken = Counter(_sources(words, vectors).values())
         is_enough = sum(min(most, number) for number in taken.values()) > question.offset + question.limit
         return [] if is_enough else [source for source, number in taken.items() if number >= most]
 
@@ -259,6 +253,16 @@ class _Finding:
                 " are found by words only."
             )
 
+    async def _weighed(self, words: WordHits) -> dict[int, float]:
+        """What their words are worth, also of those that the words leg left behind others."""
+        weights: dict[int, float] = dict(zip(words.ids.tolist(), words.scores.tolist(), strict=True))
+        if words.frequencies and (others := {id: each for id, each in self._sources.items() if id not in weights}):
+            ids, sources = np.fromiter(others, np.int64), np.fromiter(others.values(), np.int64)
+            hits = Hits(ids, np.zeros(len(ids), np.float32), sources)
+            found = await self._search.index.weigh(hits, self._asked.hashes, words)
+            weights |= zip(others, found.tolist(), strict=True)
+        return weights
+
     async def _stored(self, ids: Sequence[int]) -> list[tuple[Stored, NDArray[np.float32]]]:
         """For each model the candidates' vectors, also of those that the vectors leg left behind others."""
         index = self._search.index
@@ -281,16 +285,17 @@ class _Finding:
             self._notes.append("Reranking failed; this is the order before it.")
             return judge.by_both()
 
-    def _page(self, candidates: list[Candidate], bags: dict[int, Row]) -> tuple[list[Candidate], bool]:
+    def _page(self, candidates: list[Candidate]) -> tuple[list[Candidate], bool]:
         """The page that was asked for, of what is left when no source has more than its share."""
         question = self._question
-        shown: list[Candidate] = []
-        taken: Counter[int] = Counter()
-        for each in candidates:
-            source = bags[each.id]["source_id"]
-            taken[source] += 1
-            if not question.most_per_source or taken[source] <= question.most_per_source:
-                shown.append(each)
+        shown = candidates
+        if most := question.most_per_source:
+            shown, taken = list[Candidate](), dict[int, int]()
+            for each in candidates:
+                source = self._sources[each.id]
+                taken[source] = number = taken.get(source, 0) + 1
+                if number <= most:
+                    shown.append(each)
         self._counts["diverse"] = len(shown)
         until = question.offset + question.limit
         return shown[question.offset : until], until < min(len(shown), DEEPEST)
@@ -325,18 +330,25 @@ class _Finding:
 
 
 def _joined(hits: Hits, others: Hits) -> dict[str, Any]:
-    """The ids and scores of both, those of the first first."""
+    """What both found, the first first."""
     new = ~np.isin(others.ids, hits.ids)
-    return {"ids": np.append(hits.ids, others.ids[new]), "scores": np.append(hits.scores, others.scores[new])}
+    names = ("ids", "scores", "sources")
+    return {name: np.append(getattr(hits, name), getattr(others, name)[new]) for name in names}
+
+
+def _sources(*found: Hits) -> dict[int, int]:
+    """The sources of passages, by their ids."""
+    return {id: source for hits in found for id, source in zip(hits.ids.tolist(), hits.sources.tolist(), strict=True)}
 
 
 def _padded(ids: Sequence[int]) -> list[int]:
     """Ids, the last of them repeated: so that there are few lengths of lists, and a statement serves again."""
-    return [*ids, *[ids[-1]] * ((1 << (len(ids) - 1).bit_length()) - len(ids))] if ids else []
+    return [*ids, *[ids[-1]] * ((1 << (len(ids) - 1).bit_length()) - len(ids))]
 
 
-def _numbers(first: int, count: int) -> str:
-    return ", ".join(f"${number}" for number in range(first, first + count))
+@lru_cache
+def _numbers(count: int) -> str:
+    return ", ".join(f"${number}" for number in range(1, count + 1))
 
 
 def _merged(found: Sequence[Hits], limit: int) -> Hits:
@@ -344,5 +356,6 @@ def _merged(found: Sequence[Hits], limit: int) -> Hits:
     if len(found) < 2:
         return found[0] if found else _NOTHING
     ids, scores = np.concatenate([each.ids for each in found]), np.concatenate([each.scores for each in found])
+    sources = np.concatenate([each.sources for each in found])
     order = np.lexsort((ids, -scores))[:limit]
-    return Hits(ids[order], scores[order])
+    return Hits(ids[order], scores[order], sources[order])

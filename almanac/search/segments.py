@@ -88,6 +88,25 @@ class Segment:
         at = np.minimum(np.searchsorted(self.sources, source_ids), len(self.sources) - 1)
         return self.places[at[self.sources[at] == source_ids]].astype(np.int64)
 
+    def sources_of(self, rows: NDArray[np.integer]) -> NDArray[np.int64]:
+        """The ids of the sources that rows are of."""
+        return self.ids[self.owners[rows]]
+
+    def locate(
+        self, passages: NDArray[np.int64], sources: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Which of some passages, given with their sources, are here, and their rows."""
+        at = np.minimum(self.sources.searchsorted(sources), max(len(self.sources) - 1, 0))
+        which = np.flatnonzero(self.sources[at] == sources) if len(self.sources) else np.zeros(0, np.int64)
+        wanted, runs = passages[which], self.places[at[which]].astype(np.int64)
+        low, high = self.runs[runs].astype(np.int64), self.runs[runs + 1].astype(np.int64) - 1
+        while np.any(low < high):  # those of a source ascend
+            middle = (low + high) // 2
+            is_before = self.passages[middle] < wanted
+            low, high = np.where(is_before, middle + 1, low), np.where(is_before, high, middle)
+        here = self.passages[low] == wanted
+        return which[here], low[here]
+
     def rows_of(self, sources: NDArray[np.int64]) -> NDArray[np.int64]:
         """The rows of sources, given in the order of rows."""
         return spread(self.runs[sources].astype(np.int64), self.runs[sources + 1].astype(np.int64))

@@ -46,6 +46,14 @@ class View:
         dead = self.dead + len(self.segment.rows_of(gone))
         return View(self.segment, live, self.read - read, self.lengths - lengths, dead)
 
+    def locate(
+        self, passages: NDArray[np.int64], sources: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Which of some passages, given with their sources, still hold here, and their rows."""
+        which, rows = self.segment.locate(passages, sources)
+        holds = self.live[self.segment.owners[rows]]
+        return which[holds], rows[holds]
+
     def masked(self) -> NDArray[np.int64]:
         """The ids of the sources that no longer hold."""
         return np.sort(self.segment.ids[~self.live])

@@ -298,7 +298,7 @@ async def test_how_widely_a_graph_is_searched_is_for_the_caller_to_say(circle: C
     await fill(circle, turn(np.random.default_rng(3), 20, 32))
     assert await index_postgres.maintain(circle.db)
     # Instead of passages, what the database was told to do while it looks for them.
-    told = "SELECT 1 AS passage_id, 1 - CAST(current_setting('hnsw.ef_search') AS float) AS distance"
+    told = "SELECT 1 AS passage_id, 1 AS source_id, 1 - CAST(current_setting('hnsw.ef_search') AS float) AS distance"
     asks = "WHERE CAST($1 AS text[]) = CAST($3 AS text[]) AND CAST($2 AS text) IS NOT NULL"
     monkeypatch.setattr(index_postgres, "_NEAR", f"{told} {asks}")
     index, scope = PostgresIndex(circle.db), Scope((shelf.collection_of(circle.town.acme.id),))

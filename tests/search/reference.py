@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from almanac.core.database import Database
@@ -46,7 +47,7 @@ class Reference:
             if source_of[id] in kept
         }
         ids, best = _best({id: score for id, score in scores.items() if score > 0}, limit)
-        return WordHits(ids, best, len(counted), average, frequencies)
+        return WordHits(ids, best, _sources(ids, source_of), len(counted), average, frequencies)
 
     async def vectors(self, scope: Scope, model: str, vector: NDArray[np.float32], limit: int = 1_000_000) -> Hits:
         kept = await self._kept(scope)
@@ -57,7 +58,8 @@ class Reference:
             for id, stored in (await self._vectors(scope.collections, model)).items()
             if source_of[id] in kept and len(stored) == len(asked)
         }
-        return Hits(*_best(scores, limit))
+        ids, best = _best(scores, limit)
+        return Hits(ids, best, _sources(ids, source_of))
 
     async def coverage(self, collections: Sequence[str], model: str) -> Coverage:
         rows = await self._rows(Scope(tuple(collections)))
@@ -91,8 +93,20 @@ def assert_agrees(found: Hits, everything: Hits, limit: int, tolerance: float) -
     assert [(-score, id) for id, score in zip(ids, scores, strict=True)] == sorted(
         (-score, id) for id, score in zip(ids, scores, strict=True)
     )
+    sources: dict[int, int] = dict(zip(everything.ids.tolist(), everything.sources.tolist(), strict=True))
+    assert found.sources.tolist() == [sources[id] for id in ids]
     missed = max((score for id, score in expected.items() if id not in set(ids)), default=-math.inf)
     assert not scores or missed <= scores[-1] + 2 * tolerance * max(1.0, abs(scores[-1]))
+
+
+def assert_weighs(weights: NDArray[np.float32], near: Hits, everything: WordHits) -> None:
+    """Whether passages have the weights that the words leg would have given them: 0 where it has no word of theirs."""
+    expected: dict[int, float] = dict(zip(everything.ids.tolist(), everything.scores.tolist(), strict=True))
+    assert weights.tolist() == [pytest.approx(expected.get(id, 0.0), rel=1e-5, abs=1e-6) for id in near.ids.tolist()]
+
+
+def _sources(ids: NDArray[np.int64], source_of: Mapping[int, int]) -> NDArray[np.int64]:
+    return np.array([source_of[id] for id in ids.tolist()], np.int64)
 
 
 def _bm25(

@@ -36,7 +36,7 @@ from almanac.search import (
 )
 from almanac.search.index import Scope
 from almanac.search.index_embedded import EmbeddedIndex
-from tests.search.reference import Reference, assert_agrees
+from tests.search.reference import Reference, assert_agrees, assert_weighs
 from tests.search.shelf import MODEL, Shelf, open_shelf, terms, turn
 
 WORDS = [f"zk{letter}" for letter in "bdfghjklmnpq"]  # no analysis makes anything else of them
@@ -77,6 +77,7 @@ async def agree(
     assert_agrees(found, expected, limit, EXACT)
     near = await index.vectors(scope, MODEL, vector, limit)
     assert_agrees(near, await reference.vectors(scope, MODEL, vector), limit, QUANTISED)
+    assert_weighs(await index.weigh(near, asked, found), near, expected)
     assert await index.coverage(scope.collections, MODEL) == await reference.coverage(scope.collections, MODEL)
 
 

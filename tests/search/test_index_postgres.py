@@ -13,7 +13,7 @@ from almanac.search.index import Scope
 from almanac.search.index_frequencies import Choice, choose
 from almanac.search.index_postgres import PostgresIndex
 from tests.conftest import Cluster
-from tests.search.reference import Reference, assert_agrees
+from tests.search.reference import Reference, assert_agrees, assert_weighs
 from tests.search.shelf import MODEL, Shelf, open_shelf, terms, turn, write
 
 ONE = Scope(("base:1",))
@@ -54,6 +54,7 @@ async def assert_right(db: Database, scope: Scope, asked: list[int], vector: np.
     if vector is not None:
         near = await index.vectors(scope, MODEL, vector, 10)
         assert_agrees(near, await reference.vectors(scope, MODEL, vector), 10, 1e-3)
+        assert_weighs(await index.weigh(near, asked, found), near, everything)
     assert await index.coverage(scope.collections, MODEL) == await reference.coverage(scope.collections, MODEL)
 
 
