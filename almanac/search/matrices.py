@@ -25,7 +25,7 @@ MOST = 0.25  # share of all that is compared one by one; to compare all is cheap
 _BEST = 20  # by which it is judged whether enough were compared
 _DEVIATIONS = 2.33  # of a hundred like the best, one may be left out
 _SPARE = 2  # times as many as asked for are compared with the question's own numbers
-_BLOCK = 65_536  # vectors compared in one call
+_BLOCK = 1_048_576  # vectors compared in one call: after each, a thread waits for its turn in Python
 _SAMPLE = 65_536  # distances, by which it is judged how many are within another
 _BARRED = 2**16 - 1
 
