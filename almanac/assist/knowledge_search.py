@@ -109,6 +109,7 @@ async def look(call: Call, engine: Search, asked: KnowledgeSearch) -> Results:
         bases=[_number(id) for id in asked.base_ids],
         folders=[],
         documents=[_number(id) for id in asked.document_ids],
+        kinds=[],
         tags=[tag for tag in asked.tag_ids if tag],
         mode=asked.search_mode,
         limit=asked.top_k,

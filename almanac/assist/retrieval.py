@@ -100,7 +100,7 @@ async def _reach(call: Call, asked: Retrieve) -> Reach:
     if asked.namespace == namespaces.IMAGES:
         scope = await finding.scope(call)
         collections = (*scope.collections, shelf.pictures_of(call.actor.org_id))
-        return Reach(collections, Filter(media=_PICTURE, condition=predicates.condition(asked.metadata)))
+        return Reach(collections, Filter(media=(_PICTURE,), condition=predicates.condition(asked.metadata)))
     named = await namespaces.pick(call.db, call.actor.org_id, asked.namespace)
     is_needed = named.categories or predicates.names_category(asked.metadata)
     tree = await categories.tree(call.db, call.actor.org_id) if is_needed else Tree(())

@@ -114,6 +114,7 @@ def _result(hit: Hit, public: str) -> dict[str, Any]:
         "text": found.text,
         "headings": found.headings,
         "page": found.page,
+        "boxes": found.boxes,
         "span": (found.start, found.end),
         "hash": found.hash,
         "legs": found.legs,

@@ -30,9 +30,11 @@ T = TypeVar("T")
 MOST_BASES = 2_000  # searched at once where none is named
 MOST_FOLDERS = 5_000  # below those that are named
 MOST_NAMED = 500
+MOST_KINDS = 50
 LONGEST_QUOTE = 20_000
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_MEDIA_TYPE = re.compile(r"[a-zA-Z0-9-]{1,30}/[a-zA-Z0-9.+-]{0,100}", re.ASCII)
 _DOCUMENT = re.compile(r"document:([1-9][0-9]{0,18})", re.ASCII)
 
 _BASES = "SELECT b.id, b.org_id, b.level, b.owner_id, b.group_id FROM bases b WHERE b.removed_at IS NULL AND"
@@ -68,6 +70,15 @@ def _check_number(items: list[T]) -> list[T]:
     return items
 
 
+def _check_kinds(kinds: list[str]) -> list[str]:
+    if len(kinds) > MOST_KINDS:
+        raise ValueError(f"has more than {MOST_KINDS} items")
+    for kind in kinds:
+        if not _MEDIA_TYPE.fullmatch(kind):
+            raise ValueError(f"has {kind[:50]!r}: name media types, as application/pdf, or how they begin, as image/")
+    return kinds
+
+
 # Checked without a word in the schema, as ids are.
 Ids = Annotated[list[Id], Field(default_factory=list[int]), AfterValidator(_check_number)]
 Moment = Annotated[str, AfterValidator(_check_moment)]
@@ -80,6 +91,11 @@ class Inquiry(Arguments):
     bases: Annotated[Ids, Field(description="Only these; otherwise all you may read.")]
     folders: Annotated[Ids, Field(description="With all below them.")]
     documents: Ids
+    kinds: Annotated[
+        list[str],
+        Field(description="Media types: application/pdf, image/.", default_factory=list[str]),
+        AfterValidator(_check_kinds),
+    ]
     tags: Annotated[
         list[str], Field(description="All of these.", default_factory=list[str]), AfterValidator(_check_number)
     ]
@@ -190,6 +206,7 @@ def question(inquiry: Inquiry, reach: Reach) -> Question:
         filter=Filter(
             owners=tuple((shelf.KIND, str(id)) for id in reach.documents),
             folders=reach.folders,
+            media=tuple(kind.lower() for kind in inquiry.kinds),
             tags=tuple(inquiry.tags),
             created_from=_moment(inquiry.created_from),
             created_until=_moment(inquiry.created_until, is_end=True),

@@ -155,8 +155,8 @@ def _modes(text: str) -> dict[str, str]:
 async def _search(call: Call, search: Search, asked: Query) -> Answer:
     # One search of all the bases: as many as are asked for of each, merged and cut, come to the same records.
     inquiry = Inquiry(
-        query=asked.text, bases=list(asked.base_ids), folders=[], documents=[], tags=[], limit=asked.limit,
-        most_per_document=0,
+        query=asked.text, bases=list(asked.base_ids), folders=[], documents=[], kinds=[], tags=[],
+        limit=asked.limit, most_per_document=0,
     )  # fmt: skip
     found = await finding.inquire(call, search, inquiry)
     records = [_record(hit) for hit in found.hits]

@@ -78,7 +78,8 @@ def _places(filter: Filter, args: _Args) -> Iterator[str]:
     if filter.others:
         yield f"NOT ({_owned(filter.others, args)})"
     if filter.media:
-        yield f"substr(s.media, 1, {len(filter.media)}) = {args.add(filter.media)}"
+        each = (f"substr(s.media, 1, {len(start)}) = {args.add(start)}" for start in dict.fromkeys(filter.media))
+        yield f"({' OR '.join(each)})"
     if filter.folders:
         yield f"s.folder_id IN ({', '.join(f'{folder:d}' for folder in sorted(set(filter.folders)))})"
 

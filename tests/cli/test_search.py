@@ -61,6 +61,7 @@ def test_programs_get_json(library: Almanac):
     assert best["url"].endswith(f"/api/v1/documents/{best['id'].removeprefix('document:')}")
     assert 0 < best["score"] <= 1
     assert len(best["hash"]) == 32
+    assert best["boxes"] == []
 
 
 def test_nothing_found_is_no_failure_and_is_said(library: Almanac):

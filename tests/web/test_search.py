@@ -57,6 +57,19 @@ def test_a_search_is_narrowed_and_paged(api: Api, base: int):
     ]
 
 
+def test_a_search_is_narrowed_to_kinds_of_documents(api: Api, base: int):
+    def titles(*kinds: str) -> set[str]:
+        return {each["title"] for each in found(api, base, mode="keyword", kinds=kinds)}
+
+    api.text(base, "oils.txt", "Which oil is for which machine.")
+    ingest(api.live)
+    assert titles("text/plain") == {"oils.txt"}
+    assert titles("Text/Markdown") == {"Pumps", "Lamps"}
+    assert titles("text/") == titles("text/markdown", "text/plain") == titles() == {"Pumps", "Lamps", "oils.txt"}
+    assert titles("application/pdf") == set()
+    assert api.refused("POST", "/search", json={"query": "oil", "kinds": ["pdf"]}) == (400, "bad_request")
+
+
 def test_a_search_explains_itself_when_asked(api: Api, base: int):
     plain = api.ask("POST", "/search", json={"query": "oil", "bases": [base]})
     assert plain["explanation"] is None

@@ -93,7 +93,7 @@ class Item:
     kind: str
     id: int
     name: str
-    folder_id: Annotated[int, Field(description="The folder it is in.")]
+    folder_id: int
     path: Annotated[str, Field(description="Its path below the one browsed.")]
     status: Annotated[str | None, Field(description="success: can be read.")]
     failure: Annotated[str | None, Field(description="Why not.")]

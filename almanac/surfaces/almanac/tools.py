@@ -87,7 +87,7 @@ class Status:
     started_at: str
     surfaces: dict[str, str]
     usage_this_month: dict[str, int]
-    details: Annotated[Details | None, Field(description="With the admin scope.")]
+    details: Annotated[Details | None, Field(description="Its database and jobs, with the admin scope.")]
 
 
 @lru_cache(maxsize=256)
@@ -163,10 +163,7 @@ SURFACE = Surface(
         Tool(
             name="server_status",
             title="Server status",
-            description=(
-                "Whether this server works, its version, endpoints and your organisation's usage this month; "
-                "with the admin scope also its database and jobs."
-            ),
+            description=("Whether this server works, its version, endpoints and your organisation's usage this month."),
             run=server_status,
             output=Status,
             annotations=READS,

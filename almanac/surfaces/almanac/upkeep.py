@@ -246,7 +246,7 @@ TOOLS = (
         title="Manage documents",
         description=(
             "Rename, move, tag, describe, enable or disable (for search), reindex, delete or restore documents. "
-            "All or, if one is refused, none. Restore within 30 days."
+            "All or none. Restore within 30 days."
         ),
         run=manage_document,
         arguments=ManageDocument,
