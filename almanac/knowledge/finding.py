@@ -34,7 +34,7 @@ MOST_KINDS = 50
 LONGEST_QUOTE = 20_000
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
-_MEDIA_TYPE = re.compile(r"[a-zA-Z0-9-]{1,30}/[a-zA-Z0-9.+-]{0,100}", re.ASCII)
+_MEDIA_TYPE = re.compile(r"[a-zA-Z0-9-]{1,30}/[a-zA-Z0-9._+-]{0,100}")
 _DOCUMENT = re.compile(r"document:([1-9][0-9]{0,18})", re.ASCII)
 
 _BASES = "SELECT b.id, b.org_id, b.level, b.owner_id, b.group_id FROM bases b WHERE b.removed_at IS NULL AND"
@@ -206,6 +206,7 @@ def question(inquiry: Inquiry, reach: Reach) -> Question:
         filter=Filter(
             owners=tuple((shelf.KIND, str(id)) for id in reach.documents),
             folders=reach.folders,
+            # Whoever asks knows documents only, and their kinds by media type; to search, all of them are of one kind.
             media=tuple(kind.lower() for kind in inquiry.kinds),
             tags=tuple(inquiry.tags),
             created_from=_moment(inquiry.created_from),

@@ -95,7 +95,7 @@ async def question(call: Call, inquiry: Inquiry) -> Question:
 def snippet(body: str, query: str) -> str:
     """The part of a note around the first word that was looked for; its beginning where there is none."""
     terms = rank.ask(query).terms
-    first = next(iter(highlights.occurrences(body, terms)), None) if terms else plain.first(body, plain.words_of(query))
+    first = next(highlights.occurrences(body, terms), None) if terms else plain.first(body, plain.words_of(query))
     middle = (first[0] + first[1]) // 2 if first else 0
     start = max(0, min(middle - SNIPPET // 2, len(body) - SNIPPET))
     return body[start : start + SNIPPET]

@@ -78,8 +78,10 @@ def _places(filter: Filter, args: _Args) -> Iterator[str]:
     if filter.others:
         yield f"NOT ({_owned(filter.others, args)})"
     if filter.media:
-        each = (f"substr(s.media, 1, {len(start)}) = {args.add(start)}" for start in dict.fromkeys(filter.media))
-        yield f"({' OR '.join(each)})"
+        starts = [media for media in dict.fromkeys(filter.media) if media.endswith("/")]
+        whole = [media for media in filter.media if not media.endswith("/")]
+        tests = [f"substr(s.media, 1, {len(start)}) = {args.add(start)}" for start in starts]
+        yield f"({' OR '.join([*tests, *([f's.media IN ({args.listed(whole)})'] if whole else [])])})"
     if filter.folders:
         yield f"s.folder_id IN ({', '.join(f'{folder:d}' for folder in sorted(set(filter.folders)))})"
 

@@ -28,7 +28,7 @@ def find(text: str, terms: frozenset[str], most: int = 8) -> tuple[Span, ...]:
     """
     seen: Counter[str] = Counter()
     ranked: list[tuple[int, int, int]] = []
-    for start, end, term in occurrences(text, terms):
+    for start, end, term in everywhere(text, terms):
         rank = seen[term]
         seen[term] += 1
         if ranked and start < ranked[-1][1]:  # terms may share characters
@@ -40,13 +40,16 @@ def find(text: str, terms: frozenset[str], most: int = 8) -> tuple[Span, ...]:
 
 
 @lru_cache(100)  # of each text that is shown it is asked twice: when it is judged, and then
-def occurrences(text: str, terms: frozenset[str]) -> tuple[tuple[int, int, str], ...]:
+def everywhere(text: str, terms: frozenset[str]) -> tuple[tuple[int, int, str], ...]:
+    """All occurrences of terms in a text."""
+    return tuple(occurrences(text, terms))
+
+
+def occurrences(text: str, terms: frozenset[str]) -> Iterator[tuple[int, int, str]]:
     """Where terms stand in a text, by their starts, and which they are."""
-    is_plain = not _ACCENTED.search(text) and all(map(str.isascii, terms))
-    return tuple(_looked_for(text, terms) if is_plain else _analysed(text, terms))
-
-
-def _looked_for(text: str, terms: frozenset[str]) -> Iterator[tuple[int, int, str]]:
+    if _ACCENTED.search(text) or not all(map(str.isascii, terms)):
+        yield from _analysed(text, terms)
+        return
     # Few words of a text begin like one of the question: only these are worth a closer look.
     done = 0
     for start in sorted(_places(text.lower(), _beginnings(terms))):

@@ -170,8 +170,8 @@ class PostgresIndex:
         judging = _Judging(asked, repeats, size, plan, exact)
         hits, frequencies = await asyncio.to_thread(judging.judge, rows, limit)
         by_term = dict(zip(asked.tolist(), frequencies.tolist(), strict=True))
-        known = tuple(by_term[term] for term in terms)
-        return WordHits(hits.ids, hits.scores, hits.sources, size.passages, size.average, known)
+        of_terms = tuple(by_term[term] for term in terms)
+        return WordHits(hits.ids, hits.scores, hits.sources, size.passages, size.average, of_terms)
 
     async def vectors(
         self, scope: Scope, model: str, vector: NDArray[np.float32], limit: int, reach: int | None = None
@@ -192,8 +192,7 @@ class PostgresIndex:
         """What the words leg, which found so much with these terms, would have given other passages."""
         asked: Any = hits.ids.tolist()
         words = {row["id"]: row["words"] for row in await self._db.fetch(_BAGS, asked)}
-        known = np.array(terms[: len(found.frequencies)], np.int64)
-        counts, lengths = analysis.occurrences([words.get(id) or b"" for id in asked], known)
+        counts, lengths = analysis.occurrences([words.get(id) or b"" for id in asked], np.array(terms, np.int64))
         idfs = np.array([bm25.idf(found.passages, each) for each in found.frequencies], np.float64)
         return bm25.score(counts, lengths, found.average, idfs)
 

@@ -26,6 +26,7 @@ _BEST = 20  # by which it is judged whether enough were compared
 _DEVIATIONS = 2.33  # of a hundred like the best, one may be left out
 _SPARE = 2  # times as many as asked for are compared with the question's own numbers
 _BLOCK = 1_048_576  # vectors compared in one call: after each, a thread waits for its turn in Python
+_GATHERED = 65_536  # vectors copied together at once
 _SAMPLE = 65_536  # distances, by which it is judged how many are within another
 _BARRED = 2**16 - 1
 
@@ -51,7 +52,7 @@ def search(parts: Sequence[Part], key: Key, vector: NDArray[np.float32], limit: 
     if (places := _few(blocks)) is not None:
         reached = _compare(blocks, asked, places)
     elif sum(map(len, blocks)) > MOST_EXACT:
-        places, reached = _preselect(blocks, asked, vector)
+        places, reached = _preselect(blocks, asked, vector, _SPARE * limit)
     else:
         places, reached = None, _compare(blocks, asked, None)
     ids, scores, sources = _rescore(blocks, places, reached, vector, limit)
@@ -95,7 +96,7 @@ def _few(blocks: Sequence[_Block]) -> NDArray[np.int64] | None:
 
 
 def _preselect(
-    blocks: Sequence[_Block], asked: NDArray[np.int8], vector: NDArray[np.float32]
+    blocks: Sequence[_Block], asked: NDArray[np.int8], vector: NDArray[np.float32], least: int
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.float32]]:
     """Places of vectors (None for all) among which the nearest are by all likelihood, and how near they are."""
     distances = np.concatenate([_hamming(block, vector) for block in blocks])
@@ -106,8 +107,10 @@ def _preselect(
         places = np.flatnonzero(distances <= edge)
         products = _compare(blocks, asked, places)
         needed = _needed(distances[places], products, len(vector))
-        if edge >= needed:
+        if edge >= needed and len(places) >= least:
             return places, products
+        if edge >= needed:
+            break
         edge = needed
     return None, _compare(blocks, asked, None)
 
@@ -146,7 +149,8 @@ def _share(
             yield block, slice(block.start, block.stop)
         else:
             first, last = places.searchsorted((base, base + len(block))).tolist()
-            yield block, places[first:last] - (base - block.start)
+            for start in range(first, last, _GATHERED):
+                yield block, places[start : min(start + _GATHERED, last)] - (base - block.start)
         base += len(block)
 
 
@@ -157,8 +161,6 @@ def _compare(
     reached = [np.zeros(0, np.float32)]
     for block, inside in _share(blocks, places):
         values = block.matrix.values[inside]
-        if not len(values):
-            continue
         products: NDArray[np.float32] = np.asarray(simsimd.cdist(asked[None], values, metric="dot", out_dtype="f32"))[0]
         reached.append(products * block.matrix.scales[inside])
         if block.allowed is not None and places is None:

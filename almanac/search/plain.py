@@ -45,8 +45,8 @@ async def find(db: Database, scope: Scope, text: str, limit: int) -> WordHits:
     rows = await db.scan(sql, *args) if wanted else []
     scored = await asyncio.to_thread(_score, rows, wanted)
     best = sorted(scored, key=lambda each: (-each[1], -each[0]))[:limit]
-    ids, scores, sources = (np.array([each[place] for each in best], float) for place in range(3))
-    return WordHits(ids.astype(np.int64), scores.astype(np.float32), sources.astype(np.int64), 0, 0.0, ())
+    ids, sources = (np.array([each[place] for each in best], np.int64) for place in (0, 2))
+    return WordHits(ids, np.array([score for _, score, _ in best], np.float32), sources, 0, 0.0, ())
 
 
 def _score(rows: Sequence[Row], wanted: frozenset[str]) -> list[tuple[int, float, int]]:

@@ -25,14 +25,14 @@ _FEW = 16  # one in so many: to look terms up in them is then cheaper than to go
 
 @dataclass(frozen=True)
 class _Term:
-    """A term of the question, and where its postings are in each part."""
+    """A term of the question, and where its postings are in each segment."""
 
     weight: float
     lists: tuple[tuple[int, int], ...]
 
 
 # Which of some rows are in a segment, and which of its rows they are.
-Spot = tuple[slice | NDArray[np.int64], Segment, NDArray[np.integer]]
+Spot = tuple[slice | NDArray[np.int64], Segment, NDArray[np.uint32]]
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ def search(parts: Sequence[Part], terms: Sequence[int], limit: int) -> WordHits:
     sources = np.concatenate([np.zeros(0, np.int64), *(segment.sources_of(inside) for _, segment, inside in spots)])
     scores = _score([known[term] for term in terms if term in known], spots, len(rows), average)
     best = bm25.best(ids, scores, limit)
-    known_of = tuple(frequencies[term] for term in terms)
-    return WordHits(ids[best], scores[best], sources[best], passages, average, known_of)
+    of_terms = tuple(frequencies[term] for term in terms)
+    return WordHits(ids[best], scores[best], sources[best], passages, average, of_terms)
 
 
 def weigh(views: Sequence[View], hits: Hits, terms: Sequence[int], found: WordHits) -> NDArray[np.float32]:
@@ -141,7 +141,7 @@ def weigh(views: Sequence[View], hits: Hits, terms: Sequence[int], found: WordHi
     located = [(view.segment, view.locate(hits.ids, hits.sources)) for view in views]
     spots: list[Spot] = [(which, segment, rows) for segment, (which, rows) in located if len(which)]
     lists = _find([segment for _, segment, _ in spots], terms)
-    known = zip(found.frequencies, lists, strict=False)
+    known = zip(found.frequencies, lists, strict=True)
     return _score(
         [_Term(bm25.idf(found.passages, each), at) for each, at in known], spots, len(hits.ids), found.average
     )

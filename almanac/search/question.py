@@ -20,7 +20,7 @@ class Filter:
     updated_until: int | None = None  # exclusive
     condition: dict[str, Any] | None = None  # on the metadata; see search/conditions.py
     others: tuple[tuple[str, str], ...] = ()  # (kind, id): not these things
-    media: tuple[str, ...] = ()  # media types, or what they begin with, as in image/
+    media: tuple[str, ...] = ()  # media types, or what they begin with up to the stroke, as in image/
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,8 +133,7 @@ class Judge:
         self._is_near = np.zeros(len(self.ids), np.bool_)
         self._groups: list[tuple[list[int], NDArray[np.float32]]] = []  # places of candidates with a model's vectors
         for each, question in stored:
-            inside = [at for at, id in enumerate(each.ids.tolist()) if id in place]
-            group = [place[id] for id in each.ids[inside].tolist()], each.rows[inside]
+            group = [place[id] for id in each.ids.tolist()], each.rows
             self._cosines[group[0]] = group[1] @ question
             self._is_near[group[0]] = True
             self._groups.append(group)
@@ -335,7 +334,7 @@ def _neighbours(text: str, terms: frozenset[str], number: Mapping[str, int]) -> 
     """The words of a question, by their numbers, of which one stands next to another in a text, in either order."""
     met: set[tuple[int, int]] = set()
     last: list[tuple[int, int]] = []
-    for start, end, term in highlights.occurrences(text, terms):
+    for start, end, term in highlights.everywhere(text, terms):
         last = [(at, other) for at, other in last if text.count(" ", at, start) <= _NEAR]
         for _, other in last:
             met |= {(number[term], other), (other, number[term])}

@@ -144,8 +144,8 @@ class _Finding:
         if question.graded and judge.curve:
             candidates = [each._replace(score=rank.grade(judge.curve, each.score)) for each in candidates]
         good = [each for each in candidates if each.score >= question.min_score]
-        page, has_more = self._page(good)
-        found = await self._show(page)
+        page, has_more = await self._show(good)
+        found = tuple(self._found(each, self._rows[each.id]) for each in page)
         self._stage("rank", begun, above_min_score=len(good), returned=len(found))
         if not question.explain:
             return Answer(found, tuple(dict.fromkeys(self._notes)), has_more)
@@ -300,9 +300,15 @@ class _Finding:
         until = question.offset + question.limit
         return shown[question.offset : until], until < min(len(shown), DEEPEST)
 
-    async def _show(self, page: Sequence[Candidate]) -> tuple[Found, ...]:
-        rows = self._rows | await self._search.rows([each.id for each in page if each.id not in self._rows])
-        return tuple(self._found(each, rows[each.id]) for each in page if each.id in rows)
+    async def _show(self, candidates: list[Candidate]) -> tuple[list[Candidate], bool]:
+        """The page that was asked for, and whether there are more. Whoever is gone by now leaves no gap."""
+        while True:
+            page, has_more = self._page(candidates)
+            self._rows |= await self._search.rows([each.id for each in page if each.id not in self._rows])
+            gone = {each.id for each in page} - self._rows.keys()
+            if not gone:
+                return page, has_more
+            candidates = [each for each in candidates if each.id not in gone]
 
     def _found(self, candidate: Candidate, row: Row) -> Found:
         passage = passage_of(row)

@@ -76,7 +76,7 @@ class Segment:
 
     @cached_property
     def ids(self) -> NDArray[np.int64]:
-        """The ids of the sources in the order of rows."""
+        """The ids of the sources in the order of rows. Eight bytes a source, from the first search on."""
         ids = np.empty(len(self.sources), np.int64)
         ids[self.places] = self.sources
         return ids
@@ -88,13 +88,13 @@ class Segment:
         at = np.minimum(np.searchsorted(self.sources, source_ids), len(self.sources) - 1)
         return self.places[at[self.sources[at] == source_ids]].astype(np.int64)
 
-    def sources_of(self, rows: NDArray[np.integer]) -> NDArray[np.int64]:
+    def sources_of(self, rows: NDArray[np.uint32]) -> NDArray[np.int64]:
         """The ids of the sources that rows are of."""
         return self.ids[self.owners[rows]]
 
     def locate(
         self, passages: NDArray[np.int64], sources: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
         """Which of some passages, given with their sources, are here, and their rows."""
         at = np.minimum(self.sources.searchsorted(sources), max(len(self.sources) - 1, 0))
         which = np.flatnonzero(self.sources[at] == sources) if len(self.sources) else np.zeros(0, np.int64)
@@ -105,7 +105,7 @@ class Segment:
             is_before = self.passages[middle] < wanted
             low, high = np.where(is_before, middle + 1, low), np.where(is_before, high, middle)
         here = self.passages[low] == wanted
-        return which[here], low[here]
+        return which[here], low[here].astype(np.uint32)
 
     def rows_of(self, sources: NDArray[np.int64]) -> NDArray[np.int64]:
         """The rows of sources, given in the order of rows."""

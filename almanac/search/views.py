@@ -48,7 +48,7 @@ class View:
 
     def locate(
         self, passages: NDArray[np.int64], sources: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
         """Which of some passages, given with their sources, still hold here, and their rows."""
         which, rows = self.segment.locate(passages, sources)
         holds = self.live[self.segment.owners[rows]]

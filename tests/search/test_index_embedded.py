@@ -427,6 +427,8 @@ async def test_with_sketches_nearly_all_of_the_nearest_are_found(
     # Of vectors without any order, sketches tell next to nothing: that is noticed, and all are compared.
     monkeypatch.setattr(matrices, "MOST_EXACT", 100)
     monkeypatch.setattr(matrices, "LEAST", 60)
+    for name, few in (("_SAMPLE", 200), ("_BLOCK", 70), ("_GATHERED", 7)):
+        monkeypatch.setattr(matrices, name, few)
     monkeypatch.setattr(quantisation, "LEAST_SKETCHED", 50)
     compared: list[int] = []
     rescore: Callable[..., Any] = getattr(matrices, "_rescore")  # noqa: B009 - what comes before it is to be watched
@@ -450,6 +452,34 @@ async def test_with_sketches_nearly_all_of_the_nearest_are_found(
         kept += len(set(found.ids.tolist()) & set(expected.ids.tolist()))
     assert kept >= 0.98 * 300
     assert bool(np.median(compared) > 1000) == is_random
+
+
+async def test_of_the_nearest_as_many_are_found_as_are_asked_for_whichever_a_filter_leaves(
+    shelf: Shelf, files: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # A filter that leaves those in step with the sample: of what was sampled nearly all, of all others none.
+    monkeypatch.setattr(matrices, "MOST_EXACT", 20)
+    monkeypatch.setattr(matrices, "LEAST", 60)
+    monkeypatch.setattr(matrices, "MOST", 1.0)
+    monkeypatch.setattr(matrices, "_SAMPLE", 45)
+    monkeypatch.setattr(quantisation, "LEAST_SKETCHED", 50)
+    for n in range(300):
+        await shelf.put(f"{n}", ["a pump"], "base:1", folder_id=n % 7)
+        await shelf.embed(f"{n}", turn(shelf.rng, 1, 96))
+    await compaction.compact(shelf.db, files, least=1)
+    scope = Scope(("base:1",), "s.folder_id = 0")
+    found = await EmbeddedIndex(shelf.db, files).vectors(scope, MODEL, turn(shelf.rng, 1, 96)[0], 43)
+    assert len(found.ids) == 43
+
+
+async def test_a_passage_is_looked_up_in_lists_as_they_are(shelf: Shelf, files: Path):
+    # Rows of another type would have numpy convert every list it looks in, however long.
+    await shelf.put("one", ["a pump", "a valve"], "base:1")
+    (view,) = await EmbeddedIndex(shelf.db, files).views()
+    segment = view.segment
+    which, rows = view.locate(segment.passages[::-1], np.repeat(segment.sources, 2))
+    assert (which.tolist(), rows.tolist(), rows.dtype) == ([0, 1], [1, 0], segment.rows.dtype)
+    assert not len(view.locate(segment.passages, segment.sources[[0, 0]] + 1)[0])
 
 
 # Freshness

@@ -92,6 +92,41 @@ async def test_what_has_no_vector_yet_is_as_likely_as_its_words_say(
         assert "no vectors yet" in answer.notes[0]
 
 
+async def test_what_only_vectors_brought_has_its_words_weighed_all_the_same(
+    search: Search, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+):
+    org_id = (await orgs.pick(database, None)).id
+    told = "To keep a dog from yapping and howling after dark, take it for a long walk in the evening."
+    for text in (told, "Dog.", "Barks.", "Nights.", "Stop."):
+        await save(database, Source(org_id, "base:3", "document", text, "", 1, 1), [Passage(0, len(text), text)])
+        if text == told:
+            await work_off(database, settings)  # the others have no vectors
+    asked = Question("how to stop a dog that barks at night", ("base:3",), rerank=False, limit=1)
+    (whole,) = (await search.find(asked)).found
+    monkeypatch.setattr("almanac.search.search.DEPTH", 1)
+    (found,) = (await search.find(asked)).found
+    assert (whole.owner_id, whole.legs, found.legs) == (told, ("words", "vectors"), ("vectors",))
+    assert found.score == whole.score
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "keyword"])
+async def test_what_goes_while_it_is_looked_for_leaves_no_gap(
+    search: Search, database: Database, monkeypatch: pytest.MonkeyPatch, mode: str
+):
+    asked = Question("cats or bearings", HERE, mode=mode, limit=1)
+    first, second = owners(await search.find(replace(asked, limit=10)))
+    words = search.index.words
+
+    async def words_then_gone(*args: Any) -> Any:
+        found = await words(*args)
+        await database.write(lambda tx: tx.execute("DELETE FROM sources WHERE owner_id = $1", first))
+        return found
+
+    monkeypatch.setattr(search.index, "words", words_then_gone)
+    answer = await search.find(asked)
+    assert (owners(answer), answer.has_more) == ([second], False)
+
+
 @pytest.mark.parametrize(
     ("asked", "owner"),
     [

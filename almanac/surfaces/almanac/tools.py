@@ -163,7 +163,7 @@ SURFACE = Surface(
         Tool(
             name="server_status",
             title="Server status",
-            description=("Whether this server works, its version, endpoints and your organisation's usage this month."),
+            description="Whether this server works, its version, endpoints and your organisation's usage this month.",
             run=server_status,
             output=Status,
             annotations=READS,
