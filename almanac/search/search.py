@@ -153,7 +153,6 @@ class _Finding:
 
     async def _legs(self) -> tuple[WordHits, Hits]:
         """What both legs find; looked for once more without the sources that leave no room for others."""
-        # Vectors first: while the question is embedded, in another thread, words are looked for.
         vectors, words = await asyncio.gather(self._vectors(), self._words())
         crowding = self._crowding(words, vectors)
         if not crowding:
