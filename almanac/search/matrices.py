@@ -107,11 +107,12 @@ def _preselect(
         places = np.flatnonzero(distances <= edge)
         products = _compare(blocks, asked, places)
         needed = _needed(distances[places], products, len(vector))
-        if edge >= needed and len(places) >= least:
+        if edge < needed:
+            edge = needed
+        elif len(places) >= least:
             return places, products
-        if edge >= needed:
+        else:  # what was sampled is not like the rest
             break
-        edge = needed
     return None, _compare(blocks, asked, None)
 
 

@@ -118,7 +118,7 @@ class Judge:
         self.ids = list(sources)
         self._ids = np.array(self.ids, np.int64)
         self._legs = [_LEGS[id in by_words, id in by_vectors] for id in self.ids]
-        self._titled = np.isin(self.ids, titled)
+        self._titled = np.isin(self._ids, titled)
         self._sources = sources
         self._idf = {
             hash: bm25.idf(words.passages, frequency)

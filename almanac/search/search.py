@@ -153,13 +153,13 @@ class _Finding:
 
     async def _legs(self) -> tuple[WordHits, Hits]:
         """What both legs find; looked for once more without the sources that leave no room for others."""
-        vectors, words = await asyncio.gather(self._vectors(), self._words())
+        words, vectors = await asyncio.gather(self._words(), self._vectors())
         crowding = self._crowding(words, vectors)
         if not crowding:
             return words, vectors
         beyond = f"s.id NOT IN ({', '.join(map(str, crowding))})"
         self._scope = replace(self._scope, where=f"({self._scope.where}) AND {beyond}" if self._scope.where else beyond)
-        further, others = await asyncio.gather(self._vectors(), self._words())
+        others, further = await asyncio.gather(self._words(), self._vectors())
         return replace(words, **_joined(words, others)), replace(vectors, **_joined(vectors, further))
 
     def _crowding(self, words: WordHits, vectors: Hits) -> list[int]:
