@@ -46,6 +46,8 @@ MODEL = "stand-in"
 SOURCES_AT_ONCE = 50
 CORES = os.cpu_count() or 1
 
+_BLANKS = str.maketrans("01", " \t")
+
 Ask = Callable[[search_corpus.Question], Awaitable[Sequence[int]]]
 
 
@@ -63,7 +65,8 @@ class StandIn:
 
     async def query(self, text: str) -> NDArray[np.float32]:
         if self.model is not None:
-            await self.model.query(f"{text} {next(self._number)}")  # one that it cannot remember
+            blanks = f"{next(self._number):b}".translate(_BLANKS)
+            await self.model.query(text + blanks)  # one that it cannot remember, of the same tokens
         return self._vectors[text]
 
     async def passages(self, texts: Sequence[str]) -> NDArray[np.float32]:

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -30,6 +31,7 @@ LONGEST = 4_000  # characters of a question
 DEEPEST = 500  # passages, counted from the best, that can be paged through
 DEPTH = 100  # passages each leg brings, at least
 
+_HEAD_START = 0.002  # seconds, within which a model begins to compute
 _ENGLISH = frozenset(("en",))
 _NOTHING = Hits(np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.int64))
 _NO_WORDS = WordHits(_NOTHING.ids, _NOTHING.scores, _NOTHING.sources, 0, 0.0, ())
@@ -115,6 +117,7 @@ class _Finding:
         self._vector_of: dict[str, NDArray[np.float32]] = {}  # the question's, by model
         self._sources: dict[int, int] = {}  # of the passages found
         self._rows: dict[int, Row] = {}  # passages whose text was looked at
+        self._is_embedded = asyncio.Event()  # or nothing is embedded
         self._timings: dict[str, float] = {}
         self._counts: dict[str, int] = {}
 
@@ -153,13 +156,13 @@ class _Finding:
 
     async def _legs(self) -> tuple[WordHits, Hits]:
         """What both legs find; looked for once more without the sources that leave no room for others."""
-        words, vectors = await asyncio.gather(self._words(), self._vectors())
+        vectors, words = await asyncio.gather(self._vectors(), self._words())
         crowding = self._crowding(words, vectors)
         if not crowding:
             return words, vectors
         beyond = f"s.id NOT IN ({', '.join(map(str, crowding))})"
         self._scope = replace(self._scope, where=f"({self._scope.where}) AND {beyond}" if self._scope.where else beyond)
-        others, further = await asyncio.gather(self._words(), self._vectors())
+        further, others = await asyncio.gather(self._vectors(), self._words())
         return replace(words, **_joined(words, others)), replace(vectors, **_joined(vectors, further))
 
     def _crowding(self, words: WordHits, vectors: Hits) -> list[int]:
@@ -179,10 +182,19 @@ class _Finding:
             if self._question.mode == "keyword":
                 self._notes.append("There is no word in the question that is looked for: use mode 'hybrid'.")
             return _NO_WORDS
+        if self._question.mode == "hybrid":
+            await self._give_way()
         begun = time.perf_counter()
         found = await self._search.index.words(self._scope, self._asked.hashes, self._depth)
         self._stage("words", begun)
         return found
+
+    async def _give_way(self) -> None:
+        """Let a question that has to be embedded go first. A model computes beside us, but it cannot begin while words
+        are looked for, which keeps the interpreter busy."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_HEAD_START):
+                await self._is_embedded.wait()
 
     async def _titled(self) -> list[int]:
         if not self._question.by_ranks or self._question.mode == "vector":
@@ -190,6 +202,12 @@ class _Finding:
         return await titles.find(self._search.db, self._scope, self._question.text, self._depth)
 
     async def _vectors(self) -> Hits:
+        try:
+            return await self._nearest()
+        finally:
+            self._is_embedded.set()
+
+    async def _nearest(self) -> Hits:
         if self._question.mode == "keyword":
             return _NOTHING
         models = await self._search.models(self._scope.collections)
@@ -212,6 +230,7 @@ class _Finding:
             begun = time.perf_counter()
             vector = self._vector_of[model] = await embedder.query(self._question.text)
             self._stage("embed", begun)
+            self._is_embedded.set()
         except (EmbeddingUnavailable, EmbeddingRefused, BadModel, WrongDimension) as error:
             _log.warning("query_not_embedded", model=model, error=type(error).__name__)
             self._notes.append(f"The question could not be embedded{self._instead}.")

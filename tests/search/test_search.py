@@ -109,6 +109,32 @@ async def test_what_only_vectors_brought_has_its_words_weighed_all_the_same(
     assert found.score == whole.score
 
 
+async def test_a_question_is_embedded_first_and_its_words_are_looked_for_meanwhile(
+    search: Search, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+):
+    await work_off(database, settings)
+    (model,) = await search.models(HERE)
+    embedder, words = search.embedder(model), search.index.words
+    assert embedder is not None
+    embed, happened, is_looked_for = embedder.query, list[str](), asyncio.Event()
+
+    async def embed_slowly(text: str) -> Any:
+        happened.append("embedded")
+        await asyncio.wait_for(is_looked_for.wait(), 5)
+        return await embed(text)
+
+    async def look_for(*args: Any) -> Any:
+        happened.append("looked for")
+        is_looked_for.set()
+        return await words(*args)
+
+    monkeypatch.setattr(embedder, "query", embed_slowly)
+    monkeypatch.setattr(search.index, "words", look_for)
+    monkeypatch.setattr("almanac.search.search._HEAD_START", 0.2)
+    assert owners(await search.find(Question("oiled bearings", HERE)))[0] == "1"
+    assert happened == ["embedded", "looked for"]
+
+
 @pytest.mark.parametrize("mode", ["hybrid", "keyword"])
 async def test_what_goes_while_it_is_looked_for_leaves_no_gap(
     search: Search, database: Database, monkeypatch: pytest.MonkeyPatch, mode: str
