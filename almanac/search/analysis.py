@@ -110,11 +110,13 @@ class Bags(NamedTuple):
 def unpack_all(words: Sequence[bytes]) -> Bags:
     """The terms of passages."""
     sizes = [len(each) // 9 for each in words]
+    lengths, some = np.zeros(len(words), np.int64), np.flatnonzero(sizes)
     hashes = np.frombuffer(b"".join([each[: 8 * n] for each, n in zip(words, sizes, strict=True)]), np.int64)
     counts = np.frombuffer(b"".join([each[8 * n :] for each, n in zip(words, sizes, strict=True)]), np.uint8)
     ends = np.cumsum(np.array(sizes, np.int64))
-    running = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)))
-    return Bags(hashes, counts, ends, np.diff(running[ends], prepend=0))
+    if len(some):
+        lengths[some] = np.add.reduceat(counts, np.concatenate(([0], ends))[some], dtype=np.int64)
+    return Bags(hashes, counts, ends, lengths)
 
 
 def occurrences(words: Sequence[bytes], terms: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

@@ -1,12 +1,12 @@
 """The index in PostgreSQL: both legs are statements over its own tables, so there is nothing that could lag behind.
 
 Words. Lists of a GIN index lead to candidates: every passage that has one of the question's rarer terms, or in which
-one of its common terms stands often. These are judged by their words as they are stored, by the same BM25 as in the
-embedded index. In a scope of up to `CANDIDATES` passages every list is followed, and the answer is exact. In a larger
-one about as many are judged: what is missed has nothing but very common terms, each of them rarely; and the weights of
-terms too common to follow rest on counts that may be out of date (`index_frequencies.py`). Where nothing but such terms
-is asked for, some of the passages that have one are judged, whichever come first. Where a filter leaves few, the lists
-are not followed: the terms of these few are looked at.
+one of its common terms stands often. Those that can be among the best (`index_candidates.py`) are judged by their words
+as they are stored, by the same BM25 as in the embedded index. In a scope of up to `CANDIDATES` passages every list is
+followed, and the answer is exact. In a larger one lists lead to about as many: what is missed has nothing but very
+common terms, each of them rarely; and the weights of terms too common to follow rest on counts that may be out of date
+(`index_frequencies.py`). Where nothing but such terms is asked for, some of the passages that have one are judged,
+whichever come first. Where a filter leaves few, the lists are not followed: the terms of these few are looked at.
 
 Measured on made-up text (frequencies as in a language, words independent of each other; sixty questions each of one,
 two, four and eight words, the sixty commonest words left out): of the ten best, none was lost among 10,000 passages and
@@ -31,13 +31,15 @@ from numpy.typing import NDArray
 from almanac.core.database import Database, Row, Transaction
 from almanac.search import analysis, bm25, index_frequencies, index_rows
 from almanac.search.index import Coverage, Hits, Scope, Stored, WordHits
+from almanac.search.index_candidates import Judging, Listed
 from almanac.search.index_frequencies import Choice, Known, Lists, choose
 from almanac.search.index_rows import LEVELS
 from almanac.search.recent import Recent
 
 CANDIDATES = 4_000  # passages judged by their words; in a scope that has no more, every term is looked up
 ENOUGH = 1_000  # candidates, fewer than which are not made do with
-TOGETHER = 256  # lists followed at a time
+TOGETHER = 64  # collections whose lists of a term are followed at a time
+FIRST = 3  # times as many as are wanted are read at first
 WIDEST = 8  # times as many are looked at where a filter leaves few of them
 KEPT = 20_000  # passages that a filter leaves, each of which is looked at
 SCANNED = 50_000  # vectors compared with, rather than going through a graph
@@ -49,11 +51,12 @@ _SIZE = """
 SELECT CAST(coalesce(sum(s.passages), 0) AS bigint) AS passages, CAST(coalesce(sum(s.length), 0) AS bigint) AS length
 FROM sources s WHERE s.collection = ANY($1) AND s.is_live = 1 AND {where}
 """
-_MATCHING = """
-SELECT p.id, p.source_id, p.words
-FROM {found} m JOIN sources s ON s.id = m.source_id JOIN passages p ON p.id = m.passage_id
-WHERE s.collection = ANY($1) AND s.is_live = 1 AND p.words IS NOT NULL AND {where}
+_LISTED = """
+SELECT m.place, string_agg(int8send(m.passage_id), '') AS passages
+FROM ({lists}) m JOIN sources s ON s.id = m.source_id
+WHERE s.collection = ANY($1) AND s.is_live = 1 AND {where} GROUP BY m.place
 """
+_LIST = "SELECT {place} AS place, passage_id, source_id FROM {found}"
 _KEPT = """
 SELECT p.id, p.source_id, p.words
 FROM sources s JOIN terms t ON t.source_id = s.id JOIN passages p ON p.id = t.passage_id
@@ -64,7 +67,7 @@ SELECT {place} AS place, count(*) AS passages FROM matching(${parameter}, {toget
     JOIN sources s ON s.id = m.source_id
 WHERE s.collection = ANY($1) AND s.is_live = 1
 """
-_BAGS = "SELECT id, words FROM passages WHERE id = ANY($1)"
+_BAGS = "SELECT id, source_id, words FROM passages WHERE id = ANY($1) AND words IS NOT NULL"
 _STORED = """
 SELECT passage_id, halfvec_send(vector) AS sent FROM vectors
 WHERE model = $1 AND vector_dims(vector) = $2 AND passage_id = ANY($3)
@@ -137,10 +140,24 @@ class _Plan:
     filtered: Choice  # likewise where the scope's condition leaves only some of them
     wider: int  # passages that these may lead to
 
+    def choice(self, scope: Scope) -> Choice:
+        return self.filtered if scope.where else self.usual
+
     @property
     def followed(self) -> list[int]:
         """The places of the terms whose whole lists are followed."""
-        return sorted(place for level, place in self.usual.followed if level == 0)
+        return [place for level, place in self.usual.followed if level == 0]
+
+    def lengths(self, listed: Listed) -> NDArray[np.int64]:
+        """Of the lists that are whole, how long they turned out to be."""
+        is_whole = [level == 0 for level, _ in self.usual.followed]
+        return np.count_nonzero(listed.is_on[: len(is_whole)], axis=1)[is_whole]
+
+    def corrected(self, exact: NDArray[np.int64], size: _Size) -> NDArray[np.int64]:
+        """The frequencies of all terms, given those of the terms whose whole lists are followed."""
+        frequencies = self.frequencies.copy()
+        frequencies[self.followed] = exact
+        return np.minimum(frequencies, size.passages)  # which is a few seconds old where it is large
 
 
 class PostgresIndex:
@@ -161,14 +178,19 @@ class PostgresIndex:
         if not len(asked) or not size.passages:
             return WordHits(*_nothing(), size.passages, size.average, (0,) * len(terms))
         plan = await self._plan(scope, asked, size)
-        exact, rows = await asyncio.gather(
-            self._count(scope, asked, [(0, place) for place in plan.followed]) if scope.where else _none(),
-            self._candidates(scope, asked, size, plan),
-        )
         counted = Counter(terms)
-        repeats = np.array([counted[term] for term in asked.tolist()])
-        judging = _Judging(asked, repeats, size, plan, exact)
-        hits, frequencies = await asyncio.to_thread(judging.judge, rows, limit)
+        repeats = np.array([counted[term] for term in asked.tolist()], np.float64)
+        if scope.where and size.kept <= KEPT:
+            exact, rows = await asyncio.gather(self._exact(scope, asked, plan), self._left(scope, asked, plan))
+            frequencies = plan.corrected(exact, size)
+            judging = Judging(asked, repeats * _rarities(size, frequencies), size.average)
+            hits = await asyncio.to_thread(judging.judge, rows, limit)
+        else:
+            exact, listed = await asyncio.gather(self._exact(scope, asked, plan), self._listed(scope, asked, plan))
+            frequencies = plan.corrected(exact if scope.where else plan.lengths(listed), size)
+            judging = Judging(asked, repeats * _rarities(size, frequencies), size.average)
+            most = listed.most(plan.choice(scope).followed, judging.weights, size.average)
+            hits = await self._best(listed.ids, most, judging, limit)
         by_term = dict(zip(asked.tolist(), frequencies.tolist(), strict=True))
         of_terms = tuple(by_term[term] for term in terms)
         return WordHits(hits.ids, hits.scores, hits.sources, size.passages, size.average, of_terms)
@@ -192,7 +214,7 @@ class PostgresIndex:
         """What the words leg, which found so much with these terms, would have given other passages."""
         asked: Any = hits.ids.tolist()
         words = {row["id"]: row["words"] for row in await self._db.fetch(_BAGS, asked)}
-        counts, lengths = analysis.occurrences([words.get(id) or b"" for id in asked], np.array(terms, np.int64))
+        counts, lengths = analysis.occurrences([words.get(id, b"") for id in asked], np.array(terms, np.int64))
         idfs = np.array([bm25.idf(found.passages, each) for each in found.frequencies], np.float64)
         return bm25.score(counts, lengths, found.average, idfs)
 
@@ -265,21 +287,48 @@ class PostgresIndex:
         inside = [np.ceil(each * (size.kept / size.passages)).astype(np.int64) for each in lengths]
         return _Plan(lengths[0], usual, choose(inside, CANDIDATES, ENOUGH), wider)
 
-    async def _candidates(self, scope: Scope, asked: NDArray[np.int64], size: _Size, plan: _Plan) -> list[Row]:
-        choice = plan.filtered if scope.where else plan.usual
-        if scope.where and size.kept <= KEPT:
-            keys = _keys(scope, asked, (*choice.followed, *choice.sampled))
-            return await self._read(scope, *_ask(_KEPT, scope, keys))
-        rows: list[Row] = []
-        if lists := choice.followed:
-            # All those of a collection, so that none is found twice.
-            together = len(lists) * max(1, TOGETHER // len(lists))
-            keys = _keys(scope, asked, lists)
-            rows += await self._read(scope, *_ask(_MATCHING, scope, keys, together, found="matching($2, $3)"))
-        if choice.sampled:
-            keys, most = _keys(scope, asked, choice.sampled), plan.wider if scope.where else CANDIDATES
-            rows += await self._read(scope, *_ask(_MATCHING, scope, keys, most, found="some_matching($2, $3)"))
-        return list({row["id"]: row for row in rows}.values())  # nor by what another collection calls a list
+    async def _left(self, scope: Scope, asked: NDArray[np.int64], plan: _Plan) -> list[Row]:
+        """The candidates among the few passages that a condition leaves, with their words."""
+        choice = plan.filtered
+        keys = _keys(scope, asked, (*choice.followed, *choice.sampled))
+        return await self._read(scope, *_ask(_KEPT, scope, keys))
+
+    async def _listed(self, scope: Scope, asked: NDArray[np.int64], plan: _Plan) -> Listed:
+        """The candidates, by the lists that lead to them: first those that are followed to their ends."""
+        choice = plan.choice(scope)
+        lists = (*choice.followed, *choice.sampled)
+        if not lists:
+            return Listed.of([b""])
+        names = ["matching"] * len(choice.followed) + ["some_matching"] * len(choice.sampled)
+        most = {"matching": TOGETHER, "some_matching": plan.wider if scope.where else CANDIDATES}
+        parts = [
+            _LIST.format(place=place, found=f"{name}(${place + 2}, {most[name]})") for place, name in enumerate(names)
+        ]
+        keys: list[Any] = [_keys(scope, asked, [each]) for each in lists]
+        rows = await self._read(scope, *_ask(_LISTED, scope, *keys, lists=" UNION ALL ".join(parts)))
+        found = {row["place"]: row["passages"] for row in rows}
+        return Listed.of([found.get(place, b"") for place in range(len(lists))])
+
+    async def _best(self, ids: NDArray[np.int64], most: NDArray[np.float64], judging: Judging, limit: int) -> Hits:
+        """The best of the candidates. Those that can be worth most are read first, and then whoever can still be worth
+        as much as the last of the best."""
+        order = np.argsort(-most, kind="stable")
+        ids, most = ids[order], most[order]
+        rows, end = await self._bags(ids[: FIRST * limit]), FIRST * limit
+        hits = await asyncio.to_thread(judging.judge, rows, limit)
+        enough = int(np.count_nonzero(most >= hits.scores[-1])) if len(hits.ids) == limit else len(ids)
+        if enough <= end:
+            return hits
+        rows += await self._bags(ids[end:enough])
+        return await asyncio.to_thread(judging.judge, rows, limit)
+
+    async def _bags(self, ids: NDArray[np.int64]) -> list[Row]:
+        asked: Any = ids.tolist()
+        return await self._db.scan(_BAGS, asked)
+
+    async def _exact(self, scope: Scope, asked: NDArray[np.int64], plan: _Plan) -> NDArray[np.int64]:
+        """How many passages have each term whose whole list is followed, where a condition hides some of them."""
+        return await self._count(scope, asked, [(0, place) for place in plan.followed] if scope.where else ())
 
     async def _count(self, scope: Scope, asked: NDArray[np.int64], lists: Lists) -> NDArray[np.int64]:
         """How many passages some lists lead to."""
@@ -317,38 +366,15 @@ class PostgresIndex:
         return self._graphs.put(None, frozenset(row["name"] for row in rows if row["is_whole"]), TRUSTED)
 
 
-@dataclass(frozen=True, slots=True)
-class _Judging:
-    """What candidates are judged by."""
-
-    asked: NDArray[np.int64]
-    repeats: NDArray[np.int64]  # how often each term was asked for
-    size: _Size
-    plan: _Plan
-    exact: NDArray[np.int64] | None  # frequencies of the terms followed; None: every passage that has one is here
-
-    def judge(self, rows: Sequence[Row], limit: int) -> tuple[Hits, NDArray[np.int64]]:
-        """The best candidates, and the frequencies of the terms. It takes milliseconds: not on the loop."""
-        ids, sources = _column(rows, "id"), _column(rows, "source_id")
-        counts, lengths = analysis.occurrences([row["words"] for row in rows], self.asked)
-        frequencies = self._frequencies(counts)
-        idfs = np.array([bm25.idf(self.size.passages, int(frequency)) for frequency in frequencies], np.float64)
-        scores = bm25.score(counts, lengths, self.size.average, idfs * self.repeats.astype(np.float64))
-        best = bm25.best(ids, scores, limit)
-        return Hits(ids[best], scores[best], sources[best]), frequencies
-
-    def _frequencies(self, counts: NDArray[np.uint8]) -> NDArray[np.int64]:
-        followed = self.plan.followed
-        frequencies = self.plan.frequencies.copy()
-        frequencies[followed] = np.count_nonzero(counts[followed], axis=1) if self.exact is None else self.exact
-        return np.minimum(frequencies, self.size.passages)  # which is a few seconds old where it is large
-
-
 def _ask(sql: str, scope: Scope, *args: Any, **parts: Any) -> tuple[Any, ...]:
     """A statement whose first parameter is the collections, with the scope's condition in it, and its parameters."""
     own = 1 + len(args)
     where = _PARAMETER.sub(lambda match: f"${int(match[1]) + own}", scope.where)
     return sql.format(where=f"({where or 'true'})", **parts), list(scope.collections), *args, *scope.args
+
+
+def _rarities(size: _Size, frequencies: NDArray[np.int64]) -> NDArray[np.float64]:
+    return np.array([bm25.idf(size.passages, each) for each in frequencies.tolist()], np.float64)
 
 
 def _whole(asked: NDArray[np.int64]) -> Lists:
@@ -386,10 +412,6 @@ def _quoted(text: str) -> str:
 
 def _graph_name(model: str, dimension: int) -> str:
     return f"vectors_near_{hashlib.sha256(model.encode()).hexdigest()[:16]}_{dimension}"
-
-
-async def _none() -> None:
-    """What is to be had without asking."""
 
 
 def _nothing() -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:

@@ -1,6 +1,7 @@
 """The index in PostgreSQL against the naive reference: what it finds, how it judges, what it keeps in order."""
 
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -177,6 +178,26 @@ async def test_other_collections_make_no_difference(shelf: Shelf):
     sql = "SELECT DISTINCT s.collection FROM matching($1, 9) m JOIN sources s ON s.id = m.source_id"
     rows = await shelf.db.fetch(sql, keys.tolist())  # pyright: ignore
     assert [row["collection"] for row in rows] == ["base:1"]  # no list leads anywhere else, so none grows longer
+
+
+async def test_what_cannot_be_among_the_best_is_not_read(shelf: Shelf, monkeypatch: pytest.MonkeyPatch):
+    texts = ["common word"] * 900 + ["common rare"] * 8 + ["common odd"] * 4 + ["rare odd common"]
+    await shelf.put("a", texts)
+    index, read = PostgresIndex(shelf.db), list[int]()
+    scan = shelf.db.scan
+
+    async def scanned(sql: str, *args: Any) -> Any:
+        rows = await scan(sql, *args)
+        read.append(len(rows) if "words" in sql else 0)
+        return rows
+
+    monkeypatch.setattr(shelf.db, "scan", scanned)
+    asked = terms("a rare and odd and common thing")
+    found = await index.words(ONE, asked, 5)
+    everything = await Reference(shelf.db).words(ONE, asked)
+    assert_agrees(found, everything, 5, 1e-5)
+    assert found.frequencies == everything.frequencies and max(found.frequencies) == 913
+    assert sum(read) == index_postgres.FIRST * 5
 
 
 async def overlap(shelf: Shelf, scope: Scope) -> float:
