@@ -68,6 +68,8 @@ class Coverage:
 class Index(Protocol):
     """One of the two backends. Every answer holds for the database as it is when asked: nothing waits to be indexed."""
 
+    keeps_busy: bool  # whether nothing else in this process gets on while words are looked for
+
     async def words(self, scope: Scope, terms: Sequence[int], limit: int) -> WordHits:
         """The passages that match best by BM25 over these terms (see `analysis.hash_of`)."""
         ...

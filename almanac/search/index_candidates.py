@@ -5,7 +5,7 @@ or only on those of common terms, is worth no more than these terms are; where o
 than that, it cannot be among the best and is not read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from almanac.core.database import Row
 from almanac.search import analysis, bm25
 from almanac.search.index import Hits
-from almanac.search.index_frequencies import Lists
+from almanac.search.index_frequencies import Choice, Lists
 from almanac.search.index_rows import LEVELS, USUAL
 
 _ROUNDING = 1 + 1e-5  # scores are sums of 32 bits
@@ -56,6 +56,7 @@ class Judging:
     """What candidates are judged by."""
 
     terms: NDArray[np.int64]
+    frequencies: NDArray[np.int64]
     weights: NDArray[np.float64]  # of each term: its rarity, as often as it is asked for
     average: float
 
@@ -66,3 +67,48 @@ class Judging:
         scores = bm25.score(counts, lengths, self.average, self.weights)
         best = bm25.best(ids, scores, limit)
         return Hits(ids[best], scores[best], sources[best])
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much there is in a scope."""
+
+    passages: int
+    average: float
+    kept: int  # passages that the scope's condition leaves
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the passages that have some terms are found."""
+
+    terms: NDArray[np.int64]
+    size: Size
+    frequencies: NDArray[np.int64]  # of each term, as far as is known beforehand
+    whole: list[int]  # places of the terms whose whole lists are short enough to be counted
+    choice: Choice  # of lists, so that the best are among the candidates
+    most: int  # passages that are taken from a list too long to follow
+
+    def judging(self, asked: Mapping[int, int], exact: NDArray[np.int64]) -> Judging:
+        """How candidates are judged, given how often each term is asked for and how long the whole lists are."""
+        frequencies = self.frequencies.copy()
+        frequencies[self.whole] = exact
+        frequencies = np.minimum(frequencies, self.size.passages)  # which is a few seconds old where it is large
+        weights = [
+            asked[term] * bm25.idf(self.size.passages, number)
+            for term, number in zip(self.terms.tolist(), frequencies.tolist(), strict=True)
+        ]
+        return Judging(self.terms, frequencies, np.array(weights, np.float64), self.size.average)
+
+    def order(
+        self, asked: Mapping[int, int], lists: Sequence[bytes], exact: NDArray[np.int64] | None
+    ) -> tuple[Judging, NDArray[np.int64], NDArray[np.float64]]:
+        """The candidates, those that can be worth most first, and what each can be worth; and what they are judged by.
+        `exact` is how long the whole lists are, if a condition hides some of that. Not on the loop either."""
+        listed, followed = Listed.of(lists), self.choice.followed
+        is_whole = [level == 0 for level, _ in followed]
+        found = np.count_nonzero(listed.is_on[: len(followed)], axis=1)[is_whole]
+        judging = self.judging(asked, found if exact is None else exact)
+        most = listed.most(followed, judging.weights, self.size.average)
+        order = np.argsort(-most, kind="stable")
+        return judging, listed.ids[order], most[order]

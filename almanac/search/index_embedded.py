@@ -41,6 +41,8 @@ _log = structlog.stdlib.get_logger("almanac.search")
 class EmbeddedIndex:
     """The index of one SQLite database, with its files in one folder."""
 
+    keeps_busy = True
+
     def __init__(self, db: Database, folder: Path) -> None:
         self._db = db
         self._folder = folder

@@ -120,6 +120,11 @@ class Choice:
     followed: Lists
     sampled: Lists = ()  # too long to follow, and yet needed
 
+    @property
+    def whole(self) -> list[int]:
+        """The places of the terms whose whole lists are followed."""
+        return [place for level, place in self.followed if level == 0]
+
 
 def choose(lengths: Sequence[NDArray[np.int64]], most: int, least: int) -> Choice:
     """Which lists to follow so that they lead to about `most` passages. `lengths` has the lengths of the lists of every

@@ -3,7 +3,8 @@
 Words. Lists of a GIN index lead to candidates: every passage that has one of the question's rarer terms, or in which
 one of its common terms stands often. Those that can be among the best (`index_candidates.py`) are judged by their words
 as they are stored, by the same BM25 as in the embedded index. In a scope of up to `CANDIDATES` passages every list is
-followed, and the answer is exact. In a larger one lists lead to about as many: what is missed has nothing but very
+followed, and the answer is exact; only that names of lists have 32 bits, so that among very many collections one may
+look a little longer than it is. In a larger scope lists lead to about as many: what is missed has nothing but very
 common terms, each of them rarely; and the weights of terms too common to follow rest on counts that may be out of date
 (`index_frequencies.py`). Where nothing but such terms is asked for, some of the passages that have one are judged,
 whichever come first. Where a filter leaves few, the lists are not followed: the terms of these few are looked at.
@@ -20,8 +21,8 @@ import asyncio
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,12 +32,12 @@ from numpy.typing import NDArray
 from almanac.core.database import Database, Row, Transaction
 from almanac.search import analysis, bm25, index_frequencies, index_rows
 from almanac.search.index import Coverage, Hits, Scope, Stored, WordHits
-from almanac.search.index_candidates import Judging, Listed
+from almanac.search.index_candidates import Judging, Plan, Size
 from almanac.search.index_frequencies import Choice, Known, Lists, choose
 from almanac.search.index_rows import LEVELS
 from almanac.search.recent import Recent
 
-CANDIDATES = 4_000  # passages judged by their words; in a scope that has no more, every term is looked up
+CANDIDATES = 4_000  # passages that lists lead to; in a scope that has no more, every term is looked up
 ENOUGH = 1_000  # candidates, fewer than which are not made do with
 TOGETHER = 64  # collections whose lists of a term are followed at a time
 FIRST = 3  # times as many as are wanted are read at first
@@ -53,19 +54,20 @@ FROM sources s WHERE s.collection = ANY($1) AND s.is_live = 1 AND {where}
 """
 _LISTED = """
 SELECT m.place, string_agg(int8send(m.passage_id), '') AS passages
-FROM ({lists}) m JOIN sources s ON s.id = m.source_id
+FROM (SELECT (first - 1) / $3 AS place, passage_id, source_id FROM matching($2, $4){sample}) m
+    JOIN sources s ON s.id = m.source_id
 WHERE s.collection = ANY($1) AND s.is_live = 1 AND {where} GROUP BY m.place
 """
-_LIST = "SELECT {place} AS place, passage_id, source_id FROM {found}"
+_SAMPLE = " UNION ALL SELECT CAST($5 AS integer), passage_id, source_id FROM some_matching($6, $7)"
 _KEPT = """
 SELECT p.id, p.source_id, p.words
 FROM sources s JOIN terms t ON t.source_id = s.id JOIN passages p ON p.id = t.passage_id
 WHERE s.collection = ANY($1) AND s.is_live = 1 AND t.terms && $2 AND p.words IS NOT NULL AND {where}
 """
 _FREQUENCY = """
-SELECT {place} AS place, count(*) AS passages FROM matching(${parameter}, {together}) m
+SELECT (m.first - 1) / $3 AS place, count(*) AS passages FROM matching($2, $4) m
     JOIN sources s ON s.id = m.source_id
-WHERE s.collection = ANY($1) AND s.is_live = 1
+WHERE s.collection = ANY($1) AND s.is_live = 1 GROUP BY 1
 """
 _BAGS = "SELECT id, source_id, words FROM passages WHERE id = ANY($1) AND words IS NOT NULL"
 _STORED = """
@@ -122,51 +124,15 @@ _DIFFERENCES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Size:
-    """How much there is in a scope."""
-
-    passages: int
-    average: float
-    kept: int  # passages that the scope's condition leaves
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """How the passages that have some terms are found."""
-
-    frequencies: NDArray[np.int64]  # of each term, as far as is known beforehand
-    usual: Choice  # of lists, so that the best are among the candidates
-    filtered: Choice  # likewise where the scope's condition leaves only some of them
-    wider: int  # passages that these may lead to
-
-    def choice(self, scope: Scope) -> Choice:
-        return self.filtered if scope.where else self.usual
-
-    @property
-    def followed(self) -> list[int]:
-        """The places of the terms whose whole lists are followed."""
-        return [place for level, place in self.usual.followed if level == 0]
-
-    def lengths(self, listed: Listed) -> NDArray[np.int64]:
-        """Of the lists that are whole, how long they turned out to be."""
-        is_whole = [level == 0 for level, _ in self.usual.followed]
-        return np.count_nonzero(listed.is_on[: len(is_whole)], axis=1)[is_whole]
-
-    def corrected(self, exact: NDArray[np.int64], size: _Size) -> NDArray[np.int64]:
-        """The frequencies of all terms, given those of the terms whose whole lists are followed."""
-        frequencies = self.frequencies.copy()
-        frequencies[self.followed] = exact
-        return np.minimum(frequencies, size.passages)  # which is a few seconds old where it is large
-
-
 class PostgresIndex:
     """The index of one database."""
+
+    keeps_busy = False  # the server looks
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._known = Known(db)
-        self._sizes = Recent[_Size]()
+        self._sizes = Recent[Size]()
         self._counting: dict[Scope, asyncio.Task[int]] = {}
         self._coverages = Recent[Coverage]()
         self._graphs = Recent[frozenset[str]]()
@@ -178,20 +144,9 @@ class PostgresIndex:
         if not len(asked) or not size.passages:
             return WordHits(*_nothing(), size.passages, size.average, (0,) * len(terms))
         plan = await self._plan(scope, asked, size)
-        counted = Counter(terms)
-        repeats = np.array([counted[term] for term in asked.tolist()], np.float64)
-        if scope.where and size.kept <= KEPT:
-            exact, rows = await asyncio.gather(self._exact(scope, asked, plan), self._left(scope, asked, plan))
-            frequencies = plan.corrected(exact, size)
-            judging = Judging(asked, repeats * _rarities(size, frequencies), size.average)
-            hits = await asyncio.to_thread(judging.judge, rows, limit)
-        else:
-            exact, listed = await asyncio.gather(self._exact(scope, asked, plan), self._listed(scope, asked, plan))
-            frequencies = plan.corrected(exact if scope.where else plan.lengths(listed), size)
-            judging = Judging(asked, repeats * _rarities(size, frequencies), size.average)
-            most = listed.most(plan.choice(scope).followed, judging.weights, size.average)
-            hits = await self._best(listed.ids, most, judging, limit)
-        by_term = dict(zip(asked.tolist(), frequencies.tolist(), strict=True))
+        find = self._few if scope.where and size.kept <= KEPT else self._many
+        judging, hits = await find(scope, plan, Counter(terms), limit)
+        by_term = dict(zip(asked.tolist(), judging.frequencies.tolist(), strict=True))
         of_terms = tuple(by_term[term] for term in terms)
         return WordHits(hits.ids, hits.scores, hits.sources, size.passages, size.average, of_terms)
 
@@ -243,14 +198,14 @@ class PostgresIndex:
             task.cancel()
         await asyncio.gather(*counting, return_exceptions=True)
 
-    async def _size(self, scope: Scope) -> _Size:
+    async def _size(self, scope: Scope) -> Size:
         """How much there is; of a large scope, a few seconds ago."""
         all_of_it = Scope(scope.collections)
 
-        async def count() -> tuple[_Size, float]:
+        async def count() -> tuple[Size, float]:
             row = (await self._db.scan(*_ask(_SIZE, all_of_it)))[0]
             average = row["length"] / row["passages"] if row["passages"] else 0.0
-            size = _Size(row["passages"], average, row["passages"])
+            size = Size(row["passages"], average, row["passages"])
             return size, TRUSTED if size.passages > CANDIDATES else 0
 
         size = await self._sizes.renewed(all_of_it, count)
@@ -266,77 +221,78 @@ class PostgresIndex:
     async def _count_kept(self, scope: Scope) -> int:
         return (await self._read(scope, *_ask(_SIZE, scope)))[0]["passages"]
 
-    async def _plan(self, scope: Scope, asked: NDArray[np.int64], size: _Size) -> _Plan:
-        """Which lists lead to the candidates. A filter has no part in it, and so not in the statistics either."""
+    async def _plan(self, scope: Scope, asked: NDArray[np.int64], size: Size) -> Plan:
+        """Which lists lead to the candidates. A filter has no part in the statistics."""
+        every = Choice([(0, place) for place in range(len(asked))])
         if size.passages <= CANDIDATES:
-            every = Choice(_whole(asked))
-            return _Plan(np.zeros(len(asked), np.int64), every, every, CANDIDATES)
+            return Plan(asked, size, np.zeros(len(asked), np.int64), every.whole, every, CANDIDATES)
         known = await self._known.of(scope.collections, size.passages)
         if known is None:
-            every = [(level, place) for level in range(len(LEVELS)) for place in range(len(asked))]
-            lengths = np.split(await self._count(scope, asked, every), len(LEVELS))
+            lists = [(level, place) for level in range(len(LEVELS)) for place in range(len(asked))]
+            lengths = np.split(await self._count(scope, asked, lists), len(LEVELS))
         else:
             short = index_rows.short(asked)
             lengths = [known.of(short ^ index_rows.leveller(level), size.passages) for level in range(len(LEVELS))]
-        wider = int(CANDIDATES * min(WIDEST, size.passages / max(1, size.kept)))
-        usual = choose(lengths, CANDIDATES, ENOUGH)
-        if size.kept <= CANDIDATES:
-            return _Plan(lengths[0], usual, Choice(_whole(asked)), wider)
-        if size.kept > KEPT:
-            return _Plan(lengths[0], usual, choose(lengths, wider, ENOUGH), wider)
-        inside = [np.ceil(each * (size.kept / size.passages)).astype(np.int64) for each in lengths]
-        return _Plan(lengths[0], usual, choose(inside, CANDIDATES, ENOUGH), wider)
+        usual = choice = choose(lengths, CANDIDATES, ENOUGH)
+        most = CANDIDATES
+        if scope.where:
+            most = int(CANDIDATES * min(WIDEST, size.passages / max(1, size.kept)))
+            inside = [np.ceil(each * (size.kept / size.passages)).astype(np.int64) for each in lengths]
+            choice = choose(lengths, most, ENOUGH) if size.kept > KEPT else choose(inside, CANDIDATES, ENOUGH)
+            choice = every if size.kept <= CANDIDATES else choice
+        return Plan(asked, size, lengths[0], usual.whole, choice, most)
 
-    async def _left(self, scope: Scope, asked: NDArray[np.int64], plan: _Plan) -> list[Row]:
-        """The candidates among the few passages that a condition leaves, with their words."""
-        choice = plan.filtered
-        keys = _keys(scope, asked, (*choice.followed, *choice.sampled))
-        return await self._read(scope, *_ask(_KEPT, scope, keys))
+    async def _few(self, scope: Scope, plan: Plan, asked: Mapping[int, int], limit: int) -> tuple[Judging, Hits]:
+        """The best of the few passages that a condition leaves, all of which are read."""
+        lists = (*plan.choice.followed, *plan.choice.sampled)
+        exact, rows = await asyncio.gather(
+            self._exact(scope, plan),
+            self._read(scope, *_ask(_KEPT, scope, _keys(scope, plan.terms, lists))),
+        )
+        judging = plan.judging(asked, exact)
+        return judging, await asyncio.to_thread(judging.judge, rows, limit)
 
-    async def _listed(self, scope: Scope, asked: NDArray[np.int64], plan: _Plan) -> Listed:
-        """The candidates, by the lists that lead to them: first those that are followed to their ends."""
-        choice = plan.choice(scope)
-        lists = (*choice.followed, *choice.sampled)
-        if not lists:
-            return Listed.of([b""])
-        names = ["matching"] * len(choice.followed) + ["some_matching"] * len(choice.sampled)
-        most = {"matching": TOGETHER, "some_matching": plan.wider if scope.where else CANDIDATES}
-        parts = [
-            _LIST.format(place=place, found=f"{name}(${place + 2}, {most[name]})") for place, name in enumerate(names)
-        ]
-        keys: list[Any] = [_keys(scope, asked, [each]) for each in lists]
-        rows = await self._read(scope, *_ask(_LISTED, scope, *keys, lists=" UNION ALL ".join(parts)))
-        found = {row["place"]: row["passages"] for row in rows}
-        return Listed.of([found.get(place, b"") for place in range(len(lists))])
-
-    async def _best(self, ids: NDArray[np.int64], most: NDArray[np.float64], judging: Judging, limit: int) -> Hits:
-        """The best of the candidates. Those that can be worth most are read first, and then whoever can still be worth
-        as much as the last of the best."""
-        order = np.argsort(-most, kind="stable")
-        ids, most = ids[order], most[order]
-        rows, end = await self._bags(ids[: FIRST * limit]), FIRST * limit
+    async def _many(self, scope: Scope, plan: Plan, asked: Mapping[int, int], limit: int) -> tuple[Judging, Hits]:
+        """The best of the passages that lists lead to. Those that can be worth most are read first, and then whoever
+        can still be worth as much as the last of the best."""
+        exact, lists = await asyncio.gather(
+            self._exact(scope, plan) if scope.where else _none(), self._lists(scope, plan)
+        )
+        judging, ids, most = await asyncio.to_thread(plan.order, asked, lists, exact)
+        # The last of the best is worth no more than the last of those that can be worth most: these are read anyway.
+        end = max(FIRST * limit, int(np.count_nonzero(most >= most[:limit].min(initial=np.inf))))
+        rows = await self._bags(ids[:end])
         hits = await asyncio.to_thread(judging.judge, rows, limit)
-        enough = int(np.count_nonzero(most >= hits.scores[-1])) if len(hits.ids) == limit else len(ids)
-        if enough <= end:
-            return hits
-        rows += await self._bags(ids[end:enough])
-        return await asyncio.to_thread(judging.judge, rows, limit)
+        least = hits.scores[-1] if limit and len(hits.ids) == limit else 0.0
+        if (enough := int(np.count_nonzero(most >= least)) if limit else 0) > end:
+            rows += await self._bags(ids[end:enough])
+            hits = await asyncio.to_thread(judging.judge, rows, limit)
+        return judging, hits
+
+    async def _lists(self, scope: Scope, plan: Plan) -> list[bytes]:
+        """The ids of the passages on each list that is followed, and of some on those that are too long."""
+        choice = plan.choice
+        args: list[Any] = [_keys(scope, plan.terms, choice.followed), *_steps(scope)]
+        if choice.sampled:
+            args += len(choice.followed), _keys(scope, plan.terms, choice.sampled), plan.most
+        rows = await self._read(scope, *_ask(_LISTED, scope, *args, sample=_SAMPLE if choice.sampled else ""))
+        found = {row["place"]: row["passages"] for row in rows}
+        return [found.get(place, b"") for place in range(len(choice.followed) + 1)]
 
     async def _bags(self, ids: NDArray[np.int64]) -> list[Row]:
         asked: Any = ids.tolist()
-        return await self._db.scan(_BAGS, asked)
+        return await self._db.scan(_BAGS, asked) if asked else []
 
-    async def _exact(self, scope: Scope, asked: NDArray[np.int64], plan: _Plan) -> NDArray[np.int64]:
-        """How many passages have each term whose whole list is followed, where a condition hides some of them."""
-        return await self._count(scope, asked, [(0, place) for place in plan.followed] if scope.where else ())
+    async def _exact(self, scope: Scope, plan: Plan) -> NDArray[np.int64]:
+        """How many passages have each term whose whole list is followed, whatever a condition leaves of them."""
+        return await self._count(scope, plan.terms, [(0, place) for place in plan.whole])
 
     async def _count(self, scope: Scope, asked: NDArray[np.int64], lists: Lists) -> NDArray[np.int64]:
         """How many passages some lists lead to."""
         counts = np.zeros(len(lists), np.int64)
-        parts = [_FREQUENCY.format(place=n, parameter=n + 2, together=TOGETHER) for n in range(len(lists))]
-        keys: list[Any] = [_keys(scope, asked, [each]) for each in lists]
         names: Any = list(scope.collections)
-        for row in await self._db.scan(" UNION ALL ".join(parts), names, *keys) if parts else ():
+        keys: Any = _keys(scope, asked, lists)
+        for row in await self._db.scan(_FREQUENCY, names, keys, *_steps(scope)) if keys else ():
             counts[row["place"]] = row["passages"]
         return counts
 
@@ -373,20 +329,19 @@ def _ask(sql: str, scope: Scope, *args: Any, **parts: Any) -> tuple[Any, ...]:
     return sql.format(where=f"({where or 'true'})", **parts), list(scope.collections), *args, *scope.args
 
 
-def _rarities(size: _Size, frequencies: NDArray[np.int64]) -> NDArray[np.float64]:
-    return np.array([bm25.idf(size.passages, each) for each in frequencies.tolist()], np.float64)
-
-
-def _whole(asked: NDArray[np.int64]) -> Lists:
-    return [(0, place) for place in range(len(asked))]
-
-
 def _keys(scope: Scope, asked: NDArray[np.int64], lists: Lists) -> list[int]:
-    """What lists are called, in one collection of a scope after the other."""
+    """What lists are called, in every collection of a scope: one list after the other, filled up to whole steps."""
     mixers = np.array([index_rows.mixer(name) for name in scope.collections], np.int32)
+    mixers = np.pad(mixers, (0, _steps(scope)[0] - len(mixers)), "edge")  # what is there twice is found once
     terms = index_rows.short(asked)
     names = [terms[place] ^ index_rows.leveller(level) for level, place in lists]
-    return np.bitwise_xor.outer(mixers, np.array(names, np.int32)).ravel().tolist()
+    return np.bitwise_xor.outer(np.array(names, np.int32), mixers).ravel().tolist()
+
+
+def _steps(scope: Scope) -> tuple[int, int]:
+    """How many names a list has, and how many of them are followed at a time."""
+    together = min(TOGETHER, len(scope.collections))
+    return -(-len(scope.collections) // together) * together, together
 
 
 def _near(scope: Scope, model: str, vector: NDArray[np.float32], limit: int, *, is_walk: bool) -> tuple[Any, ...]:
@@ -416,6 +371,10 @@ def _graph_name(model: str, dimension: int) -> str:
 
 def _nothing() -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
     return np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.int64)
+
+
+async def _none() -> None:
+    """What is to be had without asking."""
 
 
 def _column(rows: Sequence[Row], name: str) -> NDArray[np.int64]:

@@ -182,7 +182,7 @@ class _Finding:
             if self._question.mode == "keyword":
                 self._notes.append("There is no word in the question that is looked for: use mode 'hybrid'.")
             return _NO_WORDS
-        if self._question.mode == "hybrid":
+        if self._question.mode == "hybrid" and self._search.index.keeps_busy:
             await self._give_way()
         begun = time.perf_counter()
         found = await self._search.index.words(self._scope, self._asked.hashes, self._depth)

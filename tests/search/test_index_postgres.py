@@ -200,6 +200,18 @@ async def test_what_cannot_be_among_the_best_is_not_read(shelf: Shelf, monkeypat
     assert sum(read) == index_postgres.FIRST * 5
 
 
+async def test_the_best_are_the_same_however_few_are_read_at_first(shelf: Shelf, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(index_postgres, "FIRST", 1)
+    await shelf.fill(40, SOME)
+    index, reference, scope = PostgresIndex(shelf.db), Reference(shelf.db), Scope(SOME)
+    for length in (1, 2, 3, 4, 6, 8, 12):
+        asked = shelf.question(length)
+        everything = await reference.words(scope, asked)
+        for limit in (1, 3, 20):
+            assert_agrees(await index.words(scope, asked, limit), everything, limit, 1e-5)
+    assert not len((await index.words(scope, shelf.question(4), 0)).ids)
+
+
 async def overlap(shelf: Shelf, scope: Scope) -> float:
     """How many of the ten best are found, on average over some questions. What is found is judged as it should be."""
     index, reference, found_of = PostgresIndex(shelf.db), Reference(shelf.db), list[float]()
