@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from statistics import mean, median
 
@@ -138,19 +138,27 @@ def _rounds(
     questions = {(each.name, scope): each.corpus.questions(scope) for each in entries for scope in SCOPES}
     for turn in range(options.rounds):
         console.print(f"Round {turn + 1} …")
-        # Each round begins with another one, so that none always follows the heaviest.
+        # Each round begins with another one, so that none always follows the heaviest. Everyone is asked for one thing
+        # before anyone is asked for the next, so that what is compared lies close together.
         first = turn % len(entries)
-        for name, legs in ((each.name, each.contestant.legs) for each in (*entries[first:], *entries[:first])):
-            for order in _orders(("whole",) if name == ALONE else legs, options.seconds):
-                if order.leg.startswith("embed") and name not in after:
-                    after[name] = asked[name].memory()  # before the model is there, which is no passage's
-                sample = asked[name].ask(order)
-                if sample.cold:
-                    cold.setdefault(name, median(sample.cold))
-                key = (name, order.leg, order.scope, order.callers)
-                numbers.setdefault(key, []).append(_numbers(sample, questions[name, order.scope]))
-            after.setdefault(name, asked[name].memory())
+        for order, name in _turns((*entries[first:], *entries[:first]), options.seconds):
+            if order.leg.startswith("embed") and name not in after:
+                after[name] = asked[name].memory()  # before the model is there, which is no passage's
+            sample = asked[name].ask(order)
+            if sample.cold:
+                cold.setdefault(name, median(sample.cold))
+            key = (name, order.leg, order.scope, order.callers)
+            numbers.setdefault(key, []).append(_numbers(sample, questions[name, order.scope]))
+        for each in entries:
+            after.setdefault(each.name, asked[each.name].memory())
     return numbers, after, cold
+
+
+def _turns(entries: Sequence[Entry], seconds: float) -> Iterator[tuple[Order, str]]:
+    legs = {each.name: ("whole",) if each.name == ALONE else each.contestant.legs for each in entries}
+    orders = {name: list(_orders(of, seconds)) for name, of in legs.items()}
+    for order in dict.fromkeys(chain.from_iterable(sorted(orders.values(), key=len, reverse=True))):
+        yield from ((order, name) for name, of in orders.items() if order in of)
 
 
 def _orders(legs: Sequence[str], seconds: float) -> Iterator[Order]:
