@@ -39,7 +39,7 @@ _PRAGMAS = (
     "PRAGMA foreign_keys = ON",
     "PRAGMA journal_size_limit = 67108864",  # a burst must not leave a huge WAL behind for ever
 )
-_REMEMBERING = ("PRAGMA cache_size = -4096", "PRAGMA mmap_size = 67108864")  # both count as memory of this process
+_REMEMBERING = ("PRAGMA cache_size = -16384", "PRAGMA mmap_size = 67108864")  # both count as memory of this process
 _FORGETFUL = ("PRAGMA cache_size = -2048",)  # a scan comes by most pages once
 ROWS_AT_ONCE = 200  # of 11 columns that is 2,200 parameters; SQLite takes 32,766
 _KEY_COLUMNS = re.compile(r"^UNIQUE constraint failed: (?!index )(.+)$")
