@@ -237,9 +237,13 @@ class PostgresIndex:
         most = CANDIDATES
         if scope.where:
             most = int(CANDIDATES * min(WIDEST, size.passages / max(1, size.kept)))
-            inside = [np.ceil(each * (size.kept / size.passages)).astype(np.int64) for each in lengths]
-            choice = choose(lengths, most, ENOUGH) if size.kept > KEPT else choose(inside, CANDIDATES, ENOUGH)
-            choice = every if size.kept <= CANDIDATES else choice
+            if size.kept <= CANDIDATES:
+                choice = every
+            elif size.kept <= KEPT:
+                inside = [np.ceil(each * (size.kept / size.passages)).astype(np.int64) for each in lengths]
+                choice = choose(inside, CANDIDATES, ENOUGH)
+            else:
+                choice = choose(lengths, most, ENOUGH)
         return Plan(asked, size, lengths[0], usual.whole, choice, most)
 
     async def _few(self, scope: Scope, plan: Plan, asked: Mapping[int, int], limit: int) -> tuple[Judging, Hits]:
@@ -263,8 +267,8 @@ class PostgresIndex:
         end = max(FIRST * limit, int(np.count_nonzero(most >= most[:limit].min(initial=np.inf))))
         rows = await self._bags(ids[:end])
         hits = await asyncio.to_thread(judging.judge, rows, limit)
-        least = hits.scores[-1] if limit and len(hits.ids) == limit else 0.0
-        if (enough := int(np.count_nonzero(most >= least)) if limit else 0) > end:
+        least = hits.scores[-1] if 0 < limit == len(hits.ids) else 0.0
+        if (enough := int(np.count_nonzero(most >= least))) > end:
             rows += await self._bags(ids[end:enough])
             hits = await asyncio.to_thread(judging.judge, rows, limit)
         return judging, hits
