@@ -35,7 +35,10 @@ QUIET = {"LANCE_LOG": "error", "ANONYMIZED_TELEMETRY": "False", "PYTHONWARNINGS"
 POSTGRES = {"shared_buffers": "2GB", "maintenance_work_mem": "2GB", "max_wal_size": "8GB"}
 
 # Of search, what has no part in how rows and files are made.
-ASKING = {"citations", "conditions", "embedding", "filters", "highlights", "measure", "question", "rank", "search"}
+ASKING = {
+    *("citations", "conditions", "embedding", "filters", "highlights", "index_candidates", "matrices", "measure"),
+    *("postings", "question", "rank", "search"),
+}
 
 OURS = ("almanac, embedded", "almanac, PostgreSQL")
 

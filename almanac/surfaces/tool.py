@@ -171,7 +171,7 @@ def _outlined(field: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
         case {"items": {"$ref": str(reference)}}:
             return field | {"items": _outline(parts[reference.rpartition("/")[2]], parts)}
         case _:
-            return field
+            return {key: value for key, value in field.items() if key != "additionalProperties"}
 
 
 def _terse(node: Any, nulls: bool, names: bool = False) -> Any:

@@ -78,6 +78,17 @@ def test_a_result_says_where_it_stands_and_how_sure_it_is(server: Running, base:
     assert ask(server, "search", query="bearing")["explained"] is None
 
 
+def test_on_request_a_result_says_where_the_words_of_the_question_stand(server: Running, shelf: dict[str, int]):
+    answer = ask(server, "search", query="oil bearings", mode="keyword", highlight=True)
+    held(server, "search", answer)
+    words = [[each["text"][start:end] for start, end in each["highlights"]] for each in answer["results"]]
+    assert words == [["Oil", "bearing"], ["oil"]]
+    assert [each["highlights"] for each in ask(server, "search", query="oil bearings", mode="keyword")["results"]] == [
+        [],
+        [],
+    ]
+
+
 def test_a_search_is_narrowed_by_what_it_names(server: Running, base: int, shelf: dict[str, int]):
     def found(**more: Any) -> set[str]:
         answer = ask(server, "search", query="the oil", mode="keyword", **more)

@@ -19,6 +19,12 @@ _SEARCH = frozenset({"search:read"})
 _READ = frozenset({"knowledge:read"})
 
 
+class Ask(Inquiry):
+    """Arguments of `search`."""
+
+    highlight: Annotated[bool, Field(description="Also where its words stand.")] = False
+
+
 class Fetch(Arguments):
     """Arguments of `fetch`."""
 
@@ -40,6 +46,7 @@ class Result:
     boxes: Annotated[list[Any], Field(description="Page, x0, y0, x1, y1.")]
     span: Annotated[list[int], Field(description="Offsets for read_document.")]
     hash: Annotated[str, Field(description="For verify_citation.")]
+    highlights: Annotated[list[Any], Field(description="Offsets in text.")]
 
 
 @dataclass(slots=True)
@@ -73,11 +80,11 @@ class Verified:
     hash: str | None
 
 
-async def search(call: ToolCall, given: Inquiry) -> Results:
+async def search(call: ToolCall, given: Ask) -> Results:
     """The passages that answer best."""
     found = await finding.inquire(call, call.house.search, given)
     return Results(
-        results=[_result(hit, call.house.settings.url) for hit in found.hits],
+        results=[_result(hit, call.house.settings.url, highlight=given.highlight) for hit in found.hits],
         has_more=found.has_more,
         notes=list(found.notes),
         explained={"milliseconds": found.timings, "passages": found.counts} if given.explain else None,
@@ -104,7 +111,7 @@ async def verify_citation(call: ToolCall, given: Citation) -> Verified:
     return Verified(verdict.outcome, span, verdict.page, verdict.hash)
 
 
-def _result(hit: Hit, public: str) -> Result:
+def _result(hit: Hit, public: str, *, highlight: bool) -> Result:
     found = hit.found
     return Result(
         id=hit.id,
@@ -118,6 +125,7 @@ def _result(hit: Hit, public: str) -> Result:
         boxes=[list(box) for box in found.boxes],
         span=[found.start, found.end],
         hash=found.hash,
+        highlights=[list(span) for span in found.highlights] if highlight else [],
     )
 
 
@@ -154,7 +162,7 @@ TOOLS = (
             "whole, or read_document around a span."
         ),
         run=search,
-        arguments=Inquiry,
+        arguments=Ask,
         output=Results,
         scopes=_SEARCH,
         annotations=READS,
