@@ -3,12 +3,17 @@
 Every vector in the scope is compared, in 8 bits a number; where a filter leaves few, only these. Where they are very
 many, their sketches are compared first, and then only the nearest by these. How far the best of them differ in their
 sketches tells whether any are likely to be among those left out; then more are compared, or all.
+
+What takes long is done block by block, by several threads where there are several cores.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import simsimd
@@ -19,16 +24,22 @@ from almanac.search.quantisation import round_question, sketch_of
 from almanac.search.segments import Key, Matrix
 from almanac.search.views import Part
 
+T = TypeVar("T")
+R = TypeVar("R")
+
 MOST_EXACT = 50_000  # vectors that are compared without a look at their sketches
 LEAST = 4_000  # that are compared after it, or one in a hundred
 MOST = 0.25  # share of all that is compared one by one; to compare all is cheaper then
 _BEST = 20  # by which it is judged whether enough were compared
 _DEVIATIONS = 2.33  # of a hundred like the best, one may be left out
 _SPARE = 2  # times as many as asked for are compared with the question's own numbers
-_BLOCK = 1_048_576  # vectors compared in one call: after each, a thread waits for its turn in Python
-_GATHERED = 65_536  # vectors copied together at once
+_BLOCK = 131_072  # vectors compared in one call: a millisecond, after which a thread waits for its turn in Python
 _SAMPLE = 65_536  # distances, by which it is judged how many are within another
-_BARRED = 2**16 - 1
+_HANDS = min(os.cpu_count() or 1, 4)  # threads that work on one search
+
+_helpers = ThreadPoolExecutor(_HANDS, "vectors")
+
+Chosen = NDArray[np.int64] | None  # which vectors of a block; None for all
 
 
 @dataclass(frozen=True)
@@ -49,13 +60,13 @@ def search(parts: Sequence[Part], key: Key, vector: NDArray[np.float32], limit: 
     """The passages nearest to a vector of length one."""
     blocks = list(_blocks(parts, key))
     asked = round_question(vector)
-    if (places := _few(blocks)) is not None:
-        reached = _compare(blocks, asked, places)
-    elif sum(map(len, blocks)) > MOST_EXACT:
-        places, reached = _preselect(blocks, asked, vector, _SPARE * limit)
+    chosen = _few(blocks)
+    if chosen is None and sum(map(len, blocks)) > MOST_EXACT:
+        chosen, reached = _preselect(blocks, asked, vector, _SPARE * limit)
     else:
-        places, reached = None, _compare(blocks, asked, None)
-    ids, scores, sources = _rescore(blocks, places, reached, vector, limit)
+        chosen = chosen or [None] * len(blocks)
+        reached = _compare(blocks, asked, chosen)
+    ids, scores, sources = _rescore(blocks, chosen, reached, vector, limit)
     order = np.lexsort((ids, -scores))[: max(limit, 0)]
     return Hits(ids[order], scores[order], sources[order])
 
@@ -85,40 +96,44 @@ def _blocks(parts: Sequence[Part], key: Key) -> Iterator[_Block]:
                 yield _Block(part, matrix, start, stop, allowed)
 
 
-def _few(blocks: Sequence[_Block]) -> NDArray[np.int64] | None:
-    """The places of vectors that may be found, if they are few enough to be compared one by one."""
+def _few(blocks: Sequence[_Block]) -> list[Chosen] | None:
+    """The vectors that may be found, if they are few enough to be compared one by one."""
     allowed = [each.allowed for each in blocks if each.allowed is not None]
     if not allowed or len(allowed) < len(blocks):
         return None
-    places = np.flatnonzero(np.concatenate(allowed))
     most = min(MOST_EXACT, MOST * sum(map(len, blocks)))
-    return places if len(places) <= most else None
+    return [np.flatnonzero(each) for each in allowed] if sum(map(np.count_nonzero, allowed)) <= most else None
 
 
 def _preselect(
     blocks: Sequence[_Block], asked: NDArray[np.int8], vector: NDArray[np.float32], least: int
-) -> tuple[NDArray[np.int64] | None, NDArray[np.float32]]:
-    """Places of vectors (None for all) among which the nearest are by all likelihood, and how near they are."""
-    distances = np.concatenate([_hamming(block, vector) for block in blocks])
-    every = 1 + len(distances) // _SAMPLE
-    reached = every * np.cumsum(np.bincount(distances[::every], minlength=_BARRED + 1)[:_BARRED])
-    edge = int(reached.searchsorted(max(LEAST, len(distances) // 100)))
-    while edge < _BARRED and reached[edge] <= MOST * len(distances):
-        places = np.flatnonzero(distances <= edge)
-        products = _compare(blocks, asked, places)
-        needed = _needed(distances[places], products, len(vector))
+) -> tuple[Sequence[Chosen], list[NDArray[np.float32]]]:
+    """Vectors (all, if need be) among which the nearest are by all likelihood, and how near they are."""
+    barred = len(vector) + 1  # further away than any
+    distances = _each(lambda block: _hamming(block, vector, barred), blocks)
+    total = sum(map(len, blocks))
+    every = 1 + total // _SAMPLE
+    sample = np.concatenate([each[::every] for each in distances])
+    within = every * np.cumsum(np.bincount(sample, minlength=barred)[:barred])
+    edge = int(within.searchsorted(max(LEAST, total // 100)))
+    while edge < barred and within[edge] <= MOST * total:
+        chosen = [np.flatnonzero(each <= edge) for each in distances]
+        reached = _compare(blocks, asked, chosen)
+        near = np.concatenate([each[inside] for each, inside in zip(distances, chosen, strict=True)])
+        needed = _needed(near, np.concatenate(reached), len(vector))
         if edge < needed:
             edge = needed
-        elif len(places) >= least:
-            return places, products
+        elif len(near) >= least:
+            return chosen, reached
         else:  # what was sampled is not like the rest
             break
-    return None, _compare(blocks, asked, None)
+    everything = [None] * len(blocks)
+    return everything, _compare(blocks, asked, everything)
 
 
-def _hamming(block: _Block, vector: NDArray[np.float32]) -> NDArray[np.uint16]:
+def _hamming(block: _Block, vector: NDArray[np.float32], barred: int) -> NDArray[np.uint16]:
     """In how many bits of its sketch each vector of a block differs: none where it has no sketch, to be compared in any
-    case; the most where it may not be found."""
+    case; as many as are barred where it may not be found."""
     if len(block.matrix.sketches):
         rows = block.matrix.sketches[block.start : block.stop]
         asked, kind = sketch_of(vector, block.matrix.centre)[None], "uint16"
@@ -126,7 +141,7 @@ def _hamming(block: _Block, vector: NDArray[np.float32]) -> NDArray[np.uint16]:
         distances: NDArray[np.uint16] = np.asarray(found)[0]
     else:
         distances = np.zeros(len(block), np.uint16)
-    return distances if block.allowed is None else np.where(block.allowed, distances, np.uint16(_BARRED))
+    return distances if block.allowed is None else np.where(block.allowed, distances, np.uint16(barred))
 
 
 def _needed(distances: NDArray[np.uint16], products: NDArray[np.float32], size: int) -> int:
@@ -140,53 +155,68 @@ def _needed(distances: NDArray[np.uint16], products: NDArray[np.float32], size: 
     return math.ceil(mean + _DEVIATIONS * math.sqrt(mean * max(1 - mean / size, 0)))
 
 
-def _share(
-    blocks: Sequence[_Block], places: NDArray[np.int64] | None
-) -> Iterator[tuple[_Block, slice | NDArray[np.int64]]]:
-    """What of each block's matrix is meant by places among all vectors, None for all."""
-    base = 0
-    for block in blocks:
-        if places is None:
-            yield block, slice(block.start, block.stop)
-        else:
-            first, last = places.searchsorted((base, base + len(block))).tolist()
-            for start in range(first, last, _GATHERED):
-                yield block, places[start : min(start + _GATHERED, last)] - (base - block.start)
-        base += len(block)
-
-
-def _compare(
-    blocks: Sequence[_Block], asked: NDArray[np.int8], places: NDArray[np.int64] | None
-) -> NDArray[np.float32]:
+def _compare(blocks: Sequence[_Block], asked: NDArray[np.int8], chosen: Sequence[Chosen]) -> list[NDArray[np.float32]]:
     """How near vectors are, nearly; the lowest number for one that may not be found."""
-    reached = [np.zeros(0, np.float32)]
-    for block, inside in _share(blocks, places):
-        values = block.matrix.values[inside]
-        products: NDArray[np.float32] = np.asarray(simsimd.cdist(asked[None], values, metric="dot", out_dtype="f32"))[0]
-        reached.append(products * block.matrix.scales[inside])
-        if block.allowed is not None and places is None:
-            reached[-1][~block.allowed] = -np.inf
-    return np.concatenate(reached)
+    return _each(lambda each: _products(*each, asked), list(zip(blocks, chosen, strict=True)))
+
+
+def _products(block: _Block, inside: Chosen, asked: NDArray[np.int8]) -> NDArray[np.float32]:
+    if inside is None:
+        rows = slice(block.start, block.stop)
+        values, scales = block.matrix.values[rows], block.matrix.scales[rows]
+    else:
+        values, scales = block.matrix.values.take(block.start + inside, 0), block.matrix.scales[block.start + inside]
+    if not len(values):
+        return scales
+    products: NDArray[np.float32] = np.asarray(simsimd.cdist(asked[None], values, metric="dot", out_dtype="f32"))[0]
+    products *= scales
+    if inside is None and block.allowed is not None:
+        products[~block.allowed] = -np.inf
+    return products
 
 
 def _rescore(
     blocks: Sequence[_Block],
-    places: NDArray[np.int64] | None,
-    reached: NDArray[np.float32],
+    chosen: Sequence[Chosen],
+    reached: Sequence[NDArray[np.float32]],
     vector: NDArray[np.float32],
     limit: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
     """The best of what was reached, compared with the question's own numbers: ids, scores and sources."""
-    found = np.flatnonzero(reached > -np.inf)
-    if len(found) > (most := _SPARE * max(limit, 1)):
-        edge = np.partition(reached[found], len(found) - most)[len(found) - most]
-        found = found[reached[found] >= edge]
+    every = np.concatenate([np.zeros(0, np.float32), *reached])
+    beyond = len(every) - _SPARE * max(limit, 1)
+    edge = np.partition(every, beyond)[beyond] if beyond > 0 else -np.inf
     ids, scores, sources = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)], [np.zeros(0, np.int64)]
-    for block, inside in _share(blocks, found if places is None else places[found]):
+    for block, inside, near in zip(blocks, chosen, reached, strict=True):
+        found = np.flatnonzero((near >= edge) & (near > -np.inf))
+        if not len(found):
+            continue
+        places = block.start + (found if inside is None else inside[found])
         # Not by a product of matrices, in which a vector's sum depends on how many there are.
-        products: NDArray[np.float32] = np.einsum("ij,j->i", block.matrix.values[inside].astype(np.float32), vector)
-        scores.append(products * block.matrix.scales[inside])
-        rows, segment = block.matrix.rows[inside], block.part.view.segment
+        products: NDArray[np.float32] = np.einsum("ij,j->i", block.matrix.values[places].astype(np.float32), vector)
+        scores.append(products * block.matrix.scales[places])
+        rows, segment = block.matrix.rows[places], block.part.view.segment
         ids.append(segment.passages[rows])
         sources.append(segment.sources_of(rows))
     return np.concatenate(ids), np.concatenate(scores), np.concatenate(sources)
+
+
+def _each(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """What comes of each item: worked on here and, as long as there are any left to begin, by helpers."""
+    left = deque(range(len(items)))
+    done: dict[int, R] = {}
+
+    def go() -> None:
+        while True:
+            try:
+                number = left.popleft()
+            except IndexError:
+                return
+            done[number] = work(items[number])
+
+    helpers = [_helpers.submit(go) for _ in range(min(_HANDS, len(items)) - 1)]
+    go()
+    for helper in helpers:
+        if not helper.cancel():
+            helper.result()
+    return [done[number] for number in range(len(items))]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import structlog
@@ -40,7 +40,20 @@ SELECT p.*, s.kind AS source_kind, s.owner_id, s.collection, s.title
 FROM passages p JOIN sources s ON s.id = p.source_id WHERE p.id IN ({ids})
 """
 
+_MODELS = """
+SELECT c.name, c.model,
+    EXISTS (SELECT 1 FROM sources s WHERE s.collection = c.name AND s.is_embedded = 0) AS is_waiting
+FROM collections c WHERE c.name IN ({names}) ORDER BY c.name
+"""
+
 _log = structlog.get_logger("almanac.search")
+
+
+class Users(NamedTuple):
+    """The collections that are searched by the vectors of a model, and whether some of their passages lack theirs."""
+
+    collections: tuple[str, ...]
+    is_waiting: bool
 
 
 class Search:
@@ -58,23 +71,16 @@ class Search:
             return Answer(())
         return await _Finding(self, question).answer()
 
-    async def models(self, collections: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """The collections by the model whose vectors they are searched by; an empty one while they have none."""
-        names = ", ".join(f"${number}" for number in range(1, len(collections) + 1))
-        rows = await self.db.fetch(
-            f"SELECT name, model FROM collections WHERE name IN ({names}) ORDER BY name",  # noqa: S608 - numbers
-            *collections,
-        )
-        found: dict[str, list[str]] = {}
+    async def models(self, collections: Sequence[str]) -> dict[str, Users]:
+        """Who uses which model, by its name; an empty one for collections that have no vectors yet."""
+        rows = await self.db.fetch(_MODELS.format(names=_numbers(len(collections))), *collections)
+        found: dict[str, list[Row]] = {}
         for row in rows:
-            found.setdefault(row["model"], []).append(row["name"])
-        return {model: tuple(names) for model, names in found.items()}
-
-    async def is_waiting(self, collections: Sequence[str]) -> bool:
-        """Whether something in the collections still lacks vectors; costs a look at an index."""
-        names = ", ".join(f"${number}" for number in range(1, len(collections) + 1))
-        sql = f"SELECT 1 FROM sources WHERE collection IN ({names}) AND is_embedded = 0 LIMIT 1"  # noqa: S608 - numbers
-        return await self.db.fetch_one(sql, *collections) is not None
+            found.setdefault(row["model"], []).append(row)
+        return {
+            model: Users(tuple(row["name"] for row in of), any(row["is_waiting"] for row in of))
+            for model, of in found.items()
+        }
 
     async def rows(self, ids: Sequence[int]) -> dict[int, Row]:
         """Passages with their sources, by id; those that are gone by now are left out."""
@@ -215,10 +221,10 @@ class _Finding:
             self._notes.append("Some of what was searched has no vectors yet and is found by words only.")
         if self._question.mode == "vector" and not models:
             self._notes.append("Nothing here has vectors yet: ask again later, or search with mode 'hybrid'.")
-        found = [hits for model, names in models.items() if (hits := await self._near(model, names)) is not None]
+        found = [hits for model, users in models.items() if (hits := await self._near(model, users)) is not None]
         return _merged(found, self._depth)
 
-    async def _near(self, model: str, collections: tuple[str, ...]) -> Hits | None:
+    async def _near(self, model: str, users: Users) -> Hits | None:
         """What a model finds in those collections that use it; None where it cannot be asked."""
         embedder = self._search.embedder(model)
         if embedder is None:
@@ -236,13 +242,14 @@ class _Finding:
             self._notes.append(f"The question could not be embedded{self._instead}.")
             return None
         begun = time.perf_counter()
-        await self._tell_lacking(model, collections)
+        if users.is_waiting:
+            await self._tell_lacking(model, users.collections)
         found = await self._search.index.vectors(
-            replace(self._scope, collections=collections), model, vector, self._depth, self._question.reach
+            replace(self._scope, collections=users.collections), model, vector, self._depth, self._question.reach
         )
         self._stage("vectors", begun)
         if not len(found.ids) and not self._scope.where:
-            await self._tell_misfits(model, collections, len(vector))
+            await self._tell_misfits(model, users.collections, len(vector))
         return found
 
     async def _tell_misfits(self, model: str, collections: tuple[str, ...], size: int) -> None:
@@ -257,10 +264,8 @@ class _Finding:
         return ", so it was searched for by words only"
 
     async def _tell_lacking(self, model: str, collections: tuple[str, ...]) -> None:
-        """Note how many passages lack vectors. They are counted only where some do: among millions that takes time, and
+        """Note how many passages lack vectors. They are counted only where some do, for among millions that takes time;
         among notes, some of which are always new, it is not worth it."""
-        if not await self._search.is_waiting(collections):
-            return
         if self._question.by_ranks:
             self._notes.append("Some of what was searched has no vectors yet and is found by words only.")
             return

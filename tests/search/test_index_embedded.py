@@ -5,6 +5,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -427,15 +429,15 @@ async def test_with_sketches_nearly_all_of_the_nearest_are_found(
     # Of vectors without any order, sketches tell next to nothing: that is noticed, and all are compared.
     monkeypatch.setattr(matrices, "MOST_EXACT", 100)
     monkeypatch.setattr(matrices, "LEAST", 60)
-    for name, few in (("_SAMPLE", 200), ("_BLOCK", 70), ("_GATHERED", 7)):
+    for name, few in (("_SAMPLE", 200), ("_BLOCK", 70), ("_HANDS", 3)):
         monkeypatch.setattr(matrices, name, few)
     monkeypatch.setattr(quantisation, "LEAST_SKETCHED", 50)
     compared: list[int] = []
     rescore: Callable[..., Any] = getattr(matrices, "_rescore")  # noqa: B009 - what comes before it is to be watched
 
-    def watch(blocks: Any, places: Any, *args: Any) -> Any:
-        compared.append(sum(map(len, blocks)) if places is None else len(places))
-        return rescore(blocks, places, *args)
+    def watch(blocks: Any, chosen: Any, reached: Any, *args: Any) -> Any:
+        compared.append(sum(map(len, reached)))
+        return rescore(blocks, chosen, reached, *args)
 
     monkeypatch.setattr(matrices, "_rescore", watch)
     for n in range(12):
@@ -452,6 +454,50 @@ async def test_with_sketches_nearly_all_of_the_nearest_are_found(
         kept += len(set(found.ids.tolist()) & set(expected.ids.tolist()))
     assert kept >= 0.98 * 300
     assert bool(np.median(compared) > 1000) == is_random
+
+
+async def test_however_many_threads_compare_the_same_is_found(
+    shelf: Shelf, files: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for n in range(3):
+        await shelf.put(f"{n}", ["a pump"] * 100, "base:1")
+        await shelf.embed(f"{n}", turn(shelf.rng, 100, 96))
+    index, vector, threads = EmbeddedIndex(shelf.db, files), turn(shelf.rng, 1, 96)[0], set[int]()
+    products: Callable[..., Any] = getattr(matrices, "_products")  # noqa: B009 - who does it is to be watched
+
+    def watch(*args: Any) -> Any:
+        threads.add(threading.get_ident())
+        time.sleep(0.01)
+        return products(*args)
+
+    monkeypatch.setattr(matrices, "_products", watch)
+    monkeypatch.setattr(matrices, "_HANDS", 3)
+    alone = await index.vectors(Scope(("base:1",)), MODEL, vector, 50)
+    assert len(threads) == 1  # there is but one block
+    monkeypatch.setattr(matrices, "_BLOCK", 20)
+    together = await index.vectors(Scope(("base:1",)), MODEL, vector, 50)
+    assert len(threads) > 1
+    assert (together.ids.tolist(), together.scores.tolist()) == (alone.ids.tolist(), alone.scores.tolist())
+
+
+async def test_what_fails_in_another_thread_fails_the_search(
+    shelf: Shelf, files: Path, monkeypatch: pytest.MonkeyPatch
+):
+    await shelf.put("one", ["a pump"] * 100, "base:1")
+    await shelf.embed("one", turn(shelf.rng, 100, 96))
+    here, products = threading.get_ident(), getattr(matrices, "_products")  # noqa: B009
+
+    def fail_elsewhere(*args: Any) -> Any:
+        time.sleep(0.01)
+        if threading.get_ident() != here:
+            raise MemoryError
+        return products(*args)
+
+    monkeypatch.setattr(matrices, "_products", fail_elsewhere)
+    monkeypatch.setattr(matrices, "_HANDS", 2)
+    monkeypatch.setattr(matrices, "_BLOCK", 20)
+    with pytest.raises(MemoryError):
+        await EmbeddedIndex(shelf.db, files).vectors(Scope(("base:1",)), MODEL, turn(shelf.rng, 1, 96)[0], 5)
 
 
 async def test_of_the_nearest_as_many_are_found_as_are_asked_for_whichever_a_filter_leaves(

@@ -289,12 +289,13 @@ async def test_whether_vectors_are_lacking_is_told_without_reading_all_of_a_coll
 ):
     asked: list[str] = []
 
-    async def note(sql: str, *args: Any) -> None:
+    async def note(sql: str, *args: Any) -> list[Any]:
         asked.append(sql)
+        return []
 
     with monkeypatch.context() as patch:
-        patch.setattr(search.db, "fetch_one", note)
-        await search.is_waiting(HERE)
+        patch.setattr(search.db, "fetch", note)
+        await search.models(HERE)
     if search.db.dialect == "sqlite":  # PostgreSQL knows how many rows an index has, and decides by that
-        [plan] = await search.db.fetch("EXPLAIN QUERY PLAN " + asked[0], *HERE)
-        assert "(collection=? AND is_embedded=?)" in plan["detail"]
+        plan = await search.db.fetch("EXPLAIN QUERY PLAN " + asked[0], *HERE)
+        assert "(collection=? AND is_embedded=?)" in plan[-1]["detail"]
