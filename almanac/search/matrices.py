@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,7 +25,6 @@ from almanac.search.quantisation import round_question, sketch_of
 from almanac.search.segments import Key, Matrix
 from almanac.search.views import Part
 
-T = TypeVar("T")
 R = TypeVar("R")
 
 MOST_EXACT = 50_000  # vectors that are compared without a look at their sketches
@@ -110,7 +110,7 @@ def _preselect(
 ) -> tuple[Sequence[Chosen], list[NDArray[np.float32]]]:
     """Vectors (all, if need be) among which the nearest are by all likelihood, and how near they are."""
     barred = len(vector) + 1  # further away than any
-    distances = _each(lambda block: _hamming(block, vector, barred), blocks)
+    distances = _each(partial(_hamming, vector=vector, barred=barred), blocks)
     total = sum(map(len, blocks))
     every = 1 + total // _SAMPLE
     sample = np.concatenate([each[::every] for each in distances])
@@ -157,7 +157,7 @@ def _needed(distances: NDArray[np.uint16], products: NDArray[np.float32], size: 
 
 def _compare(blocks: Sequence[_Block], asked: NDArray[np.int8], chosen: Sequence[Chosen]) -> list[NDArray[np.float32]]:
     """How near vectors are, nearly; the lowest number for one that may not be found."""
-    return _each(lambda each: _products(*each, asked), list(zip(blocks, chosen, strict=True)))
+    return _each(partial(_products, asked=asked), blocks, chosen)
 
 
 def _products(block: _Block, inside: Chosen, asked: NDArray[np.int8]) -> NDArray[np.float32]:
@@ -201,8 +201,10 @@ def _rescore(
     return np.concatenate(ids), np.concatenate(scores), np.concatenate(sources)
 
 
-def _each(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """What comes of each item: worked on here and, as long as there are any left to begin, by helpers."""
+def _each(work: Callable[..., R], blocks: Sequence[_Block], *others: Sequence[Any]) -> list[R]:
+    """What comes of each block, with what others have for it: worked on here and, where vectors are many, by helpers as
+    long as there is something left to begin."""
+    items = list(zip(blocks, *others, strict=True))
     left = deque(range(len(items)))
     done: dict[int, R] = {}
 
@@ -212,9 +214,10 @@ def _each(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
                 number = left.popleft()
             except IndexError:
                 return
-            done[number] = work(items[number])
+            done[number] = work(*items[number])
 
-    helpers = [_helpers.submit(go) for _ in range(min(_HANDS, len(items)) - 1)]
+    worth = -(-sum(map(len, blocks)) // _BLOCK)  # hands; many small blocks are no more work than a large one
+    helpers = [_helpers.submit(go) for _ in range(1, min(_HANDS, worth))]
     go()
     for helper in helpers:
         if not helper.cancel():

@@ -462,18 +462,20 @@ async def test_however_many_threads_compare_the_same_is_found(
     for n in range(3):
         await shelf.put(f"{n}", ["a pump"] * 100, "base:1")
         await shelf.embed(f"{n}", turn(shelf.rng, 100, 96))
+        if n == 1:
+            await compaction.compact(shelf.db, files, least=1)
     index, vector, threads = EmbeddedIndex(shelf.db, files), turn(shelf.rng, 1, 96)[0], set[int]()
     products: Callable[..., Any] = getattr(matrices, "_products")  # noqa: B009 - who does it is to be watched
 
-    def watch(*args: Any) -> Any:
+    def watch(*args: Any, **more: Any) -> Any:
         threads.add(threading.get_ident())
         time.sleep(0.01)
-        return products(*args)
+        return products(*args, **more)
 
     monkeypatch.setattr(matrices, "_products", watch)
     monkeypatch.setattr(matrices, "_HANDS", 3)
     alone = await index.vectors(Scope(("base:1",)), MODEL, vector, 50)
-    assert len(threads) == 1  # there is but one block
+    assert len(threads) == 1  # there are two segments, which are small
     monkeypatch.setattr(matrices, "_BLOCK", 20)
     together = await index.vectors(Scope(("base:1",)), MODEL, vector, 50)
     assert len(threads) > 1
@@ -487,11 +489,11 @@ async def test_what_fails_in_another_thread_fails_the_search(
     await shelf.embed("one", turn(shelf.rng, 100, 96))
     here, products = threading.get_ident(), getattr(matrices, "_products")  # noqa: B009
 
-    def fail_elsewhere(*args: Any) -> Any:
+    def fail_elsewhere(*args: Any, **more: Any) -> Any:
         time.sleep(0.01)
         if threading.get_ident() != here:
             raise MemoryError
-        return products(*args)
+        return products(*args, **more)
 
     monkeypatch.setattr(matrices, "_products", fail_elsewhere)
     monkeypatch.setattr(matrices, "_HANDS", 2)
