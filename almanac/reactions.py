@@ -1,11 +1,11 @@
 """What runs in the background: one table of job kinds, one of schedules."""
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
 from almanac.ai.choice import open_embedder
+from almanac.ai.machine import cores
 from almanac.assist import tasks
 from almanac.assist.pictures import ReadPicture
 from almanac.audit import trail
@@ -94,7 +94,7 @@ async def handlers(db: Database, settings: Settings) -> AsyncGenerator[Mapping[s
             "reword": Reword(db),
             SHELVE: Shelve(db),
             attachments.READ: ReadPicture(db, files, nursery),
-            "ingest": Ingest(db, files, nursery, settings.parsers or os.cpu_count() or 1),
+            "ingest": Ingest(db, files, nursery, settings.parsers or cores()),
         }
     finally:
         await nursery.close()

@@ -8,6 +8,7 @@ suites themselves are more lenient: to them a scenario that checked nothing has 
 """
 
 import argparse
+import fcntl
 import json
 import os
 import platform
@@ -30,6 +31,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / ".tools" / "node"
 MODULES = TOOLS / "node_modules"
+READY = TOOLS / "ready"  # what was installed, once all of it was
 RESULTS = ROOT / "results" / "conformance"
 
 NODE_VERSION = "24.21.0"
@@ -65,27 +67,30 @@ def wanted() -> dict[str, tuple[str, str]]:
     return {"node": (node_package(), NODE_VERSION), **PINS}
 
 
-def installed(folder: str, version: str) -> bool:
-    manifest = MODULES / folder / "package.json"
-    return manifest.is_file() and json.loads(manifest.read_text())["version"] == version
+def manifest() -> str:
+    dependencies = {folder: f"npm:{package}@{version}" for folder, (package, version) in wanted().items()}
+    return json.dumps({"private": True, "dependencies": dependencies}, indent=2)
 
 
 def install() -> None:
     npm = shutil.which("npm")
     if npm is None:
         raise SystemExit("npm is needed to fetch the conformance suites: install your system's npm package")
-    TOOLS.mkdir(parents=True, exist_ok=True)
-    dependencies = {folder: f"npm:{package}@{version}" for folder, (package, version) in wanted().items()}
-    (TOOLS / "package.json").write_text(json.dumps({"private": True, "dependencies": dependencies}, indent=2))
+    shutil.rmtree(MODULES, ignore_errors=True)  # of an install that was cut short, npm would keep what is half there
+    (TOOLS / "package.json").write_text(manifest())
     # Without a lock file no registry address is written down anywhere.
     quiet = ["--ignore-scripts", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error"]
     subprocess.run([npm, "install", "--prefix", str(TOOLS), *quiet], check=True, timeout=NPM_TIMEOUT)
+    READY.write_text(manifest())
 
 
 def ensure_node() -> Path:
-    """Node's binary, after everything in `PINS` is in place beside it."""
-    if not all(installed(folder, version) for folder, (_, version) in wanted().items()):
-        install()
+    """Node's binary, after everything in `PINS` is in place beside it. Whoever comes meanwhile waits for that."""
+    TOOLS.mkdir(parents=True, exist_ok=True)
+    with (TOOLS / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not READY.exists() or READY.read_text() != manifest():
+            install()
     return MODULES / "node" / "bin" / "node"
 
 

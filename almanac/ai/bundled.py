@@ -18,6 +18,7 @@ import numpy as np
 
 from almanac.ai.embedder import Vectors
 from almanac.ai.encoder import Encoder, Folder, Model, batch, restore
+from almanac.ai.machine import cores
 from almanac.ai.queries import Queries
 
 DEFAULT = Folder(Path(__file__).parent / "models" / "bge-small-en-v1.5")
@@ -35,7 +36,7 @@ class BundledEmbedder:
     def __init__(self, model: Model = DEFAULT, threads: int = 0) -> None:
         self._model = model
         self._about = model.describe()
-        self._labour = ThreadPoolExecutor(threads or _count_cores(), "embed", _be_modest)
+        self._labour = ThreadPoolExecutor(threads or cores(), "embed", _be_modest)
         self._desk = ThreadPoolExecutor(1, "embed-query")
         self._queries = Queries(self._embed_queries)
 
@@ -93,10 +94,6 @@ def _load_once(model: Model) -> Encoder:
 @cache
 def _load(model: Model) -> Encoder:
     return model.load()
-
-
-def _count_cores() -> int:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _be_modest() -> None:

@@ -5,7 +5,7 @@ Permission is settled here, before search is asked: search itself looks wherever
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -19,7 +19,7 @@ from almanac.core.errors import BadRequest, NotFound
 from almanac.identity import access
 from almanac.identity.access import ACTIONS, Thing
 from almanac.identity.roles import Role
-from almanac.knowledge import bases, documents, folders, shelf
+from almanac.knowledge import bases, documents, folders, readings, shelf
 from almanac.search import citations
 from almanac.search.citations import Verdict
 from almanac.search.question import Filter, Found, Question
@@ -199,6 +199,8 @@ async def scope(
 
 def question(inquiry: Inquiry, reach: Reach) -> Question:
     """An inquiry as search is asked it."""
+    created_from, created_until = _period("created", inquiry.created_from, inquiry.created_until)
+    updated_from, updated_until = _period("updated", inquiry.updated_from, inquiry.updated_until)
     return Question(
         text=inquiry.query,
         collections=reach.collections,
@@ -209,10 +211,10 @@ def question(inquiry: Inquiry, reach: Reach) -> Question:
             # Whoever asks knows documents only, and their kinds by media type; to search, all of them are of one kind.
             media=tuple(kind.lower() for kind in inquiry.kinds),
             tags=tuple(inquiry.tags),
-            created_from=_moment(inquiry.created_from),
-            created_until=_moment(inquiry.created_until, is_end=True),
-            updated_from=_moment(inquiry.updated_from),
-            updated_until=_moment(inquiry.updated_until, is_end=True),
+            created_from=created_from,
+            created_until=created_until,
+            updated_from=updated_from,
+            updated_until=updated_until,
             condition=inquiry.condition,
         ),
         limit=inquiry.limit,
@@ -246,7 +248,7 @@ async def verify(call: Call, citation: Citation) -> Verdict:
         await documents.get(call.db, call, document_id)
     except NotFound:
         return Verdict("gone")
-    return await citations.verify(
+    verdict = await citations.verify(
         call.db,
         shelf.KIND,
         str(document_id),
@@ -255,6 +257,11 @@ async def verify(call: Call, citation: Citation) -> Verdict:
         start=citation.start,
         end=citation.end,
     )
+    outline = await readings.get(call.db, document_id) if verdict.page is not None else None
+    for number, start, end, _ in outline.pages if outline else ():
+        if verdict.start is not None and start <= verdict.start < end:  # a passage may begin on the page before
+            return replace(verdict, page=number)
+    return verdict
 
 
 def name_of(document_id: int) -> str:
@@ -354,11 +361,13 @@ async def placed(call: Call, collections: Sequence[str], found: Sequence[Found])
     )
 
 
-def _moment(text: str | None, *, is_end: bool = False) -> int | None:
-    """A moment; a day that something ends with is a part of it."""
-    if text is None:
-        return None
-    return clock.moment_of(text) + (clock.DAY if is_end and _DAY.fullmatch(text.strip()) else 0)
+def _period(what: str, first: str | None, last: str | None) -> tuple[int | None, int | None]:
+    """From one moment until another; a day that it ends with is a part of it."""
+    begin = None if first is None else clock.moment_of(first)
+    end = None if last is None else clock.moment_of(last) + (clock.DAY if _DAY.fullmatch(last.strip()) else 0)
+    if begin is not None and end is not None and begin > end:
+        raise BadRequest(f"{what}_from is after {what}_until.", remedy="Exchange them, or leave one out.")
+    return begin, end
 
 
 def _listed(ids: Iterable[int]) -> str:

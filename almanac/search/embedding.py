@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from almanac.ai.embedder import Embedder
 from almanac.ai.errors import EmbeddingRefused, EmbeddingUnavailable, WrongDimension
+from almanac.ai.machine import cores
 from almanac.core import clock
 from almanac.core.database import Database, Row, Transaction
 from almanac.jobs import queue
@@ -21,7 +22,7 @@ from almanac.jobs.queue import Job
 from almanac.jobs.worker import Effect
 from almanac.search import index_rows, neighbours, sources
 
-AT_ONCE = 128  # passages embedded and stored together: what is lost with a worker that is killed
+AT_ONCE = 64 * cores()  # passages embedded and stored together: what is lost with a worker that is killed
 ROUND = 20 * clock.SECOND  # after which another collection has its turn
 TURN = 2 * clock.SECOND  # between two looks at whether another collection's round is over
 PAUSE = clock.MINUTE  # before the next attempt where the model cannot be reached

@@ -8,7 +8,6 @@ What takes long is done block by block, by several threads where there are sever
 """
 
 import math
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ import numpy as np
 import simsimd
 from numpy.typing import NDArray
 
+from almanac.ai.machine import cores
 from almanac.search.index import Hits
 from almanac.search.quantisation import round_question, sketch_of
 from almanac.search.segments import Key, Matrix
@@ -33,9 +33,11 @@ MOST = 0.25  # share of all that is compared one by one; to compare all is cheap
 _BEST = 20  # by which it is judged whether enough were compared
 _DEVIATIONS = 2.33  # of a hundred like the best, one may be left out
 _SPARE = 2  # times as many as asked for are compared with the question's own numbers
-_BLOCK = 131_072  # vectors compared in one call: a millisecond, after which a thread waits for its turn in Python
+_BLOCK = 131_072  # vectors compared in one call: after each, a thread waits for its turn in Python
+_GATHERED = 16_384  # vectors copied together at once
 _SAMPLE = 65_536  # distances, by which it is judged how many are within another
-_HANDS = min(os.cpu_count() or 1, 4)  # threads that work on one search
+_HANDS = min(cores(), 4)  # threads that work on one search
+_FAR = 16  # times what the look at a sketch costs, the look at a vector does that stands apart from others
 
 _helpers = ThreadPoolExecutor(_HANDS, "vectors")
 
@@ -110,8 +112,8 @@ def _preselect(
 ) -> tuple[Sequence[Chosen], list[NDArray[np.float32]]]:
     """Vectors (all, if need be) among which the nearest are by all likelihood, and how near they are."""
     barred = len(vector) + 1  # further away than any
-    distances = _each(partial(_hamming, vector=vector, barred=barred), blocks)
     total = sum(map(len, blocks))
+    distances = _each(partial(_hamming, vector=vector, barred=barred), [(block,) for block in blocks], total)
     every = 1 + total // _SAMPLE
     sample = np.concatenate([each[::every] for each in distances])
     within = every * np.cumsum(np.bincount(sample, minlength=barred)[:barred])
@@ -133,7 +135,7 @@ def _preselect(
 
 def _hamming(block: _Block, vector: NDArray[np.float32], barred: int) -> NDArray[np.uint16]:
     """In how many bits of its sketch each vector of a block differs: none where it has no sketch, to be compared in any
-    case; as many as are barred where it may not be found."""
+    case; `barred` where it may not be found."""
     if len(block.matrix.sketches):
         rows = block.matrix.sketches[block.start : block.stop]
         asked, kind = sketch_of(vector, block.matrix.centre)[None], "uint16"
@@ -157,22 +159,30 @@ def _needed(distances: NDArray[np.uint16], products: NDArray[np.float32], size: 
 
 def _compare(blocks: Sequence[_Block], asked: NDArray[np.int8], chosen: Sequence[Chosen]) -> list[NDArray[np.float32]]:
     """How near vectors are, nearly; the lowest number for one that may not be found."""
-    return _each(partial(_products, asked=asked), blocks, chosen)
+    work = sum(
+        len(block) if inside is None else _FAR * len(inside) for block, inside in zip(blocks, chosen, strict=True)
+    )
+    return _each(partial(_products, asked=asked), list(zip(blocks, chosen, strict=True)), work)
 
 
 def _products(block: _Block, inside: Chosen, asked: NDArray[np.int8]) -> NDArray[np.float32]:
-    if inside is None:
-        rows = slice(block.start, block.stop)
-        values, scales = block.matrix.values[rows], block.matrix.scales[rows]
-    else:
-        values, scales = block.matrix.values.take(block.start + inside, 0), block.matrix.scales[block.start + inside]
-    if not len(values):
-        return scales
-    products: NDArray[np.float32] = np.asarray(simsimd.cdist(asked[None], values, metric="dot", out_dtype="f32"))[0]
-    products *= scales
-    if inside is None and block.allowed is not None:
+    """How near the vectors of a block are."""
+    if inside is not None:
+        places = block.start + inside
+        parts = [places[start : start + _GATHERED] for start in range(0, len(places), _GATHERED)]
+        # By `take`, which copies whole rows a third faster than an index does.
+        found = [_dot(block.matrix.values.take(part, 0), block.matrix.scales[part], asked) for part in parts]
+        return np.concatenate([np.zeros(0, np.float32), *found])
+    rows = slice(block.start, block.stop)
+    products = _dot(block.matrix.values[rows], block.matrix.scales[rows], asked)
+    if block.allowed is not None:
         products[~block.allowed] = -np.inf
     return products
+
+
+def _dot(values: NDArray[np.int8], scales: NDArray[np.float32], asked: NDArray[np.int8]) -> NDArray[np.float32]:
+    products: NDArray[np.float32] = np.asarray(simsimd.cdist(asked[None], values, metric="dot", out_dtype="f32"))[0]
+    return products * scales
 
 
 def _rescore(
@@ -189,37 +199,42 @@ def _rescore(
     ids, scores, sources = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)], [np.zeros(0, np.int64)]
     for block, inside, near in zip(blocks, chosen, reached, strict=True):
         found = np.flatnonzero((near >= edge) & (near > -np.inf))
-        if not len(found):
-            continue
-        places = block.start + (found if inside is None else inside[found])
-        # Not by a product of matrices, in which a vector's sum depends on how many there are.
-        products: NDArray[np.float32] = np.einsum("ij,j->i", block.matrix.values[places].astype(np.float32), vector)
-        scores.append(products * block.matrix.scales[places])
-        rows, segment = block.matrix.rows[places], block.part.view.segment
-        ids.append(segment.passages[rows])
-        sources.append(segment.sources_of(rows))
+        for start in range(0, len(found), _GATHERED):
+            part = found[start : start + _GATHERED]
+            places = block.start + (part if inside is None else inside[part])
+            # Not by a product of matrices, in which a vector's sum depends on how many there are.
+            products: NDArray[np.float32] = np.einsum("ij,j->i", block.matrix.values[places].astype(np.float32), vector)
+            scores.append(products * block.matrix.scales[places])
+            rows, segment = block.matrix.rows[places], block.part.view.segment
+            ids.append(segment.passages[rows])
+            sources.append(segment.sources_of(rows))
     return np.concatenate(ids), np.concatenate(scores), np.concatenate(sources)
 
 
-def _each(work: Callable[..., R], blocks: Sequence[_Block], *others: Sequence[Any]) -> list[R]:
-    """What comes of each block, with what others have for it: worked on here and, where vectors are many, by helpers as
-    long as there is something left to begin."""
-    items = list(zip(blocks, *others, strict=True))
+def _each(work: Callable[..., R], items: Sequence[tuple[Any, ...]], amount: int) -> list[R]:
+    """What comes of each item: worked on here and, where it is worth their while, by helpers as long as there is
+    something left to begin. The amount of work is in sketches."""
     left = deque(range(len(items)))
     done: dict[int, R] = {}
 
-    def go() -> None:
-        while True:
-            try:
-                number = left.popleft()
-            except IndexError:
-                return
-            done[number] = work(*items[number])
+    def take() -> int | None:
+        try:
+            return left.popleft()
+        except IndexError:
+            return None
 
-    worth = -(-sum(map(len, blocks)) // _BLOCK)  # hands; many small blocks are no more work than a large one
-    helpers = [_helpers.submit(go) for _ in range(1, min(_HANDS, worth))]
-    go()
-    for helper in helpers:
-        if not helper.cancel():
-            helper.result()
+    def go() -> None:
+        try:
+            while (number := take()) is not None:
+                done[number] = work(*items[number])
+        finally:
+            left.clear()  # where one fails, nobody need begin another
+
+    helpers = [_helpers.submit(go) for _ in range(1, min(_HANDS, len(items), -(-amount // _BLOCK)))]
+    try:
+        go()
+    finally:
+        for helper in helpers:
+            if not helper.cancel():
+                helper.result()
     return [done[number] for number in range(len(items))]

@@ -42,14 +42,14 @@ FROM passages p JOIN sources s ON s.id = p.source_id WHERE p.id IN ({ids})
 
 _MODELS = """
 SELECT c.name, c.model,
-    EXISTS (SELECT 1 FROM sources s WHERE s.collection = c.name AND s.is_embedded = 0) AS is_waiting
+    (SELECT 1 FROM sources s WHERE s.collection = c.name AND s.is_embedded = 0 LIMIT 1) IS NOT NULL AS is_waiting
 FROM collections c WHERE c.name IN ({names}) ORDER BY c.name
-"""
+"""  # not EXISTS, for which PostgreSQL may read what waits in all other collections besides
 
 _log = structlog.get_logger("almanac.search")
 
 
-class Users(NamedTuple):
+class Served(NamedTuple):
     """The collections that are searched by the vectors of a model, and whether some of their passages lack theirs."""
 
     collections: tuple[str, ...]
@@ -71,15 +71,15 @@ class Search:
             return Answer(())
         return await _Finding(self, question).answer()
 
-    async def models(self, collections: Sequence[str]) -> dict[str, Users]:
-        """Who uses which model, by its name; an empty one for collections that have no vectors yet."""
+    async def models(self, collections: Sequence[str]) -> dict[str, Served]:
+        """Which collections a model serves, by its name; the empty name for those that have no vectors yet."""
         rows = await self.db.fetch(_MODELS.format(names=_numbers(len(collections))), *collections)
         found: dict[str, list[Row]] = {}
         for row in rows:
             found.setdefault(row["model"], []).append(row)
         return {
-            model: Users(tuple(row["name"] for row in of), any(row["is_waiting"] for row in of))
-            for model, of in found.items()
+            model: Served(tuple(row["name"] for row in rows), any(row["is_waiting"] for row in rows))
+            for model, rows in found.items()
         }
 
     async def rows(self, ids: Sequence[int]) -> dict[int, Row]:
@@ -104,7 +104,10 @@ def check(question: Question) -> None:
     if question.mode not in MODES:
         raise BadRequest(f"There is no mode {question.mode!r}.", remedy=f"The modes are: {', '.join(MODES)}.")
     if question.limit < 1 or question.offset < 0 or question.offset + question.limit > DEEPEST:
-        raise BadRequest(f"Only the best {DEEPEST} passages can be paged through.", remedy="Narrow the search instead.")
+        raise BadRequest(
+            f"Only the best {DEEPEST} passages can be paged through.",
+            remedy=f"Keep offset and limit together within {DEEPEST}, or narrow the search.",
+        )
     if not 0 <= question.min_score <= 1:
         raise BadRequest("'min_score' is between 0 and 1.")
 
@@ -217,14 +220,14 @@ class _Finding:
         if self._question.mode == "keyword":
             return _NOTHING
         models = await self._search.models(self._scope.collections)
-        if models.pop("", ()) and self._question.mode == "hybrid":
+        if (bare := models.pop("", None)) and bare.is_waiting and self._question.mode == "hybrid":
             self._notes.append("Some of what was searched has no vectors yet and is found by words only.")
         if self._question.mode == "vector" and not models:
             self._notes.append("Nothing here has vectors yet: ask again later, or search with mode 'hybrid'.")
-        found = [hits for model, users in models.items() if (hits := await self._near(model, users)) is not None]
+        found = [hits for model, served in models.items() if (hits := await self._near(model, served)) is not None]
         return _merged(found, self._depth)
 
-    async def _near(self, model: str, users: Users) -> Hits | None:
+    async def _near(self, model: str, served: Served) -> Hits | None:
         """What a model finds in those collections that use it; None where it cannot be asked."""
         embedder = self._search.embedder(model)
         if embedder is None:
@@ -242,14 +245,14 @@ class _Finding:
             self._notes.append(f"The question could not be embedded{self._instead}.")
             return None
         begun = time.perf_counter()
-        if users.is_waiting:
-            await self._tell_lacking(model, users.collections)
+        if served.is_waiting:
+            await self._tell_lacking(model, served.collections)
         found = await self._search.index.vectors(
-            replace(self._scope, collections=users.collections), model, vector, self._depth, self._question.reach
+            replace(self._scope, collections=served.collections), model, vector, self._depth, self._question.reach
         )
         self._stage("vectors", begun)
         if not len(found.ids) and not self._scope.where:
-            await self._tell_misfits(model, users.collections, len(vector))
+            await self._tell_misfits(model, served.collections, len(vector))
         return found
 
     async def _tell_misfits(self, model: str, collections: tuple[str, ...], size: int) -> None:

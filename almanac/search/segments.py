@@ -102,7 +102,7 @@ class Segment:
         low, high = self.runs[runs].astype(np.int64), self.runs[runs + 1].astype(np.int64) - 1
         while np.any(low < high):  # those of a source ascend
             middle = (low + high) // 2
-            is_before = self.passages[middle] < wanted
+            is_before = (self.passages[middle] < wanted) & (low < high)  # those that have ended stay where they are
             low, high = np.where(is_before, middle + 1, low), np.where(is_before, high, middle)
         here = self.passages[low] == wanted
         return which[here], low[here].astype(np.uint32)

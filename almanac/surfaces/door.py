@@ -76,7 +76,7 @@ class Door:
             raise
         except Exception:  # noqa: BLE001 - the ASGI edge
             _log.exception("request_failed", request_id=exchange.request_id)
-            await self._refuse(exchange, Internal())
+            await self._refuse(exchange, Internal.of(exchange.request_id))
 
     async def _serve(self, exchange: Exchange) -> None:
         headers = exchange.read_headers()

@@ -277,8 +277,8 @@ class Desk:
             outcome = Internal.code
             _log.exception("tool_failed", surface=self.surface.name, tool=name, request_id=request_id)
             if aside is not None:
-                raise self._protocol_error(Internal()) from None
-            return self.surface.render(Internal())
+                raise self._protocol_error(Internal.of(request_id)) from None
+            return self.surface.render(Internal.of(request_id))
         finally:
             taken = time.perf_counter_ns() - begun
             # The answer goes out in this same step of the loop, so that nobody waits for the bookkeeping.

@@ -171,7 +171,8 @@ def _outlined(field: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
         case {"items": {"$ref": str(reference)}}:
             return field | {"items": _outline(parts[reference.rpartition("/")[2]], parts)}
         case _:
-            return {key: value for key, value in field.items() if key != "additionalProperties"}
+            # What values a map has is not said, unless it is that there are none.
+            return {key: value for key, value in field.items() if key != "additionalProperties" or value is False}
 
 
 def _terse(node: Any, nulls: bool, names: bool = False) -> Any:

@@ -14,7 +14,7 @@ from almanac.catalogue.entities import Changes, Wanted
 from almanac.catalogue.importing import Import
 from almanac.core import clock
 from almanac.core.call import Actor
-from almanac.core.errors import BadRequest, Forbidden, NotFound, Unauthorized
+from almanac.core.errors import BadRequest, Forbidden, InsufficientScope, NotFound, Unauthorized
 from almanac.identity import orgs
 from almanac.net.exchange import Exchange
 from almanac.web import catalogue_shapes as s
@@ -347,7 +347,7 @@ async def _add_term(
 async def retrieve(ask: Ask, _: Any, given: Retrieve) -> Any:
     """What of a namespace answers a question best."""
     if "search:read" not in ask.actor.scopes:
-        raise Forbidden("Your token lacks the scope search:read.", remedy="Use a token that has it.")
+        raise InsufficientScope("Your token lacks the scope search:read.")
     found = await retrieval.retrieve(ask, ask.rest.search, given)
     return [{"id": each.id, "score": each.score, "values": [], "metadata": each.metadata} for each in found]
 

@@ -31,6 +31,7 @@ from almanac.core.errors import (
     Cancelled,
     DeadlineExceeded,
     Forbidden,
+    InsufficientScope,
     Internal,
     RateLimited,
     TooLarge,
@@ -241,7 +242,7 @@ class Junction:
             raise
         except Exception:  # noqa: BLE001 - the ASGI edge
             _log.exception("request_failed", request_id=exchange.request_id)
-            await _refuse(exchange, Internal())
+            await _refuse(exchange, Internal.of(exchange.request_id))
 
     async def _serve(self, exchange: Exchange) -> None:
         rest = self._rest
@@ -289,7 +290,7 @@ async def account(ask: Ask, name: str, scope: str, work: Callable[[], Awaitable[
 
 def _check_rights(name: str, scope: str, actor: Actor) -> None:
     if scope and scope not in actor.scopes:
-        raise Forbidden(f"Your token lacks the scope {scope}.", remedy="Use a token that has it.")
+        raise InsufficientScope(f"Your token lacks the scope {scope}.")
     if actor.tools is not None and name not in actor.tools:
         raise Forbidden(f"Your token is limited to some tools; {name} is not one of them.")
 

@@ -180,6 +180,7 @@ async def test_it_waits_for_as_long_as_the_endpoint_asks(endpoint: Endpoint, mon
     opened = RemoteEmbedder(endpoint.url, "a-model", for_passages=Patience(tries=4, seconds=30, pause=0.4))
     await opened.passages(["a"])
     await opened.close()
+    paused = [each for each in paused if each >= 0.4]  # without those of the server in this process
     assert paused[0] == 7
     assert 0.4 <= paused[1] <= 0.8
     assert 0.8 <= paused[2] <= 1.6

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -79,7 +78,8 @@ async def agree(
     assert_agrees(found, expected, limit, EXACT)
     near = await index.vectors(scope, MODEL, vector, limit)
     assert_agrees(near, await reference.vectors(scope, MODEL, vector), limit, QUANTISED)
-    assert_weighs(await index.weigh(near, asked, found), near, expected)
+    every = await index.vectors(scope, MODEL, vector, 100)
+    assert_weighs(await index.weigh(every, asked, found), every, expected)
     assert await index.coverage(scope.collections, MODEL) == await reference.coverage(scope.collections, MODEL)
 
 
@@ -429,7 +429,7 @@ async def test_with_sketches_nearly_all_of_the_nearest_are_found(
     # Of vectors without any order, sketches tell next to nothing: that is noticed, and all are compared.
     monkeypatch.setattr(matrices, "MOST_EXACT", 100)
     monkeypatch.setattr(matrices, "LEAST", 60)
-    for name, few in (("_SAMPLE", 200), ("_BLOCK", 70), ("_HANDS", 3)):
+    for name, few in (("_SAMPLE", 200), ("_BLOCK", 70), ("_HANDS", 3), ("_GATHERED", 7)):
         monkeypatch.setattr(matrices, name, few)
     monkeypatch.setattr(quantisation, "LEAST_SKETCHED", 50)
     compared: list[int] = []
@@ -466,10 +466,12 @@ async def test_however_many_threads_compare_the_same_is_found(
             await compaction.compact(shelf.db, files, least=1)
     index, vector, threads = EmbeddedIndex(shelf.db, files), turn(shelf.rng, 1, 96)[0], set[int]()
     products: Callable[..., Any] = getattr(matrices, "_products")  # noqa: B009 - who does it is to be watched
+    meeting = threading.Barrier(1)
 
     def watch(*args: Any, **more: Any) -> Any:
-        threads.add(threading.get_ident())
-        time.sleep(0.01)
+        if threading.get_ident() not in threads:
+            threads.add(threading.get_ident())
+            meeting.wait(10)
         return products(*args, **more)
 
     monkeypatch.setattr(matrices, "_products", watch)
@@ -477,27 +479,31 @@ async def test_however_many_threads_compare_the_same_is_found(
     alone = await index.vectors(Scope(("base:1",)), MODEL, vector, 50)
     assert len(threads) == 1  # there are two segments, which are small
     monkeypatch.setattr(matrices, "_BLOCK", 20)
+    threads.clear()
+    meeting = threading.Barrier(3)
     together = await index.vectors(Scope(("base:1",)), MODEL, vector, 50)
-    assert len(threads) > 1
+    assert len(threads) == 3
     assert (together.ids.tolist(), together.scores.tolist()) == (alone.ids.tolist(), alone.scores.tolist())
 
 
-async def test_what_fails_in_another_thread_fails_the_search(
-    shelf: Shelf, files: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_here", [False, True])
+async def test_a_search_fails_in_whichever_thread_comparing_does(
+    shelf: Shelf, files: Path, monkeypatch: pytest.MonkeyPatch, is_here: bool
 ):
     await shelf.put("one", ["a pump"] * 100, "base:1")
     await shelf.embed("one", turn(shelf.rng, 100, 96))
-    here, products = threading.get_ident(), getattr(matrices, "_products")  # noqa: B009
+    here, met, meeting = threading.get_ident(), set[int](), threading.Barrier(2)
 
-    def fail_elsewhere(*args: Any, **more: Any) -> Any:
-        time.sleep(0.01)
-        if threading.get_ident() != here:
+    def fail(*args: Any, **more: Any) -> Any:
+        if threading.get_ident() not in met:
+            met.add(threading.get_ident())
+            meeting.wait(10)
+        if (threading.get_ident() == here) == is_here:
             raise MemoryError
-        return products(*args, **more)
+        return np.zeros(20, np.float32)
 
-    monkeypatch.setattr(matrices, "_products", fail_elsewhere)
-    monkeypatch.setattr(matrices, "_HANDS", 2)
-    monkeypatch.setattr(matrices, "_BLOCK", 20)
+    for name, value in (("_products", fail), ("_HANDS", 2), ("_BLOCK", 20)):
+        monkeypatch.setattr(matrices, name, value)
     with pytest.raises(MemoryError):
         await EmbeddedIndex(shelf.db, files).vectors(Scope(("base:1",)), MODEL, turn(shelf.rng, 1, 96)[0], 5)
 
@@ -528,6 +534,19 @@ async def test_a_passage_is_looked_up_in_lists_as_they_are(shelf: Shelf, files: 
     which, rows = view.locate(segment.passages[::-1], np.repeat(segment.sources, 2))
     assert (which.tolist(), rows.tolist(), rows.dtype) == ([0, 1], [1, 0], segment.rows.dtype)
     assert not len(view.locate(segment.passages, segment.sources[[0, 0]] + 1)[0])
+
+
+async def test_a_passage_that_a_file_does_not_have_yet_is_not_looked_for_beyond_its_end(shelf: Shelf, files: Path):
+    # The last source of the file was replaced: its passage has a higher id than any, and is found missing at once;
+    # those of the other source are still being looked for then.
+    await shelf.put("one", ["a pump", "a valve", "a lamp"], "base:1")
+    await shelf.put("two", ["a bearing"], "base:1")
+    await compaction.compact(shelf.db, files, least=1)
+    await shelf.put("two", ["a pump"], "base:1")
+    vectors = turn(shelf.rng, 4, 32)
+    await shelf.embed("one", vectors[:3])
+    await shelf.embed("two", vectors[3:])
+    await agree(shelf.db, EmbeddedIndex(shelf.db, files), Scope(("base:1",)), terms("pump"), vectors[0])
 
 
 # Freshness

@@ -279,7 +279,7 @@ def test_a_crash_inside_a_tool_says_nothing_of_the_cause(live: Running):
             {
                 "type": "text",
                 "text": "internal_error: Internal error. It is not your arguments; "
-                "try once more, then give an operator the request id.",
+                "try once more, then give an operator the request id crashed.",
             }
         ],
         "isError": True,

@@ -185,10 +185,10 @@ def test_a_scope_that_a_token_lacks_is_named(api: Api):
     reader = api.by(api.live.new_token("scoped", scope=["knowledge:read"]))
     assert reader.ask("GET", "/bases")["total"] == 0
     answer = reader.send("POST", "/bases", json={"name": "x"})
-    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    assert (answer.status_code, answer.json()["code"]) == (403, "insufficient_scope")
     assert "knowledge:write" in answer.json()["error"]
     nobody = api.by(api.live.new_token("scoped", scope=["memory:read"]))
-    assert nobody.refused("GET", "/bases") == (403, "forbidden")
+    assert nobody.refused("GET", "/bases") == (403, "insufficient_scope")
 
 
 def test_a_token_that_is_limited_to_some_tools_is_limited_here_too(api: Api):

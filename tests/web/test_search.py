@@ -99,7 +99,7 @@ def test_a_stranger_finds_nothing_and_a_narrow_token_may_not_ask(api: Api, base:
     assert stranger.ask("POST", "/search", json={"query": "oil"})["results"] == []
     assert stranger.refused("POST", "/search", json={"query": "oil", "bases": [base]}) == (404, "not_found")
     narrow = api.by(api.live.new_token("narrow", scope=["knowledge:read"]))
-    assert narrow.refused("POST", "/search", json={"query": "oil"}) == (403, "forbidden")
+    assert narrow.refused("POST", "/search", json={"query": "oil"}) == (403, "insufficient_scope")
 
 
 def test_a_citation_is_verified(api: Api, base: int):

@@ -22,7 +22,7 @@ _READ = frozenset({"knowledge:read"})
 class Ask(Inquiry):
     """Arguments of `search`."""
 
-    highlight: Annotated[bool, Field(description="Also where its words stand.")] = False
+    highlight: Annotated[bool, Field(description="Also where words of the query stand.")] = False
 
 
 class Fetch(Arguments):

@@ -61,7 +61,7 @@ class Whoami:
     kind: Annotated[str, Field(description="user or agent")]
     organisation: Organisation
     is_admin: bool
-    groups: Annotated[dict[str, str], Field(description="Your groups, with your role in each.")]
+    groups: Annotated[dict[str, str], Field(description="Your role in each.")]
     scopes: list[str]
     token: TokenFacts
     rate_limit: Allowance
