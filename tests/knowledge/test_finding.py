@@ -310,6 +310,13 @@ def test_the_farthest_dates_can_be_asked_for(far: str):
     assert asked.created_from < 0 or asked.created_from > 2**57
 
 
+async def test_a_time_that_ends_before_it_begins_is_refused(library: Library, search: Search):
+    for what in ("created", "updated"):
+        times = {f"{what}_from": "2026-11-16", f"{what}_until": "2026-11-01"}
+        assert f"{what}_from is after {what}_until" in (await refusal(library.call, search, **times)).message
+        await ids(library.call, search, **dict.fromkeys(times, "2026-11-16"))  # all of a day
+
+
 # What is noted
 
 
@@ -338,6 +345,17 @@ async def test_what_was_quoted_is_verified_and_a_change_is_noticed(library: Libr
     assert (await finding.verify(library.call, cited)).outcome == "changed"
     await library.do(lambda tx: documents.remove(library.call, tx, [document.id]))
     assert (await finding.verify(library.call, cited)).outcome == "gone"
+
+
+async def test_a_quotation_is_on_the_page_where_it_stands_whichever_its_passage_begins_on(
+    library: Library, search: Search
+):
+    await library.shelve("a.txt", "The pump runs.\fThe valve closes.\fThe lamp burns.")
+    [hit] = (await finding.inquire(library.call, search, about())).hits
+    assert hit.found.page == 1
+    for text, page in {"pump": 1, "valve closes": 2, "lamp": 3}.items():
+        verdict = await finding.verify(library.call, Citation(id=hit.id, text=text))
+        assert (verdict.outcome, verdict.page) == ("unchanged", page)
 
 
 async def test_what_a_caller_may_not_read_is_gone_for_them_as_if_it_had_never_been(library: Library, search: Search):

@@ -1,6 +1,7 @@
 """Search from end to end, over a few passages, with the bundled model, on both databases."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -284,10 +285,15 @@ async def test_a_question_as_long_as_a_page_is_answered_in_a_moment(search: Sear
         await search.find(Question(page, HERE, filter=Filter(tags=("t4",))))
 
 
-async def test_whether_vectors_are_lacking_is_told_without_reading_all_of_a_collection(
-    search: Search, monkeypatch: pytest.MonkeyPatch
+async def test_whether_vectors_are_lacking_is_told_without_reading_what_waits_elsewhere(
+    search: Search, database: Database, monkeypatch: pytest.MonkeyPatch
 ):
-    asked: list[str] = []
+    org, asked, here = await orgs.pick(database, "acme"), list[str](), (*HERE, "base:8")
+    await database.write(lambda tx: tx.execute("UPDATE sources SET is_embedded = 1"))
+    if database.dialect == "postgres":
+        await database.write(lambda tx: tx.execute("ANALYZE"))  # it believes for a while that nothing waits anywhere
+    for number in range(300, 400):
+        await save(database, Source(org.id, "base:9", "document", str(number), "", 1, 1), [Passage(0, 6, "a pump")])
 
     async def note(sql: str, *args: Any) -> list[Any]:
         asked.append(sql)
@@ -295,7 +301,10 @@ async def test_whether_vectors_are_lacking_is_told_without_reading_all_of_a_coll
 
     with monkeypatch.context() as patch:
         patch.setattr(search.db, "fetch", note)
-        await search.models(HERE)
-    if search.db.dialect == "sqlite":  # PostgreSQL knows how many rows an index has, and decides by that
-        plan = await search.db.fetch("EXPLAIN QUERY PLAN " + asked[0], *HERE)
+        await search.models(here)
+    if database.dialect == "sqlite":
+        plan = await database.fetch("EXPLAIN QUERY PLAN " + asked[0], *here)
         assert "(collection=? AND is_embedded=?)" in plan[-1]["detail"]
+    else:
+        lines = [row[0] for row in await database.fetch("EXPLAIN (ANALYZE, TIMING OFF) " + asked[0], *here)]
+        assert not [line for line in lines if "hashed" in line or re.search(r" on sources .*actual rows=[1-9]", line)]
