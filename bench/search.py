@@ -3,7 +3,8 @@
 Everyone has the same passages (`search_corpus.py`) with the same vectors: made text with planted answers, in hundreds
 of collections of uneven size. "one" is a search of the one collection that has ten thousand passages, whatever is
 around it; "all" is a search of everything. Each contestant runs in a process of its own. They are asked in turn, in
-rounds, so that a machine's noise falls on all alike; numbers are medians over the rounds.
+rounds, so that a machine's noise falls on all alike; numbers are medians over the rounds. Their files are read once
+before, so that it is not the disk that is measured.
 
 Vectors are a stand-in, not a model's, for nobody embeds a million passages for a bench. Questions come with theirs, as
 if they had been asked before; "question embedded" pays for the bundled model besides, whose vector is thrown away.
@@ -108,6 +109,9 @@ def measure(
     size: int, chosen: Sequence[Contestant], store: Store, options: argparse.Namespace, console: Console
 ) -> Measured:
     entries = list(_entries(size, chosen, store, options.cache, console))
+    console.print("Reading their files once …")
+    for each in reversed(entries):  # ours last, should there be more than memory holds
+        store.warm(each.contestant, each.corpus)
     with ExitStack() as stack:
         asked: dict[str, Asked] = {}
         for each in entries:

@@ -32,6 +32,7 @@ WANTED = {
     "psycopg": "psycopg[binary]>=3.3,<4",
 }
 QUIET = {"LANCE_LOG": "error", "ANONYMIZED_TELEMETRY": "False", "PYTHONWARNINGS": "ignore"}
+READ_AT_ONCE = 4 * 1024 * 1024
 POSTGRES = {"shared_buffers": "2GB", "maintenance_work_mem": "2GB", "max_wal_size": "8GB"}
 
 # Of search, what has no part in how rows and files are made.
@@ -102,6 +103,19 @@ class Store:
         built = Built(**_run(contestant, "build", corpus, place))
         told.write_text(json.dumps({"digest": contestant.digest, "built": asdict(built)}))
         return place, built, True
+
+    def warm(self, contestant: Contestant, corpus: Corpus) -> None:
+        """Read all files of what was built once. A server that has been running has those in memory that it needs, and
+        how long a disk takes to find the first is not what is to be measured."""
+        name = f"{contestant.key}-{corpus.size}"
+        folder = self.folder / name
+        if contestant.on_postgres:
+            number = asyncio.run(_number_of(self.postgres_url, _database(name)))
+            folder = self.folder / "postgresql" / "base" / str(number)
+        for path in filter(Path.is_file, folder.rglob("*")):
+            with path.open("rb", buffering=0) as file:
+                while file.read(READ_AT_ONCE):
+                    pass
 
     def _clear(self, name: str, place: str, contestant: Contestant) -> None:
         if contestant.on_postgres:
@@ -235,3 +249,13 @@ async def _recreate(url: str, database: str) -> None:
         await admin.execute(f"CREATE DATABASE {database}")
     finally:
         await admin.close()
+
+
+async def _number_of(url: str, database: str) -> int:
+    """What the folder of a database is called."""
+    asyncpg: Any = importlib.import_module("asyncpg")
+    connection = await asyncpg.connect(url)
+    try:
+        return await connection.fetchval("SELECT oid FROM pg_database WHERE datname = $1", database)
+    finally:
+        await connection.close()
