@@ -340,9 +340,9 @@ def test_a_refused_call_is_not_logged_as_a_failure_of_the_server(logged: tuple[s
 
 def test_the_caller_of_a_failing_tool_is_told_the_code_and_nothing_of_the_inside(embedded: str, tmp_path: Path):
     with running(settings_for(embedded, tmp_path / "home"), (TESTING,)) as live:
-        answer = live.call("fail", {"text": MARKER}, path="/testing")
+        answer = live.call("fail", {"text": MARKER}, path="/testing", headers={"x-request-id": "the-failing-one"})
         assert answer["isError"]
         assert answer["content"][0]["text"] == (
             "internal_error: Internal error. It is not your arguments; try once more, then give an operator the"
-            " request id."
+            " request id the-failing-one."
         )
