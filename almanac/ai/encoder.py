@@ -165,6 +165,7 @@ def _open_session(content: bytes) -> Any:
     options = _runtime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.enable_mem_pattern = False  # made for inputs of one shape
+    options.enable_cpu_mem_arena = False  # one for all threads: they got buffers from the other core's cache
     options.log_severity_level = 4
     try:
         return _runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
