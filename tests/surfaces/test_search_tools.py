@@ -174,7 +174,7 @@ def test_an_id_that_search_never_gave_is_refused_with_the_fix(server: Running):
 
 def test_a_citation_is_verified(server: Running, shelf: dict[str, int]):
     best = ask(server, "search", query="bearing")["results"][0]
-    verdict = ask(server, "verify_citation", id=best["id"], hash=best["hash"], start=best["span"][0])
+    verdict = ask(server, "verify_citation", id=best["id"], hash=best["hash"], span=best["span"])
     held(server, "verify_citation", verdict)
     assert (verdict["outcome"], verdict["span"]) == ("unchanged", best["span"])
     ask(server, "add_document", document_id=shelf["pumps.md"], content=PUMPS.replace("spring", "autumn"))
@@ -183,6 +183,7 @@ def test_a_citation_is_verified(server: Running, shelf: dict[str, int]):
     held(server, "verify_citation", verdict)
     assert verdict["outcome"] == "changed"
     assert refused(server, "verify_citation", id=best["id"]).startswith("bad_request: Give what was quoted")
+    assert "span: List should have at least 2 items" in refused(server, "verify_citation", id=best["id"], span=[4])
 
 
 def test_a_search_is_in_the_audit_trail_with_what_it_showed_and_not_with_its_words(

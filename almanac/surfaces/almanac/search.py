@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from almanac.core import clock
+from almanac.core.arguments import Id
 from almanac.knowledge import finding, readings
 from almanac.knowledge.finding import Citation, Hit, Inquiry
 from almanac.knowledge.readings import Excerpt
@@ -29,6 +30,15 @@ class Fetch(Arguments):
     """Arguments of `fetch`."""
 
     id: Annotated[str, Field(max_length=100, description="As search gave it.")]
+
+
+class Quoted(Arguments):
+    """Arguments of `verify_citation`."""
+
+    id: Annotated[str, Field(description="As search gave it.")]
+    hash: Annotated[str | None, Field(max_length=64)] = None
+    text: Annotated[str | None, Field(max_length=finding.LONGEST_QUOTE, description="Or the words quoted.")] = None
+    span: Annotated[list[Id] | None, Field(min_length=2, max_length=2, description="Where it stood, if known.")] = None
 
 
 @dataclass(slots=True)
@@ -104,9 +114,11 @@ async def fetch(call: ToolCall, given: Fetch) -> Fetched:
     )
 
 
-async def verify_citation(call: ToolCall, given: Citation) -> Verified:
+async def verify_citation(call: ToolCall, given: Quoted) -> Verified:
     """Whether something quoted is still there."""
-    verdict = await finding.verify(call, given)
+    start, end = given.span or (None, None)
+    citation = Citation(id=given.id, hash=given.hash, text=given.text, start=start, end=end)
+    verdict = await finding.verify(call, citation)
     span = None if verdict.start is None or verdict.end is None else [verdict.start, verdict.end]
     return Verified(verdict.outcome, span, verdict.page, verdict.hash)
 
@@ -182,7 +194,7 @@ TOOLS = (
         title="Verify a citation",
         description="Whether a passage you quoted still stands in its document.",
         run=verify_citation,
-        arguments=Citation,
+        arguments=Quoted,
         output=Verified,
         scopes=_SEARCH,
         annotations=READS,
