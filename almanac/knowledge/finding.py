@@ -33,6 +33,17 @@ MOST_NAMED = 500
 MOST_KINDS = 50
 LONGEST_QUOTE = 20_000
 
+# What of an inquiry may leave nothing to find.
+_NARROWING = (
+    "kinds",
+    "tags",
+    "condition",
+    "created_from",
+    "created_until",
+    "updated_from",
+    "updated_until",
+    "min_score",
+)
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _MEDIA_TYPE = re.compile(r"[a-zA-Z0-9-]{1,30}/[a-zA-Z0-9._+-]{0,100}")
 _DOCUMENT = re.compile(r"document:([1-9][0-9]{0,18})", re.ASCII)
@@ -171,7 +182,12 @@ class Findings:
 async def inquire(call: Call, search: Search, inquiry: Inquiry) -> Findings:
     """What a caller looks for, as far as they may read it."""
     reach = await scope(call, inquiry.bases, inquiry.folders, inquiry.documents)
-    return await find(call, search, question(inquiry, reach), reach.notes)
+    found = await find(call, search, question(inquiry, reach), reach.notes)
+    narrowed = [name for name in _NARROWING if getattr(inquiry, name)]
+    if found.hits or inquiry.offset or not (reach.collections and narrowed):
+        return found
+    note = f"Nothing was found within {', '.join(narrowed)}: ask without to look further."
+    return replace(found, notes=(*found.notes, note))
 
 
 async def scope(

@@ -109,7 +109,18 @@ def test_a_search_is_narrowed_by_what_it_names(server: Running, base: int, shelf
 def test_a_search_that_finds_nothing_is_an_empty_answer(server: Running, shelf: dict[str, int]):
     answer = ask(server, "search", query="xylophone", mode="keyword")
     held(server, "search", answer)
-    assert (answer["results"], answer["has_more"]) == ([], False)
+    assert (answer["results"], answer["has_more"], answer["notes"]) == ([], False, [])
+
+
+def test_a_search_that_is_too_narrow_names_what_narrowed_it(server: Running, shelf: dict[str, int]):
+    answer = ask(server, "search", query="oil", tags=["lamp"], created_until="2020-01-01")
+    held(server, "search", answer)
+    assert answer["results"] == []
+    assert answer["notes"] == ["Nothing was found within tags, created_until: ask without to look further."]
+    assert ask(server, "search", query="oil", tags=["lamp"])["notes"] == []
+    assert ask(server, "search", query="oil", min_score=1.0)["notes"][-1].startswith(
+        "Nothing was found within min_score"
+    )
 
 
 def test_a_bad_condition_says_what_is_wrong_with_it(server: Running, shelf: dict[str, int]):
