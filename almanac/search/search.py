@@ -29,7 +29,7 @@ from almanac.search.rank import Asked, Candidate, Judge
 
 LONGEST = 4_000  # characters of a question
 DEEPEST = 500  # passages, counted from the best, that can be paged through
-DEPTH = 100  # passages each leg brings, at least
+DEPTH = 100  # passages each leg brings, at least; twice the deepest, where a page begins beyond what they brought
 
 _HEAD_START = 0.002  # seconds, within which a model begins to compute
 _ENGLISH = frozenset(("en",))
@@ -120,8 +120,10 @@ class _Finding:
         self._question = question
         self._asked: Asked = rank.ask(question.text)
         collections = tuple(sorted(set(question.collections)))
-        self._scope = Scope(collections, *filters.resolve(question.filter, collections=collections))
-        self._depth = max(DEPTH, 2 * (question.offset + question.limit))
+        self._scope: Scope = Scope(collections, *filters.resolve(question.filter, collections=collections))
+        # The same for all pages, else each would be of a ranking of its own.
+        self._depth, self._enough = max(DEPTH, 2 * question.limit), question.limit
+        self._is_cut = False  # whether there may be more than the legs have brought
         self._notes: list[str] = []
         self._vector_of: dict[str, NDArray[np.float32]] = {}  # the question's, by model
         self._sources: dict[int, int] = {}  # of the passages found
@@ -131,6 +133,32 @@ class _Finding:
         self._counts: dict[str, int] = {}
 
     async def answer(self) -> Answer:
+        question = self._question
+        shown, until = self._diverse(await self._candidates()), question.offset + question.limit
+        is_last = bool(shown) and shown[-1].score < question.min_score
+        if until >= len(shown) and self._is_cut and not is_last:
+            shown = await self._deeper(shown)
+        good = [each for each in shown if each.score >= question.min_score][:DEEPEST]
+        begun = time.perf_counter()
+        page, has_more = await self._show(good)
+        found = tuple(self._found(each, self._rows[each.id]) for each in page)
+        self._stage("show", begun, diverse=len(shown), above_min_score=len(good), returned=len(found))
+        if not question.explain:
+            return Answer(found, tuple(dict.fromkeys(self._notes)), has_more)
+        return Answer(found, tuple(dict.fromkeys(self._notes)), has_more, self._timings, self._counts)
+
+    async def _deeper(self, shown: list[Candidate]) -> list[Candidate]:
+        """What was shown, then what is found by looking further: nothing comes again on a later page, and nothing there
+        is said to be likelier than what came before."""
+        self._depth, self._enough = 2 * DEEPEST, DEEPEST
+        before, least = {each.id for each in shown}, shown[-1].score if shown else 1.0
+        sources = self._sources
+        others = [each for each in await self._candidates() if each.id not in before]
+        self._sources = sources | self._sources
+        return self._diverse([*shown, *(each._replace(score=min(each.score, least)) for each in others)])
+
+    async def _candidates(self) -> list[Candidate]:
+        """What both legs find, the best first."""
         question = self._question
         begun = time.perf_counter()
         titled = await self._titled()
@@ -155,33 +183,31 @@ class _Finding:
         candidates = await self._rank(judge)
         if question.graded and judge.curve:
             candidates = [each._replace(score=rank.grade(judge.curve, each.score)) for each in candidates]
-        good = [each for each in candidates if each.score >= question.min_score]
-        page, has_more = await self._show(good)
-        found = tuple(self._found(each, self._rows[each.id]) for each in page)
-        self._stage("rank", begun, above_min_score=len(good), returned=len(found))
-        if not question.explain:
-            return Answer(found, tuple(dict.fromkeys(self._notes)), has_more)
-        return Answer(found, tuple(dict.fromkeys(self._notes)), has_more, self._timings, self._counts)
+        self._stage("rank", begun)
+        return candidates
 
     async def _legs(self) -> tuple[WordHits, Hits]:
         """What both legs find; looked for once more without the sources that leave no room for others."""
         vectors, words = await asyncio.gather(self._vectors(), self._words())
+        self._is_cut = max(len(words.ids), len(vectors.ids)) >= self._depth
         crowding = self._crowding(words, vectors)
         if not crowding:
             return words, vectors
         beyond = f"s.id NOT IN ({', '.join(map(str, crowding))})"
-        self._scope = replace(self._scope, where=f"({self._scope.where}) AND {beyond}" if self._scope.where else beyond)
+        scope = self._scope
+        self._scope = replace(scope, where=f"({scope.where}) AND {beyond}" if scope.where else beyond)
         further, others = await asyncio.gather(self._vectors(), self._words())
+        self._is_cut = max(len(others.ids), len(further.ids)) >= self._depth
+        self._scope = scope
         return replace(words, **_joined(words, others)), replace(vectors, **_joined(vectors, further))
 
     def _crowding(self, words: WordHits, vectors: Hits) -> list[int]:
         """The sources that have their share already, if with it there is not enough to show."""
-        question = self._question
-        most = question.most_per_source
-        if not most or max(len(words.ids), len(vectors.ids)) < self._depth:
+        most = self._question.most_per_source
+        if not most or not self._is_cut:
             return []
         taken = Counter(_sources(words, vectors).values())
-        is_enough = sum(min(most, number) for number in taken.values()) > question.offset + question.limit
+        is_enough = sum(min(most, number) for number in taken.values()) > self._enough
         return [] if is_enough else [source for source, number in taken.items() if number >= most]
 
     async def _words(self) -> WordHits:
@@ -311,29 +337,27 @@ class _Finding:
             self._notes.append("Reranking failed; this is the order before it.")
             return judge.by_both()
 
-    def _page(self, candidates: list[Candidate]) -> tuple[list[Candidate], bool]:
-        """The page that was asked for, of what is left when no source has more than its share."""
-        question = self._question
-        shown = candidates
-        if most := question.most_per_source:
-            shown, taken = list[Candidate](), dict[int, int]()
-            for each in candidates:
-                source = self._sources[each.id]
-                taken[source] = number = taken.get(source, 0) + 1
-                if number <= most:
-                    shown.append(each)
-        self._counts["diverse"] = len(shown)
-        until = question.offset + question.limit
-        return shown[question.offset : until], until < min(len(shown), DEEPEST)
+    def _diverse(self, candidates: list[Candidate]) -> list[Candidate]:
+        """What is left when no source has more than its share."""
+        most = self._question.most_per_source
+        if not most:
+            return candidates
+        shown, taken = list[Candidate](), Counter[int]()
+        for each in candidates:
+            taken[source := self._sources[each.id]] += 1
+            if taken[source] <= most:
+                shown.append(each)
+        return shown
 
     async def _show(self, candidates: list[Candidate]) -> tuple[list[Candidate], bool]:
         """The page that was asked for, and whether there are more. Whoever is gone by now leaves no gap."""
+        start, until = self._question.offset, self._question.offset + self._question.limit
         while True:
-            page, has_more = self._page(candidates)
+            page = candidates[start:until]
             self._rows |= await self._search.rows([each.id for each in page if each.id not in self._rows])
             gone = {each.id for each in page} - self._rows.keys()
             if not gone:
-                return page, has_more
+                return page, until < len(candidates)
             candidates = [each for each in candidates if each.id not in gone]
 
     def _found(self, candidate: Candidate, row: Row) -> Found:

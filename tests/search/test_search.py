@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -260,6 +261,33 @@ async def test_a_document_with_much_to_say_leaves_room_for_others(
     assert owners(answer)[:3] == ["100"] * 3
     assert len(answer.found) == 10 and len(set(owners(answer))) == 8
     assert answer.has_more
+
+
+@pytest.mark.parametrize(("mode", "rerank"), [("hybrid", True), ("hybrid", False), ("keyword", True), ("vector", True)])
+async def test_pages_are_cut_from_one_ranking(
+    search: Search, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch, mode: str, rerank: bool
+):
+    monkeypatch.setattr("almanac.search.search.DEPTH", 20)
+    org = await orgs.pick(database, "acme")
+    things = ("pump", "lamp", "boiler", "winch", "anchor", "rudder", "sail")
+    for number in range(16):
+        texts = [
+            f"The {things[(number + part) % 7]} {'and its bearing ' * (1 + number * part % 4)}of {things[number % 7]}s"
+            f" is kept in store {number % 3}."
+            for part in range(5)
+        ]
+        found = [Passage(n, n + 1, text) for n, text in enumerate(texts)]
+        await save(database, Source(org.id, "base:4", "document", str(200 + number), "Stores", 1, 1), found)
+    await work_off(database, replace(settings, embedding=mode != "keyword"))
+    asked = Question("pump bearing in store", ("base:4",), mode=mode, rerank=rerank, limit=4)
+    answers = [await search.find(asked)]
+    while answers[-1].has_more:
+        answers.append(await search.find(replace(asked, offset=4 * len(answers))))
+    found = [each for answer in answers for each in answer.found]
+    assert len(answers) == 12 and [len(answer.found) for answer in answers] == [4] * 12  # three of each document
+    assert len({each.passage_id for each in found}) == len(found)
+    assert max(Counter(each.owner_id for each in found).values()) == 3
+    assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
 
 
 async def test_a_question_without_a_word_to_look_for_says_so(search: Search):
