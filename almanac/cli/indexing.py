@@ -106,6 +106,7 @@ def rebuild(
 class _Did:
     """What a rebuilding has come to."""
 
+    mended: int = 0  # documents that search did not know as they are
     analysed: int = 0  # passages
     changed: int = 0  # of these, whose words were other ones than now
     embedded: int = 0
@@ -129,6 +130,8 @@ class _Rebuilding:
 
     async def run(self, *, words: bool, vectors: bool) -> None:
         """Do what was asked for, one after the other: what is derived comes last."""
+        if self._only is None:
+            self.did.mended = await shelf.mend(self._db)
         if words:
             await self._analyse()
         if vectors:
@@ -257,6 +260,7 @@ def _status_row(about: dict[str, Any]) -> dict[str, Any]:
 def _tell(done: _Rebuilding) -> None:
     did = done.did
     parts = (
+        f"{counted(did.mended, 'document')} mended" if did.mended else "",
         f"{counted(did.analysed, 'passage')} analysed, {did.changed:,} of them otherwise than before"
         if did.analysed
         else "",

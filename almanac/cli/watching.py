@@ -23,6 +23,7 @@ from almanac.core.settings import Loaded, Settings, shown
 from almanac.db import migrate
 from almanac.db.connect import connect
 from almanac.jobs import queue
+from almanac.knowledge import shelf
 from almanac.knowledge.files import Files
 from almanac.knowledge.parsers import confinement, ocr
 from almanac.premises import load_settings
@@ -242,7 +243,18 @@ async def _vectors(_: Settings, db: Database) -> str | Doubt:
 
 
 async def _index(settings: Settings, db: Database) -> str | Doubt:
-    if not (found := await upkeep.compare(settings, db)):
+    found = await upkeep.compare(settings, db)
+    documents = await shelf.compare(db)
+    found += [
+        f"{text} ({', '.join(map(str, ids[:_NAMED]))}{', …' if len(ids) > _NAMED else ''})"
+        for text, ids in (
+            ("documents that it does not have", documents.unknown),
+            ("documents that it shows, hides or places otherwise", documents.wrong),
+            ("documents that it has and that are not there", documents.surplus),
+        )
+        if ids
+    ]
+    if not found:
         return "agrees with what is stored"
     more = f" (and {len(found) - _NAMED} more)" if len(found) > _NAMED else ""
     raise BadRequest(

@@ -5,10 +5,12 @@ filtered by. Whatever changes about a document is told from here, in the transac
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import orjson
 
-from almanac.core.database import Row, Transaction
+from almanac.core.database import Database, Row, Transaction
+from almanac.knowledge import generations
 from almanac.search import sources
 from almanac.search.sources import Source
 
@@ -20,6 +22,53 @@ SELECT d.id, d.base_id, b.org_id, d.name, d.mime_type, d.folder_id, d.tags, d.me
 FROM documents d JOIN bases b ON b.id = d.base_id JOIN readings r ON r.document_id = d.id
 WHERE d.id = $1
 """
+# Documents that have been read, and of which search knows nothing, or something else than it should.
+_DIFFERENT = """
+SELECT d.id, CASE WHEN s.id IS NULL THEN 1 ELSE 0 END AS is_unknown
+FROM documents d JOIN readings r ON r.document_id = d.id
+    LEFT JOIN sources s ON s.kind = 'document' AND s.owner_id = CAST(d.id AS TEXT)
+WHERE s.id IS NULL OR s.collection <> 'base:' || CAST(d.base_id AS TEXT)
+    OR s.is_live <> CASE WHEN d.is_enabled = 1 AND d.removed_at IS NULL THEN 1 ELSE 0 END
+ORDER BY d.id
+"""
+_SURPLUS = """
+SELECT s.owner_id FROM sources s WHERE s.kind = 'document'
+    AND NOT EXISTS (SELECT 1 FROM readings r WHERE r.document_id = CAST(s.owner_id AS BIGINT)) ORDER BY s.id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """Where documents and what search knows of them differ. There should be nothing."""
+
+    unknown: tuple[int, ...]  # documents that search does not know
+    wrong: tuple[int, ...]  # that it knows in another base, or shows or hides against what holds
+    surplus: tuple[int, ...]  # that it knows, and that are not there or have not been read
+
+
+async def compare(db: Database) -> Differences:
+    """Compare all documents with what search knows of them."""
+    rows = await db.scan(_DIFFERENT)
+    return Differences(
+        tuple(row["id"] for row in rows if row["is_unknown"]),
+        tuple(row["id"] for row in rows if not row["is_unknown"]),
+        tuple(int(row["owner_id"]) for row in await db.scan(_SURPLUS)),
+    )
+
+
+async def mend(db: Database) -> int:
+    """Let search know again what it has lost or got wrong; of how many documents."""
+    found = await compare(db)
+
+    async def body(tx: Transaction) -> None:
+        # One that has been read since it was compared is no surplus any more.
+        await clear(tx, [id for id in found.surplus if await describe(tx, id) is None])
+        await tell(tx, found.wrong)
+        for document_id in found.unknown:
+            await generations.renew(tx, document_id)
+
+    await db.write(body)
+    return len(found.surplus) + len(found.wrong) + len(found.unknown)
 
 
 async def tell(tx: Transaction, document_ids: Iterable[int]) -> None:

@@ -23,6 +23,7 @@ LONGEST = 20_000  # characters of a quotation
 MOST_IN_ONE = 100  # places in one passage that are looked at
 ALIKE = 0.5  # the part of the quoted words that a passage needs to be called the nearest
 
+_BREAK = re.compile(r"\n\s*")
 _INK = re.compile(r"\S+")
 _PASSAGES = """
 SELECT p.text, p.span_start, p.span_end, p.page, p.words
@@ -65,7 +66,7 @@ async def verify(
     """Whether a passage with this hash, or a text, stands in a thing. Where both are given the text decides.
 
     A text may be a part of a passage, or of several in a row, and white space in it is not compared. The place is the
-    span of the passage it was found in.
+    span of the passage it was found in. A hash given with its place is also found where that passage has grown.
     """
     quoted = " ".join(text.split()) if text is not None else (hash or "").strip().lower()
     if not quoted or len(quoted) > LONGEST:
@@ -83,14 +84,28 @@ async def verify(
 
 
 def _judge_hash(rows: Sequence[Row], quoted: str, place: range | None) -> Verdict:
-    same = [row for row in rows if hash_of(row["text"]) == quoted]
+    same = [(row["span_start"], row["span_end"], row) for row in rows if hash_of(row["text"]) == quoted]
+    if place and not same:
+        same = list(_inside(rows, quoted, place))
     if not same:
         there = [row for row in rows if place and row["span_start"] <= place.start < row["span_end"]]
         return _verdict("changed", there[0]) if there else Verdict("changed")
     if place is None:
-        return _verdict("unchanged", same[0])
-    nearest = min(same, key=lambda row: abs(row["span_start"] - place.start))
-    return _verdict("unchanged" if nearest["span_start"] == place.start else "moved", nearest)
+        return _verdict("unchanged", same[0][2])
+    start, end, row = min(same, key=lambda each: abs(each[0] - place.start))
+    return _verdict("unchanged" if start == place.start else "moved", row, (start, end))
+
+
+def _inside(rows: Sequence[Row], quoted: str, place: range) -> Iterator[tuple[int, int, Row]]:
+    """Where a passage stands that is a part of another now, as when something was written next to it: the span, and in
+    which. Not its text is known but its length: it is looked for where it stood and where lines begin."""
+    for row in rows:
+        text, first = row["text"], row["span_end"] - len(row["text"])  # below its span, if it begins with a header
+        starts = {place.start - first, 0, *(line.end() for line in islice(_BREAK.finditer(text), MOST_IN_ONE))}
+        for start in starts:
+            end = start + len(place)
+            if start >= 0 and end <= len(text) and hash_of(text[start:end]) == quoted:
+                yield first + start, first + end, row
 
 
 def _judge_text(rows: Sequence[Row], quoted: str, place: range | None) -> Verdict:

@@ -90,9 +90,16 @@ async def compare(db: Database, folder: Path) -> list[Difference]:
     return found
 
 
+async def lost(db: Database, folder: Path) -> list[str]:
+    """The files that are not there, or no more: one that was found damaged has been removed."""
+    missing = {file.name for file in await index_changes.files(db) if not (folder / file.name).is_file()}
+    # What was replaced since the rows were read has gone with its row.
+    return [file.name for file in await index_changes.files(db) if file.name in missing]
+
+
 async def is_due(db: Database, folder: Path, *, least: int = LEAST, masked: float = MASKED) -> bool:
     """Whether there is enough for new files, or one of them is gone."""
-    if not all((folder / file.name).is_file() for file in await index_changes.files(db)):
+    if await lost(db, folder):
         return True
     changes, passages = await index_changes.waiting(db)
     if max(changes, passages) >= least:

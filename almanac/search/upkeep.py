@@ -170,10 +170,13 @@ async def compare(settings: Settings, db: Database) -> list[str]:
     """Where the index and what it was made of differ: a sentence for each difference."""
     if not settings.on_sqlite:
         return await index_postgres.compare(db)
-    return [
+    folder = opening.folder_of(settings)
+    found = [
         f"in {each.collection}, {each.lacking} {each.what} are lacking and {each.surplus} are too many"
-        for each in await compaction.compare(db, opening.folder_of(settings))
+        for each in await compaction.compare(db, folder)
     ]
+    lost = await compaction.lost(db, folder)
+    return [*found, f"files of it are missing or damaged ({', '.join(lost)})"] if lost else found
 
 
 # Words

@@ -6,6 +6,7 @@ import os
 import random
 import re
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.cli.conftest import Almanac
 from tests.cli.program import Answer, run, serving
 from tests.cli.test_commands import rows, with_database
 from tests.cli.test_knowledge import change, fill
+from tests.house import settings_for, work_off
 
 TEXTS = {"pump.md": "# Pump\n\nForty turns a minute.", "cat.md": "# Cat\n\nA cat sleeps."}
 
@@ -233,6 +235,47 @@ def test_the_doctor_finds_an_index_that_differs_from_the_store_and_names_the_cur
     assert state == "problem"
     assert detail.startswith("The index does not agree with what is stored: ")
     assert detail.endswith("Run 'almanac index rebuild'; searches go on meanwhile.")
+    assert library("index", "rebuild").code == 0
+    assert checks(library("doctor", "--json"))["index"] == ("ok", "agrees with what is stored")
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        ("DELETE FROM sources WHERE owner_id = '1'", "documents that it does not have (1)"),
+        ("UPDATE sources SET is_live = 0", "documents that it shows, hides or places otherwise (1, 2)"),
+        ("UPDATE documents SET is_enabled = 0 WHERE id = 2", "documents that it shows, hides or places otherwise (2)"),
+        ("UPDATE documents SET base_id = 2 WHERE id = 2", "documents that it shows, hides or places otherwise (2)"),
+        ("UPDATE sources SET owner_id = '99' WHERE owner_id = '1'",
+         "documents that it does not have (1); documents that it has and that are not there (99)"),
+    ],
+)  # fmt: skip
+def test_the_doctor_compares_documents_with_what_search_knows_of_them(
+    library: Almanac, tmp_path: Path, harm: str, said: str
+):
+    assert library("kb", "add", "Other", "--owner", "maria").code == 0
+    change(harm)
+    answer = library("doctor", "--json")
+    assert answer.code == 1
+    state, detail = checks(answer)["index"]
+    assert state == "problem"
+    assert said in detail
+    assert json.loads(library("index", "rebuild", "--json").out)["mended"] == len(re.findall(r"\d+", said))
+    settings = settings_for(os.environ["ALMANAC_DATABASE_URL"], tmp_path / "home")
+    with_database(lambda db: work_off(db, settings))
+    assert checks(library("doctor", "--json"))["index"] == ("ok", "agrees with what is stored")
+
+
+def test_the_doctor_names_files_of_the_index_that_are_gone(library: Almanac, tmp_path: Path):
+    assert library("index", "rebuild").code == 0
+    found = list((tmp_path / "home").glob("index/*.segment"))
+    if not found:  # on PostgreSQL there are none
+        return
+    found[0].write_bytes(b"nothing that can be read")
+    answer = library("doctor", "--json")
+    state, detail = checks(replace(answer, out=answer.out.splitlines()[-1]))["index"]  # after what is logged
+    assert (state, found[0].name in detail) == ("problem", True)
+    assert "files of it are missing or damaged" in detail
     assert library("index", "rebuild").code == 0
     assert checks(library("doctor", "--json"))["index"] == ("ok", "agrees with what is stored")
 

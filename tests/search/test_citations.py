@@ -97,6 +97,21 @@ async def test_of_several_places_the_one_that_was_named_counts_and_else_the_near
     assert await check(database, place=(14, 25), hash=whole) == Verdict("moved", 12, 23, 2, whole)
 
 
+async def test_a_passage_that_is_a_part_of_a_longer_one_now_is_known_by_its_hash_and_span(
+    database: Database, manual: Source
+):
+    quoted = TEXT[:45]
+    grown = f"{quoted}\n\nCats may roam."
+    await save(database, manual, [Passage(0, len(grown), grown, page=1)])
+    assert await check(database, place=(0, 45), hash=hash_of(quoted)) == Verdict("unchanged", 0, 45, 1, hash_of(grown))
+    assert await check(database, hash=hash_of(quoted)) == Verdict("changed")  # how long it was is not known
+    later = f"Read this first.\n\n{grown}"
+    await save(database, manual, [Passage(0, len(later), later, page=1)])
+    assert await check(database, place=(0, 45), hash=hash_of(quoted)) == Verdict("moved", 18, 63, 1, hash_of(later))
+    await save(database, manual, [Passage(18, 18 + len(grown), f"name | size\n{grown}", "table")])
+    assert (await check(database, place=(18, 63), hash=hash_of(quoted))).outcome == "unchanged"
+
+
 async def test_what_has_changed_is_told_with_the_passage_most_like_it(database: Database, manual: Source):
     verdict = await check(database, "The valve opens at seven bar; never weld it", CUTS[2])
     assert verdict == Verdict("changed", 97, 154, 3, hash_of(TEXT[97:154]))
