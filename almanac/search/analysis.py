@@ -27,12 +27,33 @@ _UNSPACED = (
     "\u3005\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"  # Japanese, Chinese, Korean
     "\U00020000-\U0003ffff"
 )
-_WORD = re.compile(rf"[{_UNSPACED}]+|[^\W_{_UNSPACED}]+(?:[-_./'’:@+#][^\W_{_UNSPACED}]+)*(?:\+\+|#(?!\w))?")
+# What stands over, under or beside a letter and belongs to its word: accents apart from their letters, vowel signs of
+# India, points of Arabic and Hebrew; and what only says how a word is joined or broken.
+_MARKS = "\u00ad\u200d" + "".join(
+    chr(code)
+    for block in (
+        (0x0300, 0x0E00),
+        (0x0F00, 0x1000),
+        (0x1AB0, 0x1E00),
+        (0x20D0, 0x2100),
+        (0xA800, 0xAC00),
+        (0xFE20, 0xFE30),
+    )
+    for code in range(*block)
+    if unicodedata.category(chr(code)).startswith("M")
+)
+_LETTERS = rf"[^\W_{_UNSPACED}]+(?:[{_MARKS}]+[^\W_{_UNSPACED}]*)*"
+_WORD = re.compile(rf"[{_UNSPACED}]+|{_LETTERS}(?:[-_./'’:@+#]{_LETTERS})*(?:\+\+|#(?!\w))?")
 _IS_UNSPACED = re.compile(f"[{_UNSPACED}]")
 _JOINT = re.compile(r"[-_./'’:@]")
 _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 _IS_CAMEL = re.compile(r"[a-z][A-Z]|[A-Za-z]\d|\d[A-Za-z]")
 _IS_PLAIN = re.compile(r"[a-z]+")
+# Letters that no decomposition takes an accent from; and what is written but not read.
+_PLAIN = str.maketrans("øłđðħŧı", "olddhti") | str.maketrans(
+    {"œ": "oe", "æ": "ae", "þ": "th", "\u00ad": "", "\u200d": ""}
+)
+_KEPT = frozenset((0, 9))  # classes of combining characters: letters and vowel signs, and those that silence a vowel
 _LONGEST = 64  # characters of a word that are looked at
 _COMPOUND = 9  # characters from which a word may be several
 _SURE_COMPOUND = 14  # the same where the language is not known
@@ -139,8 +160,8 @@ def fold(word: str) -> str:
     """A word in small letters of plain shape, without accents."""
     if word.isascii():
         return word.lower()
-    apart = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", word).casefold())
-    return unicodedata.normalize("NFC", "".join(each for each in apart if not unicodedata.combining(each)))
+    apart = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", word).casefold()).translate(_PLAIN)
+    return unicodedata.normalize("NFC", "".join(each for each in apart if unicodedata.combining(each) in _KEPT))
 
 
 @lru_cache(10_000)
@@ -177,8 +198,9 @@ def _forms(part: str, language: str | None, *, is_alone: bool) -> Iterable[str]:
     if spoken == languages.ENGLISH:
         yield languages.stem(whole, spoken) if _IS_PLAIN.fullmatch(whole) else whole
     else:
-        # As it stands too: in a question of a word or two, nothing tells the language.
-        yield from dict.fromkeys((fold(languages.stem(part.casefold(), spoken)), whole))
+        # As it stands too, and as English has it: in a question of a word or two, little or nothing tells the language.
+        english = languages.stem(whole, languages.ENGLISH) if _IS_PLAIN.fullmatch(whole) else whole
+        yield from dict.fromkeys((fold(languages.stem(part.casefold(), spoken)), whole, english))
     shortest = _COMPOUND if language in languages.COMPOUNDING else _SURE_COMPOUND
     if language != languages.ENGLISH and len(whole) >= shortest and whole.isalpha():
         yield from (whole[:length] for length in _PIECES if length <= len(whole) - _PIECES.start)

@@ -12,8 +12,8 @@ Span = tuple[int, int]
 
 _SPACE = re.compile(r"\s")
 _LONGEST_WORD = 30  # characters; not every language has a space after so many
-_ACCENTED = re.compile(  # Latin letters that folding makes plain
-    "[\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff\ufb00-\uffdc]"
+_ACCENTED = re.compile(  # Latin letters that folding makes plain, and accents apart from theirs
+    "[\u00ad\u0300-\u036f\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff\ufb00-\uffdc]"
 )
 _BEGINNING = 4  # letters that a word and its stem have in common; fewer if the stem is shorter
 _INSIDE = frozenset(ascii_letters + digits)  # of a word

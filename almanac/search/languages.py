@@ -5,6 +5,7 @@ told by their commonest words, which any sentence has, or else by a letter; a te
 """
 
 import re
+import unicodedata
 from functools import lru_cache
 from typing import Any
 
@@ -58,7 +59,7 @@ SCRIPTS = (
 
 def detect(text: str) -> str | None:
     """The language of a text in Latin letters, by its commonest words or by a letter; None where nothing tells it."""
-    start = text[: 8 * _ENOUGH].lower()
+    start = unicodedata.normalize("NFC", text[: 8 * _ENOUGH]).lower()
     votes = dict.fromkeys(_WORDS, 0.0)
     for word in _LATIN.findall(start)[:_ENOUGH]:
         told = _TELLING.get(word, ())
