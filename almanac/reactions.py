@@ -34,9 +34,9 @@ from almanac.search.upkeep import Reword
 KEEP_JOBS = 7 * clock.DAY
 
 SCHEDULES = (
-    Schedule("housekeeping", "housekeeping", Every(3600)),
-    Schedule("tidy", "tidy", Every(300)),
-    Schedule("index", "index", Every(30)),
+    Schedule("housekeeping", "housekeeping", Every(3600), is_alone=True),
+    Schedule("tidy", "tidy", Every(300), is_alone=True),
+    Schedule("index", "index", Every(30), is_alone=True),
 )
 
 

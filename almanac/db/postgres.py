@@ -19,6 +19,7 @@ T = TypeVar("T")
 ATTEMPTS = 5
 BACKOFF_SECONDS = 0.01
 CONNECT_SECONDS = 10
+LOCK_POLL_SECONDS = 0.1
 READ_SECONDS = 30.0
 LONG_SECONDS = 3600.0  # scans, and statements of a transaction: both may build an index
 
@@ -139,8 +140,10 @@ class PostgresDatabase:
                 await asyncpg.connect(self._url, timeout=CONNECT_SECONDS, server_settings=_SESSION),  # pyright: ignore[reportUnknownMemberType]
             )
         try:
+            # Asked again and again: a statement that waits keeps a snapshot, for which CREATE INDEX CONCURRENTLY waits.
             with _translating:
-                await connection.execute("SELECT pg_advisory_lock($1)", _lock_number(name))
+                while not await _try_lock(connection, name):  # noqa: ASYNC110 another process frees it
+                    await asyncio.sleep(LOCK_POLL_SECONDS)
             yield
         finally:
             await connection.close()
@@ -273,6 +276,11 @@ def _discard(connection: _Connection) -> None:
 
 async def _keep(connection: object) -> None:
     """Nothing to reset: we change no session state, and asyncpg's default costs a round trip per release."""
+
+
+async def _try_lock(connection: _Connection, name: str) -> bool:
+    row = await connection.fetchrow("SELECT pg_try_advisory_lock($1) AS is_held", _lock_number(name))
+    return row is not None and bool(row["is_held"])
 
 
 def _lock_number(name: str) -> int:

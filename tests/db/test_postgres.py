@@ -93,3 +93,21 @@ async def test_connections_say_who_they_are(database: Database) -> None:
     row = await database.fetch_one("SELECT current_setting('application_name') AS name")
     assert row is not None
     assert row["name"] == "almanac"
+
+
+async def test_whoever_waits_for_a_lock_keeps_no_index_from_being_built(database: Database, database_url: str) -> None:
+    await database.write(make)
+    other = await connect(database_url)
+
+    async def wait() -> None:
+        async with other.exclusive("index"):
+            pass
+
+    async with database.exclusive("index"):
+        waiting = asyncio.create_task(wait())
+        await asyncio.sleep(0.3)
+        async with asyncio.timeout(20):  # it waits for every statement that began before it
+            await database.scan("CREATE INDEX CONCURRENTLY tried ON t (n)")
+        assert not waiting.done()
+    await waiting
+    await other.close()

@@ -60,6 +60,19 @@ async def test_moments_missed_while_nothing_ran_become_one(database: Database) -
     assert len(await schedule.tick(database, [every], NOW + DAY + 60 * SECOND)) == 1
 
 
+async def test_a_schedule_that_runs_alone_adds_nothing_while_its_last_job_is_unfinished(database: Database) -> None:
+    index = Schedule("index", "mow", Every(60), is_alone=True)
+    await schedule.tick(database, [index], NOW)
+    [first] = await schedule.tick(database, [index], NOW + 60 * SECOND)
+    assert await schedule.tick(database, [index], NOW + 120 * SECOND) == [first]
+    assert (await queue.counts(database))["queued"] == 1
+    [job] = await queue.claim(database, "w", ["mow"], limit=9, lease=HOUR, now=NOW + DAY)
+    assert await schedule.tick(database, [index], NOW + 180 * SECOND) == [first]
+    await database.write(lambda tx: queue.finish(tx, job))
+    [second] = await schedule.tick(database, [index], NOW + 240 * SECOND)
+    assert second != first
+
+
 async def test_a_changed_rule_starts_afresh(database: Database) -> None:
     await schedule.tick(database, [mow(Every(60))], NOW)
     assert await schedule.tick(database, [mow(Every(3600))], NOW + 60 * SECOND) == []
