@@ -25,6 +25,8 @@ MOST_CHARACTERS = 24_000  # of a text: about the 8,191 tokens that such endpoint
 MOST_IN_REQUEST = 400_000  # characters
 MOST_BYTES = 64 * 1024 * 1024  # of an answer
 LARGEST = 1e30  # number in a vector
+UNFIT = frozenset({400, 413, 422})  # statuses with which a text is refused that is too long, or otherwise unfit
+SHORTEST = 200  # characters; a text as short as this is not refused for its length
 EMPTY = "."  # in place of a text without characters, which such endpoints refuse
 REQUESTS_AT_ONCE = 4
 PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})  # statuses that another try may find gone
@@ -42,6 +44,10 @@ class Patience:
 
 FOR_PASSAGES = Patience(tries=6, seconds=60)
 FOR_QUERIES = Patience(tries=3, seconds=10, longest_pause=3)
+
+
+class _Unfit(EmbeddingRefused):
+    """The endpoint does not take these texts."""
 
 
 class RemoteEmbedder:
@@ -92,6 +98,18 @@ class RemoteEmbedder:
         return await self._embed(texts, self._for_queries)
 
     async def _embed(self, texts: list[str], patience: Patience) -> Vectors:
+        """Vectors of texts. One that the endpoint does not take is embedded by its beginning, and spoils no others."""
+        try:
+            return await self._embed_all(texts, patience)
+        except _Unfit:
+            if len(texts) == 1 and len(texts[0]) <= SHORTEST:
+                raise
+        if len(texts) == 1:
+            return await self._embed([texts[0][: len(texts[0]) // 2]], patience)
+        half = len(texts) // 2
+        return np.concatenate([await self._embed(each, patience) for each in (texts[:half], texts[half:])])
+
+    async def _embed_all(self, texts: list[str], patience: Patience) -> Vectors:
         async with self._places:
             body = await self._ask({"model": self._model, "input": texts, "encoding_format": "float"}, patience)
         rows = await asyncio.to_thread(_read, body, len(texts))
@@ -109,13 +127,14 @@ class RemoteEmbedder:
             try:
                 async with asyncio.timeout(patience.seconds):
                     status, headers, body = await self._post(orjson.dumps(question))
-            except (httpx2.TransportError, TimeoutError):
+            except (httpx2.RequestError, TimeoutError):
                 pass
             else:
                 if status == HTTPStatus.OK:
                     return body
                 if status not in PASSING:
-                    raise EmbeddingRefused(f"The embedding endpoint refused a request with status {status}.")
+                    refusal = _Unfit if status in UNFIT else EmbeddingRefused
+                    raise refusal(f"The embedding endpoint refused a request with status {status}.")
                 failure = EmbeddingUnavailable(f"The embedding endpoint answers with status {status}.")
                 asked_for = _read_seconds(headers.get("retry-after", ""))
             if not left or asked_for > patience.longest_pause:

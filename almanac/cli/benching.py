@@ -85,6 +85,7 @@ def retrieval(
     settings = settings_at(None)
     with tempfile.TemporaryDirectory(prefix="almanac-bench-") as home:
         # The embedded default, whatever serves here; models and their settings stay.
+        (Path(home) / "models").symlink_to(settings.home.absolute() / "models")
         settings = replace(settings, home=Path(home), database_url="")
         found = asyncio.run(_run(settings, test, asked, limit_queries, as_json))
     if as_json:

@@ -44,7 +44,7 @@ _NARROWING = (
     "updated_until",
     "min_score",
 )
-_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_DAY = len("2026-11-02")  # what is longer has a time as well, in whatever form of ISO 8601
 _MEDIA_TYPE = re.compile(r"[a-zA-Z0-9-]{1,30}/[a-zA-Z0-9._+-]{0,100}")
 _DOCUMENT = re.compile(r"document:([1-9][0-9]{0,18})", re.ASCII)
 
@@ -380,7 +380,7 @@ async def placed(call: Call, collections: Sequence[str], found: Sequence[Found])
 def _period(what: str, first: str | None, last: str | None) -> tuple[int | None, int | None]:
     """From one moment until another; a day that it ends with is a part of it."""
     begin = None if first is None else clock.moment_of(first)
-    end = None if last is None else clock.moment_of(last) + (clock.DAY if _DAY.fullmatch(last.strip()) else 0)
+    end = None if last is None else clock.moment_of(last) + (clock.DAY if len(last.strip()) <= _DAY else 0)
     if begin is not None and end is not None and begin > end:
         raise BadRequest(f"{what}_from is after {what}_until.", remedy="Exchange them, or leave one out.")
     return begin, end

@@ -35,6 +35,7 @@ MOST_TESTS = 50
 MOST_VALUES = 1_000  # in all the lists of a condition; each is a parameter, of which a statement has some 32,000
 MOST_MEMBERS = 100
 MOST_WORDS = 20
+MOST_WORDS_IN_ALL = 40  # each is looked for in every text; a few dozen take a second for some ten thousand of these
 LONGEST_KEY = 200
 LONGEST_VALUE = 1_000
 
@@ -85,6 +86,8 @@ def parse(raw: object) -> Condition:
         raise BadRequest(f"condition: has more than {MOST_TESTS} tests.", remedy="Use 'in' for many values of one key.")
     if sum(len(leaf.value) for leaf in leaves if isinstance(leaf.value, tuple)) > MOST_VALUES:
         raise BadRequest(f"condition: its lists have more than {MOST_VALUES} values in all.", remedy="Narrow it down.")
+    if sum(len(_words(str(leaf.value))) for leaf in leaves if leaf.op == "text_match") > MOST_WORDS_IN_ALL:
+        raise BadRequest(f"condition: matches more than {MOST_WORDS_IN_ALL} words in all.", remedy="Narrow it down.")
     return condition
 
 

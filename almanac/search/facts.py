@@ -13,7 +13,7 @@ from typing import Any, cast
 import orjson
 
 from almanac.core.database import Transaction, Value
-from almanac.search.conditions import MOST_MEMBERS, UNFIT_KEY, Condition, Leaf
+from almanac.search.conditions import MOST_MEMBERS, UNFIT_KEY, Condition, Group, Leaf
 
 LONGEST = 40  # characters kept of a text
 MOST_COLLECTIONS = 200  # for more, a condition is tested on what there is
@@ -57,11 +57,12 @@ async def rewrite(tx: Transaction, described: Described) -> None:
     await write(tx, [described])
 
 
-def tagged(tag: str, collections: Sequence[str], start: int) -> tuple[Narrowed, list[Value]]:
-    """As `narrow`, for the sources that have a tag."""
-    if "\0" in tag:
+def tagged(tags: Sequence[str], collections: Sequence[str], start: int) -> tuple[Narrowed, list[Value]]:
+    """As `narrow`, for the sources that have all of some tags."""
+    if "\0" in "".join(tags):
         return Narrowed(), []  # which is not noted
-    return narrow(Leaf(_TAGS, "eq", tag), collections, start)
+    leaves = tuple(Leaf(_TAGS, "eq", tag) for tag in tags)
+    return narrow(leaves[0] if len(leaves) == 1 else Group(True, leaves), collections, start)
 
 
 def narrow(condition: Condition, collections: Sequence[str], start: int) -> tuple[Narrowed, list[Value]]:

@@ -13,6 +13,7 @@ from almanac.core.errors import BadRequest
 from almanac.search import conditions, facts
 from almanac.search.question import Filter
 
+MOST_TAGS = 20  # each is a look of its own
 MOST_OWNERS = 20_000
 
 # The tags, each between two `\,`: a list of texts in JSON, without the escapes that could be taken for a border. What
@@ -37,12 +38,14 @@ def resolve(filter: Filter, start: int = 1, collections: Sequence[str] = ()) -> 
         )
     args = _Args(start)
     parts = [*_places(filter, args), *_moments(filter, args)]
-    for tag in dict.fromkeys(filter.tags):
-        bordered = _bordered(tag)
-        near, values = facts.tagged(tag, collections, start + len(args.values))
+    if tags := tuple(dict.fromkeys(filter.tags)):
+        if len(tags) > MOST_TAGS:
+            raise BadRequest(f"A search takes at most {MOST_TAGS} tags.", remedy="Name those that tell most.")
+        bordered = [_bordered(tag) for tag in tags]
+        near, values = facts.tagged(tags, collections, start + len(args.values))
         args.values.extend(values)
         parts += [near.sql] if near.sql else []
-        parts += [] if near.exact else [f"replace({_TAGS}, {args.add(bordered)}, '') <> {_TAGS}"]
+        parts += [] if near.exact else [f"replace({_TAGS}, {args.add(each)}, '') <> {_TAGS}" for each in bordered]
     if filter.condition is not None:
         condition = conditions.parse(filter.condition)
         near, values = facts.narrow(condition, collections, start + len(args.values))

@@ -21,6 +21,7 @@ from almanac.search.batches import Batch, build
 from almanac.search.index import Coverage, Hits, Scope, Stored, WordHits
 from almanac.search.index_changes import Changed, File, State
 from almanac.search.merging import choose, merge
+from almanac.search.recent import Shared
 from almanac.search.segments import Segment, SegmentLost
 from almanac.search.views import Part, View
 
@@ -53,6 +54,7 @@ class EmbeddedIndex:
         self._present: tuple[Sequence[View], Sequence[View]] = (), ()  # of files, and in memory
         self._catching_up = asyncio.Lock()
         self._reading: asyncio.Task[None] | None = None
+        self._shared = Shared()
         self._condition: tuple[tuple[bytes | None, Scope], asyncio.Task[NDArray[np.int64]]] | None = None
 
     async def words(self, scope: Scope, terms: Sequence[int], limit: int) -> WordHits:
@@ -112,7 +114,7 @@ class EmbeddedIndex:
             task = asyncio.create_task(index_changes.kept(self._db, scope))
             task.add_done_callback(_hear)
             self._condition = key, task
-        return await asyncio.shield(self._condition[1])
+        return await self._shared.wait(self._condition[1])
 
     async def _catch_up(self) -> None:
         state = await index_changes.state(self._db)
@@ -190,7 +192,7 @@ class EmbeddedIndex:
 
 
 def _failed(task: "asyncio.Task[Any]") -> bool:
-    return task.done() and (task.cancelled() or task.exception() is not None)
+    return bool(task.cancelling()) or (task.done() and (task.cancelled() or task.exception() is not None))
 
 
 def read_all(

@@ -23,6 +23,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ from almanac.search.index import Coverage, Hits, Scope, Stored, WordHits
 from almanac.search.index_candidates import Judging, Plan, Size
 from almanac.search.index_frequencies import Choice, Known, Lists, choose
 from almanac.search.index_rows import LEVELS
-from almanac.search.recent import Recent
+from almanac.search.recent import Recent, Shared
 
 CANDIDATES = 4_000  # passages that lists lead to; in a scope that has no more, every term is looked up
 ENOUGH = 1_000  # candidates, fewer than which are not made do with
@@ -133,6 +134,7 @@ class PostgresIndex:
         self._db = db
         self._known = Known(db)
         self._sizes = Recent[Size]()
+        self._shared = Shared()
         self._counting: dict[Scope, asyncio.Task[int]] = {}
         self._coverages = Recent[Coverage]()
         self._graphs = Recent[frozenset[str]]()
@@ -213,10 +215,14 @@ class PostgresIndex:
 
     async def _kept(self, scope: Scope) -> int:
         """How many passages a scope's condition leaves, counted once for both legs: it only says how to look."""
-        if (counting := self._counting.get(scope)) is None:
+        if (counting := self._counting.get(scope)) is None or counting.cancelling():
             counting = self._counting[scope] = asyncio.create_task(self._count_kept(scope))
-            counting.add_done_callback(lambda _: self._counting.pop(scope, None))
-        return await asyncio.shield(counting)
+            counting.add_done_callback(partial(self._counted, scope))
+        return await self._shared.wait(counting)
+
+    def _counted(self, scope: Scope, counting: asyncio.Task[int]) -> None:
+        if self._counting.get(scope) is counting:
+            del self._counting[scope]
 
     async def _count_kept(self, scope: Scope) -> int:
         return (await self._read(scope, *_ask(_SIZE, scope)))[0]["passages"]

@@ -2,9 +2,10 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 from contextlib import suppress
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from almanac.core.errors import AlmanacError
 
@@ -12,6 +13,24 @@ T = TypeVar("T")
 
 MOST = 256
 LONGER = 6  # times as long as it is believed, a value serves while it is found out anew
+
+
+class Shared:
+    """Work that several wait for. It ends with the last of them: nobody would have what it finds out."""
+
+    def __init__(self) -> None:
+        self._waiting: Counter[asyncio.Task[Any]] = Counter()
+
+    async def wait(self, task: asyncio.Task[T]) -> T:
+        """What the task finds out."""
+        self._waiting[task] += 1
+        try:
+            return await asyncio.shield(task)
+        finally:
+            self._waiting[task] -= 1
+            if not self._waiting[task]:
+                del self._waiting[task]
+                task.cancel()
 
 
 class Recent(Generic[T]):

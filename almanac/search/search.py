@@ -31,6 +31,7 @@ LONGEST = 4_000  # characters of a question
 DEEPEST = 500  # passages, counted from the best, that can be paged through
 DEPTH = 100  # passages each leg brings, at least; twice the deepest, where a page begins beyond what they brought
 
+_LOOKS = 5  # at what is beyond sources that leave no room for others
 _HEAD_START = 0.002  # seconds, within which a model begins to compute
 _ENGLISH = frozenset(("en",))
 _NOTHING = Hits(np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.int64))
@@ -187,19 +188,23 @@ class _Finding:
         return candidates
 
     async def _legs(self) -> tuple[WordHits, Hits]:
-        """What both legs find; looked for once more without the sources that leave no room for others."""
+        """What both legs find; looked for again without the sources that leave no room for others."""
         vectors, words = await asyncio.gather(self._vectors(), self._words())
         self._is_cut = max(len(words.ids), len(vectors.ids)) >= self._depth
-        crowding = self._crowding(words, vectors)
-        if not crowding:
-            return words, vectors
-        beyond = f"s.id NOT IN ({', '.join(map(str, crowding))})"
         scope = self._scope
-        self._scope = replace(scope, where=f"({scope.where}) AND {beyond}" if scope.where else beyond)
-        further, others = await asyncio.gather(self._vectors(), self._words())
-        self._is_cut = max(len(others.ids), len(further.ids)) >= self._depth
+        for _ in range(_LOOKS):
+            if not (crowding := self._crowding(words, vectors)):
+                break
+            beyond = f"s.id NOT IN ({', '.join(map(str, crowding))})"
+            self._scope = replace(scope, where=f"({scope.where}) AND {beyond}" if scope.where else beyond)
+            further, others = await asyncio.gather(self._vectors(), self._words())
+            self._is_cut = max(len(others.ids), len(further.ids)) >= self._depth
+            words, vectors = (
+                replace(words, **_joined(words, others)),
+                replace(vectors, **_joined(vectors, further)),
+            )
         self._scope = scope
-        return replace(words, **_joined(words, others)), replace(vectors, **_joined(vectors, further))
+        return words, vectors
 
     def _crowding(self, words: WordHits, vectors: Hits) -> list[int]:
         """The sources that have their share already, if with it there is not enough to show."""
@@ -261,6 +266,9 @@ class _Finding:
             return None
         if self._asked.is_unspaced and self._question.mode == "hybrid" and embedder.languages == _ENGLISH:
             return None  # what it would find is no better than chance
+        if not any(map(str.isalnum, self._question.text)) and embedder.languages == _ENGLISH:
+            self._notes.append("There is nothing in the question that can be looked for: ask in words.")
+            return None
         try:
             begun = time.perf_counter()
             vector = self._vector_of[model] = await embedder.query(self._question.text)

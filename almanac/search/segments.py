@@ -20,6 +20,8 @@ import numpy as np
 import orjson
 from numpy.typing import DTypeLike, NDArray
 
+from almanac.core.errors import Unavailable
+
 UNREAD = 2**32 - 1  # the length of a passage whose words are still to be analysed
 
 _MAGIC = b"almanac1"
@@ -157,8 +159,12 @@ def read(path: Path) -> Segment:
         if magic != _MAGIC or start + length > len(mapped) or tuple(sums) != _checksums(mapped):
             raise SegmentLost("it is damaged")
         return _assemble(mapped, orjson.loads(mapped[start : start + length].tobytes()))
-    except (OSError, ValueError, struct.error) as error:
-        raise SegmentLost("it is missing" if isinstance(error, FileNotFoundError) else "it is damaged") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise SegmentLost("it is missing") from error
+    except (ValueError, struct.error) as error:
+        raise SegmentLost("it is damaged") from error
+    except OSError as error:  # handles or memory are short, which says nothing of the file
+        raise Unavailable(f"A file of the index cannot be opened: {error.strerror}.") from error
 
 
 def arrays(segment: Segment) -> Iterable[tuple[str, NDArray[Any]]]:

@@ -50,6 +50,9 @@ class Endpoint:
     }
     url: str = ""
 
+    def __post_init__(self) -> None:
+        self.answer = self._embed
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
@@ -57,7 +60,7 @@ class Endpoint:
                 length = next(int(line[15:]) for line in head.lower().splitlines() if line.startswith("content-length"))
                 self.headers.append(head)
                 self.requests.append(json.loads(await reader.readexactly(length)))
-                answer = self.answers.pop(0) if self.answers else self._embed()
+                answer = self.answers.pop(0) if self.answers else self.answer()
                 if answer is None:  # hang up
                     break
                 size = f"content-length: {len(answer.body)}\r\n"
@@ -228,6 +231,31 @@ async def test_what_will_not_get_better_is_not_tried_again(endpoint: Endpoint, e
         await embedder.passages(["a"])
     assert "ALMANAC_EMBEDDING_KEY" in caught.value.text
     assert len(endpoint.requests) == 1
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+async def test_a_text_that_is_refused_is_embedded_by_its_beginning_and_spoils_no_others(
+    endpoint: Endpoint, embedder: RemoteEmbedder, status: int
+):
+    def answer() -> Answer:
+        texts = endpoint.requests[-1]["input"]
+        if any(len(text) > 300 for text in texts):
+            return Answer(status)
+        return Answer(body=json.dumps(endpoint.form(texts)).encode())
+
+    endpoint.answer = answer
+    texts = [f"text {number}" for number in range(20)]
+    texts[7] = "long " * 200
+    found = await embedder.passages(texts)
+    assert found == expect(*texts[:7], texts[7][:249], *texts[8:])  # without the space that it ends with, or not
+    both = await asyncio.gather(embedder.query("short"), embedder.query("q" * 900))
+    assert np.array(both) == expect("short", "q" * 225)
+
+
+async def test_a_body_that_cannot_be_decoded_is_no_answer(endpoint: Endpoint, embedder: RemoteEmbedder):
+    endpoint.answers = [Answer(body=b"no gzip", headers="content-encoding: gzip\r\n") for _ in range(3)]
+    with pytest.raises(EmbeddingUnavailable):
+        await embedder.query("a")
 
 
 async def test_neither_the_key_nor_texts_nor_answers_are_told(

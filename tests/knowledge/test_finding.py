@@ -255,6 +255,8 @@ async def test_tags_dates_and_metadata_narrow_a_search(library: Library, search:
         ({"tags": ["wet", "old"]}, {first.id}),
         ({"condition": {"key": "year", "op": "eq", "value": 2020}}, {second.id}),
         ({"created_until": "2024-03-31"}, {first.id}),  # the whole day
+        ({"created_until": "20240331"}, {first.id}),
+        ({"created_until": "2024-W13-7"}, {first.id}),
         ({"created_until": "2024-03-31T00:00:00Z"}, set[int]()),
         ({"created_from": "2024-04-01"}, {second.id}),
         ({"created_from": "2024-04-01T02:00:00+02:00"}, {second.id}),

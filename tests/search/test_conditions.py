@@ -152,11 +152,18 @@ async def test_numbers_at_the_ends_of_their_range_are_compared_and_break_nothing
 async def test_the_largest_condition_there_may_be_is_answered(database: Database):
     await database.write(lambda tx: store(tx, SHELF))
     words = " ".join(f"word{n}" for n in range(conditions.MOST_WORDS))
-    tests = [is_("title", "text_match", words) for _ in range(conditions.MOST_TESTS - 1)]
+    tests = [is_("title", "text_match", words) for _ in range(conditions.MOST_WORDS_IN_ALL // conditions.MOST_WORDS)]
+    tests += [is_("title", "contains", "word") for _ in range(conditions.MOST_TESTS - 1 - len(tests))]
     nested: Json = {"or": [*tests, is_("lang", "in", ["de", *map(str, range(conditions.MOST_VALUES - 1))])]}
     for _ in range(conditions.DEEPEST - 1):
         nested = {"and": [nested]}
     assert await agreed(database, nested, SHELF) == [0]
+
+
+def test_more_words_to_match_than_can_be_looked_for_in_good_time_are_refused():
+    words = " ".join(f"word{n}" for n in range(conditions.MOST_WORDS))
+    with pytest.raises(BadRequest, match="more than 40 words in all"):
+        conditions.parse({"or": [is_("title", "text_match", words) for _ in range(3)]})
 
 
 @pytest.mark.parametrize("op", conditions.OPERATORS)

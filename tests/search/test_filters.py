@@ -163,3 +163,14 @@ def test_tags_are_found_whatever_they_are_made_of(database_url: str):
             agree()
         finally:
             runner.run(db.close())
+
+
+async def test_many_tags_are_looked_up_at_once_and_too_many_refused(database: Database):
+    tags = tuple(f"tag {number}" for number in range(filters.MOST_TAGS))
+    things = [replace(PLAIN, owner_id="7", tags=(*tags, "more")), replace(PLAIN, owner_id="8", tags=tags[1:])]
+    await database.write(lambda tx: store(tx, things))
+    assert await kept(database, Filter(tags=tags)) == ["document:7"]
+    _, args = filters.resolve(Filter(tags=tags), collections=[f"base:{number}" for number in range(200)])
+    assert len(args) < 200 + 3 * len(tags)  # the collections once
+    with pytest.raises(BadRequest, match="at most 20 tags"):
+        filters.resolve(Filter(tags=(*tags, "more")))

@@ -7,7 +7,7 @@ import pytest
 
 from almanac.core.errors import NotFound
 from almanac.search import recent
-from almanac.search.recent import Recent
+from almanac.search.recent import Recent, Shared
 
 
 class Counter:
@@ -74,3 +74,22 @@ async def test_nothing_goes_on_after_it_is_closed(clock: list[float]):
     await known.close()
     await settle()
     assert count.times == 1  # it had not begun
+
+
+async def test_shared_work_ends_with_the_last_who_waits_for_it():
+    shared, task = Shared(), asyncio.create_task(asyncio.sleep(60))
+    waiting = [asyncio.create_task(shared.wait(task)) for _ in range(2)]
+    await settle()
+    waiting[0].cancel()
+    await settle()
+    assert not task.done()
+    waiting[1].cancel()
+    await settle()
+    assert task.cancelled()
+
+
+async def test_shared_work_is_done_for_all_who_wait_for_it():
+    shared, count = Shared(), Counter(1.0)
+    task = asyncio.create_task(count())
+    assert await asyncio.gather(shared.wait(task), shared.wait(task)) == [(1, 1.0), (1, 1.0)]
+    assert await shared.wait(task) == (1, 1.0)

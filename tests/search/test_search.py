@@ -290,6 +290,38 @@ async def test_pages_are_cut_from_one_ranking(
     assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
 
 
+@pytest.mark.parametrize("mode", ["hybrid", "keyword", "vector"])
+async def test_long_documents_leave_room_for_others_however_many_they_are(
+    search: Search, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch, mode: str
+):
+    monkeypatch.setattr("almanac.search.search.DEPTH", 20)
+    monkeypatch.setattr("almanac.search.search.DEEPEST", 25)
+    org = await orgs.pick(database, "acme")
+    for owner in "ABC":
+        crowd = [Passage(n, n + 1, f"turbine pump bearing, turbine pump bearing, {owner} {n}") for n in range(60)]
+        await save(database, Source(org.id, "base:3", "document", owner, "Turbines", 1, 1), crowd)
+    for number in range(101, 111):
+        text = f"Store {number} also keeps a bearing of brass, among much else that nobody asks for."
+        await save(database, Source(org.id, "base:3", "document", str(number), "Store", 1, 1), [Passage(0, 9, text)])
+    await work_off(database, replace(settings, embedding=mode != "keyword"))
+    asked = Question("turbine pump bearing", ("base:3",), mode=mode, limit=10)
+    first, second = await search.find(asked), await search.find(replace(asked, offset=10))
+    assert (len(first.found), len(second.found), second.has_more) == (10, 9, False)
+    assert len({found.owner_id for found in (*first.found, *second.found)}) == 13
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "vector"])
+async def test_what_a_model_cannot_read_is_not_looked_for(
+    search: Search, database: Database, settings: Settings, mode: str
+):
+    await work_off(database, settings)
+    answer = await search.find(Question("😀 !", HERE, mode=mode))
+    assert (answer.found, answer.notes[-1]) == (
+        (),
+        "There is nothing in the question that can be looked for: ask in words.",
+    )
+
+
 async def test_a_question_without_a_word_to_look_for_says_so(search: Search):
     answer = await search.find(Question("🚀", HERE, mode="keyword"))
     assert answer.found == ()

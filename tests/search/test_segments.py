@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from almanac.core.errors import Unavailable
 from almanac.search import batches, merging, quantisation, segments
 from almanac.search.batches import Batch, build
 from almanac.search.merging import choose, merge
@@ -223,6 +224,18 @@ def test_a_file_of_which_anything_was_changed_is_not_read(
     path.write_bytes(whole[:place] if cut else harmed)
     with pytest.raises(SegmentLost):
         segments.read(path)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM, errno.EACCES])
+def test_a_file_that_a_process_cannot_open_now_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+):
+    def fail(*_: object) -> None:
+        raise OSError(number, "short of something")
+
+    monkeypatch.setattr(np, "memmap", fail)
+    with pytest.raises(Unavailable, match="cannot be opened: short of something"):
+        segments.read(tmp_path / "any")
 
 
 def test_a_file_that_is_not_there_is_lost(tmp_path: Path):
