@@ -27,7 +27,7 @@ from almanac.knowledge.parsers.nursery import Nursery
 from almanac.memory import expiry
 from almanac.quotas import repeats
 from almanac.search import embedding, opening, upkeep
-from almanac.search.embedding import Embed
+from almanac.search.embedding import Embed, Forget
 from almanac.search.upkeep import Reword
 
 # Finished jobs are kept for a while, for whoever asks what happened.
@@ -91,6 +91,7 @@ async def handlers(db: Database, settings: Settings) -> AsyncGenerator[Mapping[s
             "tidy": tidy,
             "index": index,
             "embed": Embed(db, embedder) if settings.embedding else no_vectors,
+            "forget": Forget(db),
             "reword": Reword(db),
             SHELVE: Shelve(db),
             attachments.READ: ReadPicture(db, files, nursery),

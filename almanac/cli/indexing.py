@@ -20,7 +20,7 @@ from almanac.core.settings import Settings
 from almanac.knowledge import inventory, shelf
 from almanac.knowledge.files import amount
 from almanac.search import embedding, upkeep
-from almanac.search.embedding import Embed
+from almanac.search.embedding import Embed, Forget
 from almanac.search.index import Coverage, Index
 from almanac.search.opening import open_search
 from almanac.search.upkeep import Standing
@@ -169,7 +169,7 @@ class _Rebuilding:
         """Have what lacks vectors of the model embedded as it always is, by our own worker or by another."""
         for each in standings:
             await self._db.write(lambda tx, name=each.collection: embedding.again(tx, name))
-        handlers = {"embed": Embed(self._db, embedder)}
+        handlers = {"embed": Embed(self._db, embedder), "forget": Forget(self._db)}
         async with (
             open_search(self._settings, self._db) as search,
             working(self._db, self._settings, handlers, self._stop, 1, 0),

@@ -23,6 +23,7 @@ from almanac.jobs.worker import Effect
 from almanac.search import index_rows, neighbours, sources
 
 AT_ONCE = 64 * cores()  # passages embedded and stored together: what is lost with a worker that is killed
+SOURCES_AT_ONCE = 200  # whose outdated vectors are removed together
 ROUND = 20 * clock.SECOND  # after which another collection has its turn
 TURN = 2 * clock.SECOND  # between two looks at whether another collection's round is over
 PAUSE = clock.MINUTE  # before the next attempt where the model cannot be reached
@@ -39,6 +40,12 @@ UPDATE sources SET is_embedded = 1 WHERE {which} AND is_embedded = 0 AND NOT EXI
     SELECT 1 FROM passages p WHERE p.source_id = sources.id
     AND NOT EXISTS (SELECT 1 FROM vectors v WHERE v.passage_id = p.id AND v.model = $2))
 """
+
+_SOURCES = "SELECT id FROM sources WHERE collection = $1 AND id > $2 ORDER BY id LIMIT $3"
+_OUTDATED = """source_id IN ({ids}) AND EXISTS (
+    SELECT 1 FROM sources s JOIN collections c ON c.name = s.collection
+    WHERE s.id = vectors.source_id AND c.model NOT IN ('', vectors.model)
+    AND coalesce(c.next_model, c.model) <> vectors.model)"""
 
 _log = structlog.get_logger("almanac.embedding")
 
@@ -88,6 +95,20 @@ class Embed:
         return True
 
 
+class Forget:
+    """The handler of forget jobs: removes the vectors of models that a collection has come away from."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def __call__(self, job: Job) -> Effect | None:
+        last = 0
+        while rows := await self._db.scan(_SOURCES, job.payload["collection"], last, SOURCES_AT_ONCE):
+            last = rows[-1]["id"]
+            await self._db.write(lambda tx, ids=tuple(row["id"] for row in rows): _forget(tx, ids))
+        return None
+
+
 async def survey(db: Database, model: str) -> None:
     """Have collections embedded anew whose vectors are of another model than is used now."""
     rows = await db.fetch("SELECT name FROM collections WHERE model <> $1 OR next_model IS NOT NULL", model)
@@ -129,6 +150,13 @@ async def _store(tx: Transaction, model: str, rows: Sequence[Row], vectors: NDAr
     await tx.execute_many(_COMPLETE.format(which="id = $1"), [(owner, model) for owner in owners])
 
 
+async def _forget(tx: Transaction, source_ids: Sequence[int]) -> None:
+    outdated = _OUTDATED.format(ids=", ".join(map(str, source_ids)))
+    rows = await tx.fetch(f"SELECT DISTINCT source_id FROM vectors WHERE {outdated}")  # noqa: S608 - numbers
+    await sources.touch(tx, [row["source_id"] for row in rows])  # else the files of the index would keep them
+    await tx.execute(f"DELETE FROM vectors WHERE {outdated}")  # noqa: S608 - likewise
+
+
 async def _finish(tx: Transaction, collection: str, model: str) -> None:
     """Change over to the model if every passage has its vector; go on where more have come meanwhile."""
     await tx.execute(_COMPLETE.format(which="collection = $1"), collection, model)  # those that came with their vectors
@@ -137,8 +165,5 @@ async def _finish(tx: Transaction, collection: str, model: str) -> None:
     elif await tx.execute(
         "UPDATE collections SET model = $2, next_model = NULL WHERE name = $1 AND next_model = $2", collection, model
     ):
-        await tx.execute(
-            "DELETE FROM vectors WHERE source_id IN (SELECT id FROM sources WHERE collection = $1) AND model <> $2",
-            collection,
-            model,
-        )
+        # Those of the model before go afterwards, a few at a time: a million of them would hold all other writes up.
+        await queue.add(tx, "forget", {"collection": collection}, key=f"forget:{collection}:{model}")

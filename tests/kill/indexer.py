@@ -19,7 +19,7 @@ from almanac.core.settings import Settings
 from almanac.jobs.worker import Worker
 from almanac.premises import load_settings, open_store
 from almanac.search import compaction, embedding, index_postgres, opening
-from almanac.search.embedding import Embed
+from almanac.search.embedding import Embed, Forget
 from almanac.search.upkeep import Reword
 
 DIMENSION = 16
@@ -68,7 +68,7 @@ async def work() -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with open_store(settings) as db:
-        handlers = {"embed": Embed(db, Slow()), "reword": Reword(db)}
+        handlers = {"embed": Embed(db, Slow()), "forget": Forget(db), "reword": Reword(db)}
         lease = round(settings.job_lease_seconds * clock.SECOND)
         worker = Worker(db, handlers, lease=lease, poll=clock.SECOND // 20)
         await asyncio.gather(worker.run(stop), tend(settings, db, stop))

@@ -12,7 +12,7 @@ from almanac.core import clock
 from almanac.core.database import Database
 from almanac.core.settings import Settings
 from almanac.jobs import queue
-from almanac.search import analysis, embedding, index_rows, upkeep
+from almanac.search import analysis, compaction, embedding, index_rows, opening, upkeep
 from almanac.search.index import Coverage, Scope
 from almanac.search.opening import open_search
 from almanac.search.question import Question
@@ -300,6 +300,39 @@ async def test_embedding_goes_on_after_a_renewal(shelf: Shelf, settings: Setting
     (standing,) = await upkeep.standings(shelf.db)
     assert (standing.model, standing.embedded, standing.is_embedded) == (MODEL, 1, True)
     assert await upkeep.compare(settings, shelf.db) == []
+
+
+class Other(Flat):
+    """Another model."""
+
+    name = "other"
+
+
+async def test_after_a_change_of_model_nothing_is_left_of_the_one_before(
+    shelf: Shelf, settings: Settings, search: Search
+):
+    async def compact() -> None:
+        if settings.on_sqlite:
+            await compaction.compact(shelf.db, opening.folder_of(settings), least=1)
+
+    job = replace(JOB, kind="embed", payload={"collection": "base:1"})
+    for number in range(20):
+        await shelf.put(str(number), [f"pump {number}", "valve"])
+    for embedder in (Flat(1), Other(2)):
+        effect = await embedding.Embed(shelf.db, embedder)(job)
+        await compact()  # between the last vector and the change
+        assert effect is not None
+        await shelf.db.write(effect)
+    assert (await upkeep.standings(shelf.db))[0].model == "other"
+    assert len(await shelf.db.fetch("SELECT 1 FROM vectors WHERE model = $1", MODEL)) == 40
+    (forgetting,) = await queue.claim(shelf.db, "w", ["forget"], limit=1, lease=clock.MINUTE)
+    assert await embedding.Forget(shelf.db)(forgetting) is None
+    for _ in range(2):
+        assert await shelf.db.fetch("SELECT 1 FROM vectors WHERE model = $1", MODEL) == []
+        assert await upkeep.compare(settings, shelf.db) == []
+        assert (await search.index.coverage(("base:1",), MODEL)).embedded == 0
+        assert (await search.index.coverage(("base:1",), "other")).embedded == 40
+        await compact()
 
 
 class Wide(Flat):
