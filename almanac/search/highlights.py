@@ -28,7 +28,10 @@ def find(text: str, terms: frozenset[str], most: int = 8) -> tuple[Span, ...]:
     """
     seen: Counter[str] = Counter()
     ranked: list[tuple[int, int, int]] = []
+    paired = _paired(terms)
     for start, end, term in everywhere(text, terms):
+        if end - start == 1 and term in paired:
+            continue
         rank = seen[term]
         seen[term] += 1
         if ranked and start < ranked[-1][1]:  # terms may share characters
@@ -37,6 +40,12 @@ def find(text: str, terms: frozenset[str], most: int = 8) -> tuple[Span, ...]:
         ranked.append((start, end, rank))
     best = sorted(ranked, key=lambda each: (each[2], each[0]))[:most]
     return tuple(sorted((start, end) for start, end, _ in best))
+
+
+@lru_cache(1_000)
+def _paired(terms: frozenset[str]) -> frozenset[str]:
+    """Characters of a script without spaces that are looked for as a part of a pair too: alone, they mean little."""
+    return frozenset(each for term in terms if len(term) == 2 and analysis.is_unspaced(term[0]) for each in term)
 
 
 @lru_cache(100)  # of each text that is shown it is asked twice: when it is judged, and then

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from almanac.core import clock
 from almanac.core.database import Transaction
 from almanac.core.errors import Unavailable
+from almanac.jobs import queue
 from almanac.memory import expiry, finding, hints, shelf
 from almanac.memory.finding import Inquiry, find, snippet
 from almanac.memory.note import TaskLink
@@ -162,6 +163,8 @@ async def test_a_superseded_notes_vectors_stay_where_they_are_and_are_its_own(
         await embedding._finish(tx, live, "m")  # pyright: ignore[reportPrivateUsage]
 
     await circle.db.write(change_over)
+    (forgetting,) = await queue.claim(circle.db, "w", ["forget"], limit=1, lease=clock.MINUTE)
+    await embedding.Forget(circle.db)(forgetting)
     assert await kept() == {"Old": before["Old"], "New": {"m"}}  # what is superseded has still to come to the model
 
 
