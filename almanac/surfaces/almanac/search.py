@@ -7,7 +7,7 @@ query and results with id, title and url; an id and the text with title, url and
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from almanac.core import clock
 from almanac.core.arguments import Id
@@ -32,13 +32,20 @@ class Fetch(Arguments):
     id: Annotated[str, Field(max_length=100, description="As search gave it.")]
 
 
+def _check_span(span: list[int] | None) -> list[int] | None:
+    """Two numbers; said in the error and not in the schema, for every agent pays for that."""
+    if span is not None and len(span) != 2:
+        raise ValueError("is not a start and an end, as search gives them")
+    return span
+
+
 class Quoted(Arguments):
     """Arguments of `verify_citation`."""
 
     id: Annotated[str, Field(description="As search gave it.")]
     hash: Annotated[str | None, Field(max_length=64)] = None
     text: Annotated[str | None, Field(max_length=finding.LONGEST_QUOTE, description="Or the words quoted.")] = None
-    span: Annotated[list[Id] | None, Field(min_length=2, max_length=2, description="Where it stood, if known.")] = None
+    span: Annotated[list[Id] | None, Field(description="Where it stood."), AfterValidator(_check_span)] = None
 
 
 @dataclass(slots=True)
