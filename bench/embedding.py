@@ -3,7 +3,10 @@
 Ours is `Embedder.passages` with texts of mixed lengths in one call: tokenising, sorting, filling up and putting back in
 order are counted. The bare ONNX session gets ready-made tokens in batches of one length each, with as many tokens in
 all and none to fill up, in the faster of two ways: a thread for each core with a batch of its own, or all cores on one
-batch after the other. The three take turns, and medians are shown.
+batch after the other.
+
+A shared machine may be half as fast a minute later. So the three take short turns, and ours is divided by what the bare
+session did in the same turn: the median of these ratios counts, and the quartiles say how far it can be trusted.
 """
 
 import asyncio

@@ -132,12 +132,17 @@ class Inquiry(Arguments):
     explain: Annotated[bool, Field(description="Also timings and counts.")] = False
 
 
-class Citation(Arguments):
+class Quotation(Arguments):
     """Something that was quoted from a document: its hash, its text, or both."""
 
     id: Annotated[str, Field(description="As search gave it.")]
     hash: Annotated[str | None, Field(max_length=64)] = None
     text: Annotated[str | None, Field(max_length=LONGEST_QUOTE, description="Or the words quoted.")] = None
+
+
+class Citation(Quotation):
+    """The same, with where it stood."""
+
     start: Annotated[Id | None, Field(description="Where it stood, if known.")] = None
     end: Id | None = None
 
@@ -186,7 +191,8 @@ async def inquire(call: Call, search: Search, inquiry: Inquiry) -> Findings:
     narrowed = [name for name in _NARROWING if getattr(inquiry, name)]
     if found.hits or inquiry.offset or not (reach.collections and narrowed):
         return found
-    note = f"Nothing was found within {', '.join(narrowed)}: ask without to look further."
+    these = "it" if len(narrowed) == 1 else "them"
+    note = f"Nothing was found within {', '.join(narrowed)}: leave {these} out to look further."
     return replace(found, notes=(*found.notes, note))
 
 

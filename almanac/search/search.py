@@ -199,10 +199,8 @@ class _Finding:
             self._scope = replace(scope, where=f"({scope.where}) AND {beyond}" if scope.where else beyond)
             further, others = await asyncio.gather(self._vectors(), self._words())
             self._is_cut = max(len(others.ids), len(further.ids)) >= self._depth
-            words, vectors = (
-                replace(words, **_joined(words, others)),
-                replace(vectors, **_joined(vectors, further)),
-            )
+            words = replace(words, **_joined(words, others))
+            vectors = replace(vectors, **_joined(vectors, further))
         self._scope = scope
         return words, vectors
 

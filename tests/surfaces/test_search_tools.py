@@ -116,7 +116,7 @@ def test_a_search_that_is_too_narrow_names_what_narrowed_it(server: Running, she
     answer = ask(server, "search", query="oil", tags=["lamp"], created_until="2020-01-01")
     held(server, "search", answer)
     assert answer["results"] == []
-    assert answer["notes"] == ["Nothing was found within tags, created_until: ask without to look further."]
+    assert answer["notes"] == ["Nothing was found within tags, created_until: leave them out to look further."]
     assert ask(server, "search", query="oil", tags=["lamp"])["notes"] == []
     assert ask(server, "search", query="oil", min_score=1.0)["notes"][-1].startswith(
         "Nothing was found within min_score"

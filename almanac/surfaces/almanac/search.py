@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 from almanac.core import clock
 from almanac.core.arguments import Id
 from almanac.knowledge import finding, readings
-from almanac.knowledge.finding import Citation, Hit, Inquiry
+from almanac.knowledge.finding import Citation, Hit, Inquiry, Quotation
 from almanac.knowledge.readings import Excerpt
 from almanac.surfaces.tool import READS, Arguments, Tool, ToolCall
 
@@ -39,12 +39,9 @@ def _check_span(span: list[int] | None) -> list[int] | None:
     return span
 
 
-class Quoted(Arguments):
+class Quoted(Quotation):
     """Arguments of `verify_citation`."""
 
-    id: Annotated[str, Field(description="As search gave it.")]
-    hash: Annotated[str | None, Field(max_length=64)] = None
-    text: Annotated[str | None, Field(max_length=finding.LONGEST_QUOTE, description="Or the words quoted.")] = None
     span: Annotated[list[Id] | None, Field(description="Where it stood."), AfterValidator(_check_span)] = None
 
 
