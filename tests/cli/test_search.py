@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from almanac.ai.bundled import DEFAULT
 from tests.cli.conftest import Almanac
 from tests.cli.program import Answer, command, environment, run, serving
 from tests.cli.test_knowledge import blocks, fill
@@ -198,6 +200,20 @@ def test_retrieval_is_measured_on_a_set_each_query_in_its_own_part(almanac: Alma
     assert 0 < told["p50_ms"] <= told["p99_ms"]
     assert told["queries_per_second"] > 0
     assert not (tmp_path / "home").exists()  # what is there already is left alone
+
+
+def test_retrieval_is_measured_with_a_model_of_the_home(
+    almanac: Almanac, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    kept = tmp_path / "home" / "models" / "mine"
+    shutil.copytree(DEFAULT.path, kept)
+    monkeypatch.setenv("ALMANAC_EMBEDDING_MODEL", "mine")
+    answer = almanac("bench", "retrieval", str(write(tmp_path / "set")), "--mode", "vector", "--json")
+    assert answer.code == 0, answer
+    assert json.loads(answer.out)["recall@100"] == round((1 + 0.5 + 1) / 3, 4)
+    assert (kept / "model.onnx").exists()
+    monkeypatch.setenv("ALMANAC_EMBEDDING_MODEL", "another")
+    assert "no embedding model of this name" in almanac("bench", "retrieval", str(tmp_path / "set")).err
 
 
 def test_a_measurement_is_a_table_for_people_and_can_be_cut_short(almanac: Almanac, tmp_path: Path):
