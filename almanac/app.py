@@ -26,37 +26,38 @@ from almanac import __version__
 from almanac.ai import chat
 from almanac.ai.chat import Chat, open_chat
 from almanac.assist.agent import Agent
-from almanac.audit.ledger import Ledger
-from almanac.audit.trail import Entry, Trail
+from almanac.audit.recorder import Ledger
+from almanac.audit.trail import AuditEntry, AuditTrail
+from almanac.bootstrap import configure_logs, load_settings, open_database, signing_key
 from almanac.core import clock
 from almanac.core.database import Database, Transaction
-from almanac.core.neighbourhood import Neighbourhood
-from almanac.core.remembered import Remembered
-from almanac.core.settings import BadSetting, Settings
+from almanac.core.settings import InvalidSetting, Settings
+from almanac.db.read_cache import ReadCache
 from almanac.identity import tokens
-from almanac.knowledge import runtime
-from almanac.knowledge.files import Files
-from almanac.net import peer
-from almanac.net.fetch import Fetcher, Rules
-from almanac.premises import configure_logs, load_settings, open_store, signing_key
-from almanac.quotas import rates, repeats_redis, usage
-from almanac.search.opening import open_search
+from almanac.knowledge import knowledge_runtime
+from almanac.knowledge.files import FileStore
+from almanac.net import client_address
+from almanac.net.allowed_hosts import AllowedHosts
+from almanac.net.fetcher import Fetcher, FetchRules
+from almanac.quotas import idempotency_redis, rate_limits, usage
+from almanac.search.backends import open_search
 from almanac.surfaces.almanac import tools as almanac_surface
-from almanac.surfaces.door import Door
 from almanac.surfaces.external import tools as external_surface
-from almanac.surfaces.external.annex import Annex
+from almanac.surfaces.external.http_endpoint import ExternalHttpEndpoint
 from almanac.surfaces.gateway import tools as gateway_surface
-from almanac.surfaces.gateway.gateway import open_gateway
+from almanac.surfaces.gateway.services import open_gateway
+from almanac.surfaces.mcp_endpoint import McpEndpoint
 from almanac.surfaces.memory import tools as memory_surface
-from almanac.surfaces.surface import Desk, Surface
-from almanac.surfaces.tool import House
+from almanac.surfaces.surface import Surface, ToolDispatcher
+from almanac.surfaces.tool import AppContext
 from almanac.surfaces.weknora import tools as weknora_surface
-from almanac.web import a2a, openapi, usage_report
-from almanac.web.agents import AGENT_ENDPOINTS, cards
-from almanac.web.agents import PREFIX as AGENTS_PREFIX
-from almanac.web.catalogue_endpoints import CATALOGUE_ENDPOINTS, CATALOGUE_PREFIX
+from almanac.web import openapi, usage_report
+from almanac.web.agents import a2a
+from almanac.web.agents.messages import AGENT_ENDPOINTS, cards
+from almanac.web.agents.messages import PREFIX as AGENTS_PREFIX
+from almanac.web.catalogue.routes import CATALOGUE_ENDPOINTS, CATALOGUE_PREFIX
 from almanac.web.endpoints import ENDPOINTS
-from almanac.web.plumbing import Plumbing
+from almanac.web.health import HealthRoutes
 from almanac.web.rest import PREFIX, Rest
 
 # Those whose setting is off are not served.
@@ -68,36 +69,36 @@ SURFACES: tuple[Surface, ...] = (
 )
 
 # A secret is worth nothing if it can be guessed: short, repetitive, or printed in somebody's example.
-_SHORTEST_SECRET = 32
-_EXAMPLES = ("changeme", "change-me", "secret", "password", "default", "example", "almanac", "your-")
+MIN_SECRET_CHARS = 32
+_GUESSABLE_WORDS = ("changeme", "change-me", "secret", "password", "default", "example", "almanac", "your-")
 
 # The environment variable in which `serve --workers N` tells its server processes who started them.
-SUPERVISOR = "ALMANAC_SUPERVISOR_PID"
+SUPERVISOR_PID_ENV = "ALMANAC_SUPERVISOR_PID"
 
 _log = structlog.get_logger("almanac.app")
 
 
-def check_plan(settings: Settings) -> None:
+def check_settings(settings: Settings) -> None:
     """Refuse settings that cannot work together, before anything is opened."""
-    check_exposure(settings)
+    check_public_bind(settings)
     check_telemetry(settings)
     open_fetcher(settings)
     if settings.workers > 1 and settings.on_sqlite:
-        raise BadSetting(
+        raise InvalidSetting(
             "--workers needs PostgreSQL: SQLite has one writing process.",
             remedy="Set ALMANAC_DATABASE_URL, or use one.",
         )
     if settings.workers > 1 and not settings.redis_url:
-        raise BadSetting(
+        raise InvalidSetting(
             "--workers needs Redis: each process would count rate limits for itself alone.", remedy="Set REDIS_URL."
         )
     if settings.external_extension and not _is_importable(settings.external_extension):
-        raise BadSetting(
+        raise InvalidSetting(
             f"external_extension: there is no module {settings.external_extension!r}.",
             remedy="Name one that Python can import, and its folder in PYTHONPATH.",
         )
-    peer.read_networks(settings.trusted_proxies)
-    runtime.check(settings)
+    client_address.read_networks(settings.trusted_proxies)
+    knowledge_runtime.check(settings)
     chat.check(settings)
 
 
@@ -108,64 +109,64 @@ def _is_importable(module: str) -> bool:
         return False
 
 
-def check_exposure(settings: Settings) -> None:
+def check_public_bind(settings: Settings) -> None:
     """Refuse to open a door to the world that a guess could unlock."""
-    if settings.is_public and settings.gateway_service_key and is_weak(settings.gateway_service_key):
-        raise BadSetting(
+    if settings.is_public and settings.gateway_service_key and is_weak_secret(settings.gateway_service_key):
+        raise InvalidSetting(
             f"Refusing to listen on {settings.host}: GATEWAY_SERVICE_KEY is too easy to guess.",
             remedy="Set at least 32 random characters, such as the output of 'openssl rand -base64 48'.",
         )
-    if settings.is_public and settings.secret and is_weak(settings.secret):
-        raise BadSetting(
+    if settings.is_public and settings.secret and is_weak_secret(settings.secret):
+        raise InvalidSetting(
             f"Refusing to listen on {settings.host}: ALMANAC_SECRET is a default or too easy to guess.",
             remedy="Remove it to have one generated, or set at least 32 random characters, such as the output of "
             "'openssl rand -base64 48'.",
         )
 
 
-def is_weak(secret: str) -> bool:
+def is_weak_secret(secret: str) -> bool:
     """Whether a secret could be guessed."""
     lowered = secret.lower()
-    return len(secret) < _SHORTEST_SECRET or len(set(secret)) < 10 or any(word in lowered for word in _EXAMPLES)
+    return len(secret) < MIN_SECRET_CHARS or len(set(secret)) < 10 or any(word in lowered for word in _GUESSABLE_WORDS)
 
 
 def open_fetcher(settings: Settings) -> Fetcher:
     """What fetches from the web. A fetch ends before the call that waits for it does, and can say why."""
     seconds = max(1.0, settings.request_deadline_seconds - 5)
     try:
-        return Fetcher(Rules(allow=settings.fetch_allow, max_bytes=settings.max_file_bytes, total_seconds=seconds))
+        return Fetcher(FetchRules(allow=settings.fetch_allow, max_bytes=settings.max_file_bytes, total_seconds=seconds))
     except ValueError as error:
-        raise BadSetting(f"fetch_allow: {error}.") from None
+        raise InvalidSetting(f"fetch_allow: {error}.") from None
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class RunningApp:
     """Everything a running process has open."""
 
     settings: Settings
     db: Database
-    house: House
-    desks: tuple[Desk, ...]
+    house: AppContext
+    desks: tuple[ToolDispatcher, ...]
     chat: Chat | None = None
 
 
 @asynccontextmanager
-async def open_house(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> AsyncGenerator[Opened]:
+async def open_app_context(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> AsyncGenerator[RunningApp]:
     """The database, the limits, the audit trail being written, and a desk for each surface."""
     surfaces = [each for each in surfaces if not each.setting or getattr(settings, each.setting)]
     key = signing_key(settings)
-    files = Files(settings.home, settings.max_file_bytes)
+    files = FileStore(settings.home, settings.max_file_bytes)
     async with contextlib.AsyncExitStack() as stack:
-        db = await stack.enter_async_context(open_store(settings))
+        db = await stack.enter_async_context(open_database(settings))
         fetcher = await stack.enter_async_context(open_fetcher(settings))
         search = await stack.enter_async_context(open_search(settings, db))
-        answering = await stack.enter_async_context(runtime.open_runtime(settings))
-        remembered = Remembered(db)
+        answering = await stack.enter_async_context(knowledge_runtime.open_runtime(settings))
+        remembered = ReadCache(db)
         gateway = await stack.enter_async_context(open_gateway(settings, db, remembered, key))
-        trail = Trail(db, also=(_note_tokens, _count_calls))
-        house = House(
+        trail = AuditTrail(db, also=(_note_tokens, _count_calls))
+        house = AppContext(
             settings=settings,
-            rates=rates.open_rates(settings.redis_url),
+            rates=rate_limits.open_rates(settings.redis_url),
             trail=trail,
             remembered=remembered,
             files=files,
@@ -173,24 +174,24 @@ async def open_house(settings: Settings, surfaces: Sequence[Surface] = SURFACES)
             search=search,
             gateway=gateway,
             key=key,
-            call_rule=rates.Rule(
+            call_rule=rate_limits.RateLimit(
                 "calls",
                 settings.rate_limit_calls,
                 settings.rate_limit_window_seconds,
                 settings.rate_limit_strategy,
             ),
-            repeats=repeats_redis.open_repeats(settings.redis_url, db),
+            repeats=idempotency_redis.open_repeats(settings.redis_url, db),
             started_at=clock.now(),
             surfaces={surface.name: surface.path for surface in surfaces},
             runtime=answering,
         )
         speaker = open_chat(settings)
-        spans = open_spans(settings)
+        spans = open_tracer_provider(settings)
         tracer = spans.get_tracer("almanac", __version__) if spans else None
         writing = asyncio.create_task(trail.run())
         try:
-            desks = tuple(Desk(surface, house, db, tracer) for surface in surfaces)
-            yield Opened(settings, db, house, desks, speaker)
+            desks = tuple(ToolDispatcher(surface, house, db, tracer) for surface in surfaces)
+            yield RunningApp(settings, db, house, desks, speaker)
         finally:
             await trail.stop(writing, settings.shutdown_grace_seconds)
             await house.rates.close()
@@ -205,10 +206,10 @@ async def open_house(settings: Settings, surfaces: Sequence[Surface] = SURFACES)
 class Application(Starlette):
     """Starlette, with a shorter way to the doors: they meet every failure themselves and need no middleware."""
 
-    doors: Mapping[str, Door] = {}
+    endpoints: Mapping[str, McpEndpoint] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        door = self.doors.get(scope["path"]) if scope["type"] == "http" else None
+        door = self.endpoints.get(scope["path"]) if scope["type"] == "http" else None
         await (door or super().__call__)(scope, receive, send)
 
 
@@ -218,12 +219,12 @@ def create_app(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> Ap
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
         async with contextlib.AsyncExitStack() as stack:
-            opened = await stack.enter_async_context(open_house(settings, surfaces))
-            neighbourhood = Neighbourhood(settings)
-            doors = [Door(desk, neighbourhood) for desk in opened.desks]
+            opened = await stack.enter_async_context(open_app_context(settings, surfaces))
+            neighbourhood = AllowedHosts(settings)
+            doors = [McpEndpoint(desk, neighbourhood) for desk in opened.desks]
             for door in doors:
                 await stack.enter_async_context(door.sdk.run())
-            app.doors = {
+            app.endpoints = {
                 prefix + door.desk.surface.path: door for prefix in {"", settings.api_prefix} for door in doors
             }
             app.router.routes[:] = routes(opened)
@@ -242,18 +243,18 @@ def create_app(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> Ap
     return app
 
 
-def routes(opened: Opened) -> list[Route]:
+def routes(opened: RunningApp) -> list[Route]:
     """Every route beside the surfaces' doors."""
     house, db = opened.house, opened.db
     rest = Rest(
         endpoints=ENDPOINTS,
         settings=opened.settings,
         db=db,
-        keyring=tokens.Keyring(db, house.remembered),
+        keyring=tokens.TokenResolver(db, house.remembered),
         rates=house.rates,
         call_rule=house.call_rule,
         ledger=Ledger(house.trail, house.key),
-        neighbourhood=Neighbourhood(opened.settings),
+        neighbourhood=AllowedHosts(opened.settings),
         files=house.files,
         fetcher=house.fetcher,
         search=house.search,
@@ -273,9 +274,9 @@ def routes(opened: Opened) -> list[Route]:
         "catalogue": f"{CATALOGUE_PREFIX}/openapi.json",
         "agents": f"{AGENTS_PREFIX}/openapi.json",
     }
-    plumbing = Plumbing(opened.settings, db, house.rates, described)
+    plumbing = HealthRoutes(opened.settings, db, house.rates, described)
     annexes = [
-        Annex(desk, rest.neighbourhood, prefix)
+        ExternalHttpEndpoint(desk, rest.neighbourhood, prefix)
         for desk in opened.desks
         if desk.surface is external_surface.SURFACE
         for prefix in sorted({"", opened.settings.api_prefix})
@@ -301,19 +302,19 @@ def from_environment() -> Application:
     configure_logs(settings)
     if settings.external_extension:
         importlib.import_module(settings.external_extension)
-    if supervisor := os.environ.get(SUPERVISOR):
-        threading.Thread(target=_leave_with, args=(int(supervisor),), daemon=True).start()
+    if supervisor := os.environ.get(SUPERVISOR_PID_ENV):
+        threading.Thread(target=_exit_with_supervisor, args=(int(supervisor),), daemon=True).start()
     return create_app(settings)
 
 
-def _leave_with(supervisor: int) -> None:
+def _exit_with_supervisor(supervisor: int) -> None:
     # A supervisor that was killed cannot stop its server processes; they would go on holding the port.
     while os.getppid() == supervisor:
         time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-class Spans(Protocol):
+class TracerProvider(Protocol):
     """As much of OpenTelemetry's provider as is used here: it comes with an extra, which may be missing."""
 
     def get_tracer(self, name: str, version: str, /) -> Tracer: ...
@@ -323,13 +324,13 @@ class Spans(Protocol):
 def check_telemetry(settings: Settings) -> None:
     """Refuse to start with spans asked for that could not be sent."""
     if settings.otlp_endpoint and importlib.util.find_spec("opentelemetry.sdk") is None:
-        raise BadSetting(
+        raise InvalidSetting(
             "otlp_endpoint is set, but OpenTelemetry's exporter is not installed.",
             remedy="Install it with: scripts/uv sync --locked --inexact --no-dev --extra telemetry",
         )
 
 
-def open_spans(settings: Settings) -> Spans | None:
+def open_tracer_provider(settings: Settings) -> TracerProvider | None:
     """What exports spans, where an endpoint is configured."""
     check_telemetry(settings)
     if not settings.otlp_endpoint:
@@ -346,11 +347,11 @@ def open_spans(settings: Settings) -> Spans | None:
     return provider
 
 
-async def _note_tokens(tx: Transaction, entries: Sequence[Entry]) -> None:
-    await tokens.note_used(tx, ((entry.token_id, entry.at) for entry in entries))
+async def _note_tokens(tx: Transaction, entries: Sequence[AuditEntry]) -> None:
+    await tokens.record_last_use(tx, ((entry.token_id, entry.at) for entry in entries))
 
 
-async def _count_calls(tx: Transaction, entries: Sequence[Entry]) -> None:
+async def _count_calls(tx: Transaction, entries: Sequence[AuditEntry]) -> None:
     calls: dict[str, int] = {}
     for entry in entries:
         calls[entry.org_id] = calls.get(entry.org_id, 0) + 1

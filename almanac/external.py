@@ -3,7 +3,7 @@
 Name a module of yours in `EXTERNAL_KNOWLEDGE_MCP_EXTENSION`; it is imported before the server takes its first request.
 """
 
-from almanac.surfaces.external.extensions import (
+from almanac.surfaces.external.auth import (
     ExternalKnowledgeCreatorInfo,
     ExternalKnowledgeUser,
     find_user,

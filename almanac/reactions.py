@@ -4,47 +4,50 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
-from almanac.ai.choice import open_embedder
-from almanac.ai.machine import cores
-from almanac.assist import tasks
-from almanac.assist.pictures import ReadPicture
+from almanac.ai.cpu import cpu_count
+from almanac.ai.embedder_choice import open_embedder
+from almanac.assist import agent_tasks
+from almanac.assist.pictures import RecogniseImageText
 from almanac.audit import trail
 from almanac.catalogue import attachments
-from almanac.catalogue.categories import SHELVE
-from almanac.catalogue.shelving import Shelve
-from almanac.core import allotment, clock
+from almanac.catalogue.categories import REINDEX_CATEGORY_JOB
+from almanac.catalogue.reindex_category import ReindexCategory
+from almanac.core import clock
 from almanac.core.database import Database, Transaction
 from almanac.core.settings import Settings
-from almanac.jobs import queue, schedule
+from almanac.jobs import process_memory, queue, schedule
 from almanac.jobs.queue import Job
 from almanac.jobs.schedule import Every, Schedule
 from almanac.jobs.worker import Effect, Handler
-from almanac.knowledge import ingest, trash
-from almanac.knowledge.files import Files
-from almanac.knowledge.ingest import Ingest
-from almanac.knowledge.parsers.confinement import MIB, Limits
-from almanac.knowledge.parsers.nursery import Nursery
+from almanac.knowledge import trash
+from almanac.knowledge.files import FileStore
+from almanac.knowledge.ingest import ingest_job
+from almanac.knowledge.ingest.ingest_job import Ingest
+from almanac.knowledge.parsers import parse_file
 from almanac.memory import expiry
-from almanac.quotas import repeats
-from almanac.search import embedding, opening, upkeep
-from almanac.search.embedding import Embed, Forget
-from almanac.search.upkeep import Reword
+from almanac.quotas import idempotency
+from almanac.sandbox.confinement import MIB, SandboxLimits
+from almanac.sandbox.pool import SandboxPool
+from almanac.search import backends
+from almanac.search.jobs import collection_status, embed_passages
+from almanac.search.jobs.collection_status import AnalysePassages
+from almanac.search.jobs.embed_passages import DeleteOldVectors, EmbedPassages
 
 # Finished jobs are kept for a while, for whoever asks what happened.
-KEEP_JOBS = 7 * clock.DAY
+FINISHED_JOB_RETENTION = 7 * clock.DAY
 
 SCHEDULES = (
-    Schedule("housekeeping", "housekeeping", Every(3600), is_alone=True),
-    Schedule("tidy", "tidy", Every(300), is_alone=True),
-    Schedule("index", "index", Every(30), is_alone=True),
+    Schedule("housekeeping", "housekeeping", Every(3600), skip_while_unfinished=True),
+    Schedule("tidy", "tidy", Every(300), skip_while_unfinished=True),
+    Schedule("index", "index", Every(30), skip_while_unfinished=True),
 )
 
 
 @asynccontextmanager
-async def handlers(db: Database, settings: Settings) -> AsyncGenerator[Mapping[str, Handler]]:
+async def open_job_handlers(db: Database, settings: Settings) -> AsyncGenerator[Mapping[str, Handler]]:
     """The kinds of jobs there are, each with what does it, for as long as what they need is open."""
-    files = Files(settings.home, settings.max_file_bytes)
-    nursery = Nursery(_limits(settings))
+    files = FileStore(settings.home, settings.max_file_bytes)
+    nursery = SandboxPool(parse_file.PARSE_FUNCTION, _limits(settings))
     embedder = open_embedder(settings)
 
     async def housekeeping(_: Job) -> Effect | None:
@@ -54,10 +57,10 @@ async def handlers(db: Database, settings: Settings) -> AsyncGenerator[Mapping[s
 
         async def effect(tx: Transaction) -> None:
             now = clock.now()
-            await queue.prune(tx, now - KEEP_JOBS)
-            await schedule.prune(tx, now - KEEP_JOBS)
-            await repeats.prune(tx, now)
-            await tasks.prune(tx, now - settings.conversation_hours * clock.HOUR)
+            await queue.prune(tx, now - FINISHED_JOB_RETENTION)
+            await schedule.prune(tx, now - FINISHED_JOB_RETENTION)
+            await idempotency.prune(tx, now)
+            await agent_tasks.prune(tx, now - settings.conversation_hours * clock.HOUR)
             if settings.audit_retention_days:
                 await trail.prune(tx, now - settings.audit_retention_days * clock.DAY)
 
@@ -65,12 +68,12 @@ async def handlers(db: Database, settings: Settings) -> AsyncGenerator[Mapping[s
 
     async def tidy(_: Job) -> Effect | None:
         """See to what interrupted work left behind, and to files nobody needs any more."""
-        await ingest.sweep(db)
+        await ingest_job.sweep(db)
         await files.clear(db)
         await trash.remove_unused(db, files)
-        await upkeep.survey(db)
+        await collection_status.enqueue_missing(db)
         if settings.embedding:
-            await embedding.survey(db, embedder.name)
+            await embed_passages.enqueue_missing(db, embedder.name)
         return None
 
     async def no_vectors(_: Job) -> Effect | None:
@@ -80,22 +83,24 @@ async def handlers(db: Database, settings: Settings) -> AsyncGenerator[Mapping[s
     async def index(_: Job) -> Effect | None:
         """Keep what searches read in good shape."""
         await expiry.sweep(db)
-        await opening.maintain(settings, db)
-        await asyncio.to_thread(allotment.give_back)
+        await backends.maintain(settings, db)
+        await asyncio.to_thread(process_memory.trim_heap)
         return None
 
     try:
-        await upkeep.survey(db)  # what a migration left unread is found by nobody, so it does not wait for `tidy`
+        await collection_status.enqueue_missing(
+            db
+        )  # what a migration left unread is found by nobody, so it does not wait for `tidy`
         yield {
             "housekeeping": housekeeping,
             "tidy": tidy,
             "index": index,
-            "embed": Embed(db, embedder) if settings.embedding else no_vectors,
-            "forget": Forget(db),
-            "reword": Reword(db),
-            SHELVE: Shelve(db),
-            attachments.READ: ReadPicture(db, files, nursery),
-            "ingest": Ingest(db, files, nursery, settings.parsers or cores()),
+            "embed": EmbedPassages(db, embedder) if settings.embedding else no_vectors,
+            "forget": DeleteOldVectors(db),
+            "reword": AnalysePassages(db),
+            REINDEX_CATEGORY_JOB: ReindexCategory(db),
+            attachments.IMAGE_TEXT_JOB: RecogniseImageText(db, files, nursery),
+            "ingest": Ingest(db, files, nursery, settings.parsers or cpu_count()),
         }
     finally:
         await nursery.close()
@@ -103,8 +108,8 @@ async def handlers(db: Database, settings: Settings) -> AsyncGenerator[Mapping[s
         files.close()
 
 
-def _limits(settings: Settings) -> Limits:
-    return Limits(
+def _limits(settings: Settings) -> SandboxLimits:
+    return SandboxLimits(
         memory_bytes=settings.parser_memory_mb * MIB,
         cpu_seconds=settings.parser_seconds,
         wall_seconds=settings.parser_seconds,

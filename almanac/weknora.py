@@ -11,7 +11,7 @@ Timeouts, tries and the cache are settings, read from the environment (`WEKNORA_
 import os
 from typing import Any
 
-from almanac.assist.lookup import Context as WeKnoraContext
+from almanac.assist.weknora.weknora_tool import WeKnoraContext as WeKnoraContext
 from almanac.core.settings import Settings, load
 from almanac.surfaces.weknora import tools
 

@@ -28,10 +28,10 @@ from retrieval_library import Home, opened
 from rich.console import Console
 from rich.table import Table
 
-from almanac.assist.agent import Agent, Citation, Reply
-from almanac.assist.knowledge_search import Results
-from almanac.assist.lookup import LONGEST, Context, Lookup, Query
-from almanac.assist.sources import Here, Work
+from almanac.assist.agent import Agent, AnswerCitation, Reply
+from almanac.assist.weknora.backends import LocalBackend, Work
+from almanac.assist.weknora.knowledge_search import Results
+from almanac.assist.weknora.weknora_tool import MAX_TOOL_QUERY_CHARS, WeKnoraContext, WeKnoraQuery, WeKnoraTool
 from almanac.cli.benching import Line, read_set
 from almanac.core.errors import AlmanacError
 from almanac.core.settings import Settings
@@ -113,22 +113,22 @@ async def _ask(home: Home, query: Line, wordings: Sequence[str], tally: Tally) -
     if wordings:
         tally.worded.append(any(each in reply.text for each in wordings))
     for mode, chosen in MODES.items():
-        found = (await lookup.ask(Query(query=query.text[:LONGEST], min_score=0.0, **chosen))).found
+        found = (await lookup.ask(WeKnoraQuery(query=query.text[:MAX_TOOL_QUERY_CHARS], min_score=0.0, **chosen))).found
         named = [(_line(home, piece.knowledge_id), piece.score) for piece in found.pieces]
         tally.judged[mode] += [(score, grades.get(name, 0) > 0) for name, score in named]
 
 
-def _lookup(home: Home) -> Lookup:
+def _lookup(home: Home) -> WeKnoraTool:
     """The tool, over the whole set."""
 
-    async def use(_: Query, work: Work) -> Results:
-        return await work(replace(home.call, touched=[]))
+    async def use(_: WeKnoraQuery, work: Work) -> Results:
+        return await work(replace(home.call, accessed=[]))
 
-    context = Context("", tuple(home.bases.values()))
-    return Lookup(Here(home.search, context, use), context)
+    context = WeKnoraContext("", tuple(home.bases.values()))
+    return WeKnoraTool(LocalBackend(home.search, context, use), context)
 
 
-async def _answer(lookup: Lookup, question: str, searches: int) -> Reply:
+async def _answer(lookup: WeKnoraTool, question: str, searches: int) -> Reply:
     agent = Agent(None, CONTRACT[0], searches)
     async for event in agent.answer(lookup, question, ()):
         if isinstance(event, Reply):
@@ -136,7 +136,7 @@ async def _answer(lookup: Lookup, question: str, searches: int) -> Reply:
     raise BenchFailed("the agent did not answer")
 
 
-def _is_right(home: Home, citations: Sequence[Citation], grades: Mapping[str, float]) -> bool:
+def _is_right(home: Home, citations: Sequence[AnswerCitation], grades: Mapping[str, float]) -> bool:
     return any(grades.get(_line(home, each.piece.knowledge_id), 0) > 0 for each in citations)
 
 

@@ -1,6 +1,6 @@
 """Fits the curves that make probabilities of scores, on the sets of `bench-retrieval`, and writes them down.
 
-    make calibrate                    fit, and write almanac/search/calibration.json
+    make calibrate                    fit, and write almanac/search/ranking/calibration.json
     make calibrate ARGS="--dry-run"   only say what would be written
 
 Each mode has a curve of two numbers. A set weighs as much as any other, however many queries it has. Beside the error
@@ -28,12 +28,13 @@ from rich.table import Table
 
 from almanac.cli.benching import read_set
 from almanac.core.errors import AlmanacError
-from almanac.knowledge import finding
-from almanac.search import measure, rank
-from almanac.search.question import Question
-from almanac.search.search import LONGEST
+from almanac.knowledge import document_search
+from almanac.search import measure
+from almanac.search.engine import MAX_QUERY_CHARS
+from almanac.search.query import SearchQuery
+from almanac.search.ranking import features
 
-FILE = ROOT / "almanac" / "search" / "calibration.json"
+FILE = ROOT / "almanac" / "search" / "ranking" / "calibration.json"
 CURVES = {
     "hybrid": ("hybrid", True),
     "fused": ("hybrid", False),
@@ -65,8 +66,10 @@ async def judge(folder: Path, cache: Path) -> dict[str, Judged]:
     judged: dict[str, Judged] = {curve: [] for curve in CURVES}
     async with opened(test, folder, cache) as home:
         for query in queries:
-            reach = await finding.scope(home.call, [home.bases[query.part]] if query.part else [])
-            question = Question(query.text[:LONGEST], reach.collections, most_per_source=0 if query.part else 1)
+            reach = await document_search.resolve_scope(home.call, [home.bases[query.part]] if query.part else [])
+            question = SearchQuery(
+                query.text[:MAX_QUERY_CHARS], reach.collections, max_per_source=0 if query.part else 1
+            )
             for curve, (mode, rerank) in CURVES.items():
                 found = await ask(home, replace(question, mode=mode, rerank=rerank))
                 judged[curve] += [(score, test.grades[query.id].get(id, 0) > 0) for id, score in found]
@@ -81,7 +84,7 @@ def main() -> None:
     options.cache.mkdir(parents=True, exist_ok=True)
     every: dict[str, dict[str, Judged]] = {}
     # The curves as they are would round what is near 0 or 1 away: these leave the values as they come.
-    rank.CURVES.update(dict.fromkeys(rank.CURVES, (0.0, 1.0)))
+    features.CURVES.update(dict.fromkeys(features.CURVES, (0.0, 1.0)))
     try:
         for folder in folders_of(options):
             console.print(f"{folder.name} …")

@@ -27,14 +27,17 @@ from ingest_server import House, house, postgres
 from rich.console import Console
 from rich.table import Table
 
-from almanac.ai.choice import open_embedder
-from almanac.catalogue import predicates, shelf
+from almanac.ai.embedder_choice import open_embedder
+from almanac.catalogue import entity_index, metadata_filters
 from almanac.core.database import Database
 from almanac.core.settings import Settings, load
 from almanac.db.connect import connect
-from almanac.search import analysis, filters, index_rows, opening
-from almanac.search.index import Index, Scope
-from almanac.search.question import Filter
+from almanac.search import backends
+from almanac.search.analysis import analyser
+from almanac.search.filters import source_filter
+from almanac.search.index import tables
+from almanac.search.index.protocol import SearchIndex, SearchScope
+from almanac.search.query import SourceFilter
 
 CONNECTIONS = (1, 16)
 GET_AIM = 2.0  # ms over the bare read
@@ -98,7 +101,7 @@ async def give_vectors(db: Database, model: str, dimension: int) -> None:
         places = [(row["id"], row["source_id"], row["collection"]) for row in rows]
 
         async def store(tx: Any, places: Any = places, vectors: Any = vectors) -> None:
-            await index_rows.write_vectors(tx, model, places, vectors)
+            await tables.write_vectors(tx, model, places, vectors)
 
         await db.write(store)
 
@@ -205,14 +208,14 @@ async def bare(
         vectors = [await embedder.query(text) for text in corpus.QUESTIONS]
     finally:
         await embedder.close()
-    async with opening.open_search(settings, db) as search:
-        collection = shelf.catalogue_of(org_id)
+    async with backends.open_search(settings, db) as search:
+        collection = entity_index.catalogue_of(org_id)
         found = {
             "get": await _timed(
                 lambda n: db.fetch_one("SELECT * FROM entities WHERE id = $1", ids[n * 7919 % len(ids)]), seconds
             ),
             "search": await _timed(
-                lambda n: _legs(search.index, Scope((collection,)), embedder.name, n, vectors), seconds
+                lambda n: _legs(search.index, SearchScope((collection,)), embedder.name, n, vectors), seconds
             ),
             "search, 1 %": await _timed(
                 lambda n: _legs(search.index, _scope(collection, n), embedder.name, n, vectors), seconds
@@ -233,18 +236,22 @@ async def _timed(work: Callable[[int], Awaitable[Any]], seconds: float) -> Sampl
     return sample(taken, time.perf_counter() - began)
 
 
-def _scope(collection: str, number: int) -> Scope:
-    condition = predicates.condition({"bucket": _bucket(number)})
-    return Scope((collection,), *filters.resolve(Filter(condition=condition), collections=[collection]))
+def _scope(collection: str, number: int) -> SearchScope:
+    condition = metadata_filters.to_condition({"bucket": _bucket(number)})
+    return SearchScope(
+        (collection,), *source_filter.resolve(SourceFilter(condition=condition), collections=[collection])
+    )
 
 
-async def _legs(index: Index, scope: Scope, model: str, number: int, vectors: Sequence[Any]) -> None:
+async def _legs(index: SearchIndex, scope: SearchScope, model: str, number: int, vectors: Sequence[Any]) -> None:
     text = corpus.QUESTIONS[number % len(vectors)]
-    terms = [analysis.hash_of(term) for term in analysis.terms_of(text)]
-    await asyncio.gather(index.words(scope, terms, 50), index.vectors(scope, model, vectors[number % len(vectors)], 50))
+    terms = [analyser.term_hash(term) for term in analyser.terms_of(text)]
+    await asyncio.gather(
+        index.keyword_hits(scope, terms, 50), index.vector_hits(scope, model, vectors[number % len(vectors)], 50)
+    )
 
 
-async def _recall(db: Database, index: Index, collection: str, model: str, vectors: Sequence[Any]) -> float:
+async def _recall(db: Database, index: SearchIndex, collection: str, model: str, vectors: Sequence[Any]) -> float:
     """Of the nearest ten in a filtered search, how many are those of an exact scan of what the filter leaves."""
     shares: list[float] = []
     for number in range(len(vectors)):
@@ -258,7 +265,7 @@ async def _recall(db: Database, index: Index, collection: str, model: str, vecto
         stored = np.array([_READ[db.dialect](row["vector"]) for row in rows], np.float32)
         order = np.argsort(-(stored @ vectors[number]), kind="stable")[:TOP]
         exact: set[int] = {rows[place]["passage_id"] for place in order}
-        got = await index.vectors(scope, model, vectors[number], TOP)
+        got = await index.vector_hits(scope, model, vectors[number], TOP)
         shares.append(len(exact & set(got.ids.tolist())) / TOP)
     return float(np.mean(shares))
 
@@ -285,7 +292,7 @@ async def _run(server: House, rate: float, seconds: float, console: Console) -> 
         await embedder.close()
         console.print("  storing vectors, writing the index …")
         await give_vectors(db, name, dimension)
-        await opening.maintain(settings, db)
+        await backends.maintain(settings, db)
         if db.dialect == "postgres":
             await db.scan("VACUUM ANALYZE")
         rows = await db.fetch("SELECT id, org_id FROM entities ORDER BY id LIMIT 20000")

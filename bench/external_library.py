@@ -9,7 +9,7 @@ from almanac.core import clock
 from almanac.core.database import Database, Transaction, Value
 from almanac.db import migrate
 from almanac.db.connect import connect
-from almanac.identity import first
+from almanac.identity import first_start
 from almanac.jobs import queue
 
 BASES = 50
@@ -36,7 +36,7 @@ async def fill(store: str) -> Library:
     db = await connect(store)
     try:
         await migrate.apply(db)
-        token = await first.begin(db)
+        token = await first_start.create_first_admin(db)
         assert token is not None
         tree = await db.write(_bases)
         for start in range(0, DOCUMENTS, 10_000):

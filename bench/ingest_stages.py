@@ -21,16 +21,17 @@ from almanac.core.call import Actor, Call
 from almanac.core.database import Transaction
 from almanac.db import migrate
 from almanac.db.connect import connect
-from almanac.identity import first, orgs, principals
-from almanac.knowledge import bases, documents, passages, readings, shelf
-from almanac.knowledge.documents import Draft
-from almanac.knowledge.files import Files
-from almanac.knowledge.parsers import kinds, reading
-from almanac.knowledge.parsers.nursery import Nursery
-from almanac.knowledge.parsers.outcome import Outcome
-from almanac.knowledge.parsers.reading import Reading
-from almanac.knowledge.passages import Splitter
-from almanac.search import passages as search_passages
+from almanac.identity import first_start, orgs, principals
+from almanac.knowledge import bases, document_index, document_text, documents
+from almanac.knowledge.documents import DocumentDraft
+from almanac.knowledge.files import FileStore
+from almanac.knowledge.ingest import splitter as text_splitter
+from almanac.knowledge.ingest.splitter import PassageSplitter
+from almanac.knowledge.parsers import file_types, parse_file
+from almanac.knowledge.parsers.parse_file import ParsedDocument
+from almanac.sandbox.pool import SandboxPool
+from almanac.sandbox.result import SandboxResult
+from almanac.search import passage_store as search_passages
 
 STORED_AT_ONCE = 32
 WRITTEN_AT_ONCE = 4
@@ -61,12 +62,12 @@ async def measure(home: Path, files: Sequence[File]) -> Staged:
     """Take the files through every stage."""
     async with _base(home) as (call, base_id):
         spent = _clocked()
-        stored = await _each(files, STORED_AT_ONCE, _storing(call, Files(home, LARGEST), base_id))
+        stored = await _each(files, STORED_AT_ONCE, _storing(call, FileStore(home, LARGEST), base_id))
         store = spent("store: hash, fsync, rows")
         outcomes, read = await _read(files)
         alone = _read_unconfined(files)
         spent = _clocked()
-        found = [reading.unpack(outcome.result) for outcome in outcomes]
+        found = [parse_file.unpack(outcome.result) for outcome in outcomes]
         unpack = spent("unpack: check what a child answered")
         spent = _clocked()
         await _each(list(zip(stored, found, strict=True)), WRITTEN_AT_ONCE, _writing(call))
@@ -81,9 +82,9 @@ async def _base(home: Path) -> AsyncGenerator[tuple[Call, int]]:
     db = await connect(f"sqlite:///{home / 'almanac.db'}")
     try:
         await migrate.apply(db)
-        await first.begin(db)
-        org = await orgs.pick(db, None)
-        admin = await principals.pick(db, org.id, "admin")
+        await first_start.create_first_admin(db)
+        org = await orgs.get_by_name(db, None)
+        admin = await principals.get_by_name(db, org.id, "admin")
         all_scopes = frozenset(scopes.SCOPES)
         actor = Actor(admin.id, admin.name, "user", org.id, org.name, True, 1, "user", all_scopes)
         call = Call(actor, db, "bench")
@@ -93,23 +94,23 @@ async def _base(home: Path) -> AsyncGenerator[tuple[Call, int]]:
         await db.close()
 
 
-def _storing(call: Call, files: Files, base_id: int) -> Callable[[File], Awaitable[int]]:
+def _storing(call: Call, files: FileStore, base_id: int) -> Callable[[File], Awaitable[int]]:
     async def store(file: File) -> int:
         content = file.path.read_bytes()
         async with files.receive(call.db) as incoming:
             await incoming.write(content)
             stored = await incoming.finish()
-            draft = Draft(file.path.name)
+            draft = DocumentDraft(file.path.name)
             added = await call.db.write(lambda tx: documents.add(call, tx, base_id, draft, stored))
         return added.document.id
 
     return store
 
 
-async def _read(files: Sequence[File]) -> tuple[list[Outcome], Stage]:
+async def _read(files: Sequence[File]) -> tuple[list[SandboxResult], Stage]:
     """By confined children, as many as there are cores."""
-    options = Splitter().as_options()
-    async with Nursery() as nursery:
+    options = PassageSplitter().as_options()
+    async with SandboxPool(parse_file.PARSE_FUNCTION) as nursery:
         began = time.perf_counter()
         outcomes = await _each(
             files, os.cpu_count() or 1, lambda file: nursery.parse(file.path, file.path.name, options)
@@ -120,32 +121,32 @@ async def _read(files: Sequence[File]) -> tuple[list[Outcome], Stage]:
 
 def _read_unconfined(files: Sequence[File]) -> tuple[Stage, ...]:
     """What a child does, without one: how much of its time is which part."""
-    splitter = Splitter()
-    reading.warm()
+    splitter = PassageSplitter()
+    parse_file.preload()
     spent = _clocked()
     parsed = [
-        (kind, reading.clean(reading.parse(file.path, file.path.name, kind)))
+        (kind, parse_file.sanitise(parse_file.parse(file.path, file.path.name, kind)))
         for file in files
-        for kind in (kinds.sniff(file.path, file.path.name),)
+        for kind in (file_types.detect_file_type(file.path, file.path.name),)
     ]
     parse = spent("  of it parse")
     spent = _clocked()
-    found = [passages.split(each, splitter) for _, each in parsed]
+    found = [text_splitter.split(each, splitter) for _, each in parsed]
     split = spent("  of it passages")
     spent = _clocked()
     for (kind, each), cut in zip(parsed, found, strict=True):
-        reading.pack(kind, each, cut)
+        parse_file.pack(kind, each, cut)
     return parse, split, spent("  of it pack")
 
 
-def _writing(call: Call) -> Callable[[tuple[int, Reading]], Awaitable[None]]:
-    async def write(pair: tuple[int, Reading]) -> None:
+def _writing(call: Call) -> Callable[[tuple[int, ParsedDocument]], Awaitable[None]]:
+    async def write(pair: tuple[int, ParsedDocument]) -> None:
         document_id, found = pair
-        prepared = search_passages.prepare(found.title, found.passages)
+        prepared = search_passages.analyse(found.title, found.passages)
 
         async def body(tx: Transaction) -> None:
-            await readings.save(tx, document_id, 1, found)
-            source = await shelf.describe(tx, document_id)
+            await document_text.save(tx, document_id, 1, found)
+            source = await document_index.describe(tx, document_id)
             assert source is not None
             await search_passages.replace(tx, source, prepared)
 

@@ -22,20 +22,20 @@ from contestants import BenchFailed
 from rich.console import Console
 from rich.table import Table
 
-from almanac.app import open_house
+from almanac.app import open_app_context
 from almanac.cli import benching
 from almanac.cli.benching import Line, TestSet, read_set
-from almanac.cli.searching import call_of
+from almanac.cli.search import call_of
 from almanac.core.call import Call
 from almanac.core.database import Transaction
 from almanac.core.settings import Settings
 from almanac.identity import orgs, principals
-from almanac.memory import finding, notes
-from almanac.memory.finding import Inquiry
-from almanac.memory.note import Draft
+from almanac.memory import note_search, notes
+from almanac.memory.note import NoteDraft
+from almanac.memory.note_search import NoteQuery
 from almanac.search import measure
-from almanac.search.search import Search
-from almanac.surfaces.surface import Desk
+from almanac.search.engine import SearchEngine
+from almanac.surfaces.surface import ToolDispatcher
 
 TOP = 10
 AIM = 0.75
@@ -60,7 +60,7 @@ async def run(folder: Path, most: int | None, *, apart: bool) -> dict[str, Tally
     tallies = {way: Tally() for way in (*WAYS, OURS)}
     with tempfile.TemporaryDirectory(prefix="almanac-bench-memory-") as home:
         settings = Settings(home=Path(home), memory_calls=0, memory_read_calls=0)
-        async with open_house(settings) as opened:
+        async with open_app_context(settings) as opened:
             [desk] = [each for each in opened.desks if each.surface.name == "memory"]
             calls, names = await _fill(desk, test, apart)
             with benching.display_of(False) as display:
@@ -70,7 +70,7 @@ async def run(folder: Path, most: int | None, *, apart: bool) -> dict[str, Tally
     return tallies
 
 
-async def _fill(desk: Desk, test: TestSet, apart: bool) -> tuple[dict[str, Call], dict[str, str]]:
+async def _fill(desk: ToolDispatcher, test: TestSet, apart: bool) -> tuple[dict[str, Call], dict[str, str]]:
     """Someone to ask as, by conversation, and the lines that notes are, by their ids."""
     calls: dict[str, Call] = {}
     names: dict[str, str] = {}
@@ -81,33 +81,35 @@ async def _fill(desk: Desk, test: TestSet, apart: bool) -> tuple[dict[str, Call]
         if line.part not in calls:
             calls[line.part] = await desk.db.write(lambda tx, part=line.part: _agent(desk, tx, part))
         if line.text.strip():
-            draft = Draft(line.title or "A turn", line.text)
+            draft = NoteDraft(line.title or "A turn", line.text)
             note = await notes.store(calls[line.part], draft, desk.house.repeats, 0)
             names[note.id] = line.id
     return calls, names
 
 
-async def _agent(desk: Desk, tx: Transaction, part: str) -> Call:
+async def _agent(desk: ToolDispatcher, tx: Transaction, part: str) -> Call:
     org = await orgs.add(tx, f"conversation {part}")
     return call_of(desk.db, org, await principals.add(tx, org.id, "agent", f"agent {part}"))
 
 
 async def _ask(
-    desk: Desk, call: Call, names: dict[str, str], test: TestSet, query: Line, tallies: dict[str, Tally]
+    desk: ToolDispatcher, call: Call, names: dict[str, str], test: TestSet, query: Line, tallies: dict[str, Tally]
 ) -> None:
     grades = dict(test.grades[query.id])
     for way, mode in WAYS.items():
         tallies[way].add(await _plain(desk.house.search, call, query.text, mode, names), grades)
-    result = await desk.call(call.actor, OURS, {"query": query.text[: finding.LONGEST], "limit": TOP}, "bench")
+    result = await desk.call(
+        call.actor, OURS, {"query": query.text[: note_search.MAX_NOTE_QUERY_CHARS], "limit": TOP}, "bench"
+    )
     if result["isError"]:
         raise BenchFailed(result["content"][0]["text"])
     found = json.loads(result["content"][0]["text"])["results"]
     tallies[OURS].add([names[each["id"]] for each in found], grades)
 
 
-async def _plain(search: Search, call: Call, text: str, mode: str, names: dict[str, str]) -> list[str]:
-    inquiry = Inquiry(text[: finding.LONGEST], limit=TOP, mode=mode, rerank=False)
-    return [names[hit.note.id] for hit in (await finding.find(call, search, inquiry)).hits]
+async def _plain(search: SearchEngine, call: Call, text: str, mode: str, names: dict[str, str]) -> list[str]:
+    inquiry = NoteQuery(text[: note_search.MAX_NOTE_QUERY_CHARS], limit=TOP, mode=mode, rerank=False)
+    return [names[hit.note.id] for hit in (await note_search.find(call, search, inquiry)).hits]
 
 
 def show(tallies: dict[str, Tally], console: Console) -> None:

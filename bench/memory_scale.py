@@ -26,22 +26,27 @@ from rich.console import Console
 from rich.table import Table
 from search_peers import postgres
 
-from almanac.cli.searching import call_of
+from almanac.cli.search import call_of
 from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Database, Transaction
 from almanac.db import migrate
 from almanac.db.connect import connect
 from almanac.identity import orgs, principals
-from almanac.memory import finding, notes, shelf, supersession
-from almanac.memory.finding import Inquiry
-from almanac.memory.note import Draft
-from almanac.quotas.repeats import DatabaseRepeats
-from almanac.search import analysis, compaction, facts, index_postgres, index_rows, measure
-from almanac.search.index import Index
-from almanac.search.index_embedded import EmbeddedIndex
-from almanac.search.index_postgres import PostgresIndex
-from almanac.search.search import Search
+from almanac.memory import note_index, note_search, notes, supersession
+from almanac.memory.note import NoteDraft
+from almanac.memory.note_search import NoteQuery
+from almanac.quotas.idempotency import DatabaseIdempotencyStore
+from almanac.search import measure
+from almanac.search.analysis import analyser
+from almanac.search.engine import SearchEngine
+from almanac.search.filters import metadata_index
+from almanac.search.index import tables
+from almanac.search.index.embedded import compaction
+from almanac.search.index.embedded.embedded_index import EmbeddedIndex
+from almanac.search.index.postgres import postgres_index
+from almanac.search.index.postgres.postgres_index import PostgresIndex
+from almanac.search.index.protocol import SearchIndex
 
 MODEL, DIMENSION = "stand-in", 384
 AT_ONCE = 1_000
@@ -98,9 +103,9 @@ class Memory:
         self.db, self.call, self.home = db, call, home
         self.rng = np.random.default_rng(1)
         self.size = 0
-        index: Index = PostgresIndex(db) if db.dialect == "postgres" else EmbeddedIndex(db, home / "index")
-        self.search = Search(db, index, {MODEL: StandIn()})
-        self.collection = shelf.collection_of(call.actor.org_id)
+        index: SearchIndex = PostgresIndex(db) if db.dialect == "postgres" else EmbeddedIndex(db, home / "index")
+        self.search = SearchEngine(db, index, {MODEL: StandIn()})
+        self.collection = note_index.collection_of(call.actor.org_id)
 
     def say(self, length: int = WORDS) -> str:
         return " ".join(f"w{n}" for n in np.minimum(self.rng.zipf(1.3, length), VOCABULARY))
@@ -110,14 +115,14 @@ class Memory:
         while self.size < size:
             number = min(AT_ONCE, size - self.size)
             bodies = [self.say() for _ in range(number)]
-            words = [analysis.pack("A note", (), body) for body in bodies]
+            words = [analyser.encode_terms("A note", (), body) for body in bodies]
             vectors = _turn(self.rng, number)
             first = await self._first()
             await self.db.write(lambda tx, f=first, b=bodies, w=words, v=vectors: self._add(tx, f, b, w, v))
             self.size += number
         if self.db.dialect == "postgres":
             await self.db.write(_advance)
-            await index_postgres.maintain(self.db)
+            await postgres_index.maintain(self.db)
             await self.db.write(lambda tx: tx.execute("ANALYZE"))
         else:
             while await compaction.compact(self.db, self.home / "index"):
@@ -153,49 +158,51 @@ class Memory:
             for n, (id, tag) in enumerate(zip(ids, tags, strict=True))
         ]
         if tx.dialect == "postgres":  # where a source knows its size
-            lengths = (int(analysis.unpack(counted)[1].sum()) for counted in words)
+            lengths = (int(analyser.decode_terms(counted)[1].sum()) for counted in words)
             sources = [(*source, 1, length) for source, length in zip(sources, lengths, strict=True)]
         await tx.insert_many("sources", (*_SOURCES, "passages", "length")[: len(sources[0])], sources)
         await tx.insert_many("passages", _PASSAGES, [
             (first + n, first + n, 0, None, "text", body, 0, len(body), "[]", None, "[]", counted)
             for n, (body, counted) in enumerate(zip(bodies, words, strict=True))
         ])  # fmt: skip
-        await facts.write(tx, [(first + n, self.collection, {}, orjson.loads(tag)) for n, tag in enumerate(tags)])
-        await index_rows.write_vectors(tx, MODEL, places, vectors)
+        await metadata_index.write(
+            tx, [(first + n, self.collection, {}, orjson.loads(tag)) for n, tag in enumerate(tags)]
+        )
+        await tables.write_vectors(tx, MODEL, places, vectors)
         if tx.dialect == "postgres":
             await self._list(tx, first, words)
 
     async def _list(self, tx: Transaction, first: int, words: list[bytes]) -> None:
         rows: list[Any] = [
-            (first + n, first + n, self.collection, index_rows.listed(self.collection, counted).tolist())
+            (first + n, first + n, self.collection, tables.listed(self.collection, counted).tolist())
             for n, counted in enumerate(words)
         ]
         await tx.insert_many("terms", ("passage_id", "source_id", "collection", "terms"), rows)
 
     async def measure(self, seconds: float) -> Measured:
         taken, spent = await self._store(seconds)
-        search = await self._time(ASKED, lambda: self._find(Inquiry(self.say(4))))
-        tagged = await self._time(ASKED // 4, lambda: self._find(Inquiry(self.say(4), tags=("t7",))))
+        search = await self._time(ASKED, lambda: self._find(NoteQuery(self.say(4))))
+        tagged = await self._time(ASKED // 4, lambda: self._find(NoteQuery(self.say(4), tags=("t7",))))
         links = await self._pairs()
         linked = await self._time(len(links), lambda: self._link(*links.pop()))
         name = "PostgreSQL" if self.db.dialect == "postgres" else "embedded"
         return Measured(name, self.size, len(taken) / spent, measure.percentile(taken, 0.5), search, tagged, linked)
 
     async def _store(self, seconds: float) -> tuple[list[float], float]:
-        repeats, taken, begun = DatabaseRepeats(self.db), list[float](), time.perf_counter()
+        repeats, taken, begun = DatabaseIdempotencyStore(self.db), list[float](), time.perf_counter()
 
         async def store() -> None:
             while time.perf_counter() - begun < seconds:
                 at = time.perf_counter()
-                await notes.store(self.call, Draft(f"Title {self.rng.integers(10**9)}", self.say()), repeats, 0)
+                await notes.store(self.call, NoteDraft(f"Title {self.rng.integers(10**9)}", self.say()), repeats, 0)
                 taken.append(1000 * (time.perf_counter() - at))
 
         await asyncio.gather(*(store() for _ in range(STORERS)))
         self.size += len(taken)
         return taken, time.perf_counter() - begun
 
-    async def _find(self, inquiry: Inquiry) -> None:
-        await finding.find(self.call, self.search, inquiry)
+    async def _find(self, inquiry: NoteQuery) -> None:
+        await note_search.find(self.call, self.search, inquiry)
 
     async def _pairs(self) -> list[tuple[str, str]]:
         rows = await self.db.fetch(
@@ -233,8 +240,8 @@ async def opened(url: str, home: Path) -> AsyncGenerator[Memory]:
         await migrate.apply(db)
         (known,) = await db.fetch("SELECT count(*) AS notes FROM notes")
         if known["notes"]:
-            org = await orgs.pick(db, "bench")
-            agent = await principals.pick(db, org.id, "bench")
+            org = await orgs.get_by_name(db, "bench")
+            agent = await principals.get_by_name(db, org.id, "bench")
         else:
             org = await db.write(lambda tx: orgs.add(tx, "bench"))
             agent = await db.write(lambda tx: principals.add(tx, org.id, "agent", "bench"))

@@ -29,10 +29,10 @@ from rich.console import Console
 from rich.table import Table
 
 from almanac.cli.benching import Line, read_set
-from almanac.knowledge import finding, shelf
+from almanac.knowledge import document_index, document_search
 from almanac.search import measure
-from almanac.search.question import Question
-from almanac.search.search import LONGEST
+from almanac.search.engine import MAX_QUERY_CHARS
+from almanac.search.query import SearchQuery
 
 SETS = ("scifact", "cranfield", "cmrc2018_dev_zh", "squad_v2.0_dev", "locomo")
 SAMPLED = {"squad_v2.0_dev": 1_000, "cmrc2018_dev_zh": 1_000}  # queries asked, unless all are asked for
@@ -112,14 +112,14 @@ async def measure_set(folder: Path, cache: Path, every_query: bool) -> Measured:
 
 async def _embed(library: Home, queries: Sequence[Line]) -> float:
     """Have every query embedded, one by one, so that it is remembered when its time is taken; ms."""
-    names = [shelf.collection_of(base) for base in library.bases.values()]
+    names = [document_index.collection_of(base) for base in library.bases.values()]
     seconds: list[float] = []
     for model in await library.search.models(names):
         embedder = library.search.embedder(model)
         assert embedder is not None
         for query in queries:
             begun = time.perf_counter()
-            await embedder.query(query.text[:LONGEST])
+            await embedder.query(query.text[:MAX_QUERY_CHARS])
             seconds.append(time.perf_counter() - begun)
     return 1000 * measure.percentile(seconds, 0.5)
 
@@ -127,8 +127,10 @@ async def _embed(library: Home, queries: Sequence[Line]) -> float:
 async def _ask_all(library: Home, query: Line, tallies: Mapping[str, Tally]) -> None:
     grades = library.test.grades[query.id]
     bases = [library.bases[query.part]] if query.part else []
-    reach = await finding.scope(library.call, bases)
-    question = Question(query.text[:LONGEST], reach.collections, limit=TOP, most_per_source=0 if query.part else 1)
+    reach = await document_search.resolve_scope(library.call, bases)
+    question = SearchQuery(
+        query.text[:MAX_QUERY_CHARS], reach.collections, limit=TOP, max_per_source=0 if query.part else 1
+    )
     ways = {way: replace(question, mode=mode, rerank=rerank) for way, (mode, rerank) in ASKED.items()}
     # All ways once before times are taken: otherwise whichever comes later finds the words of passages remembered.
     lists = {way: [id for id, _ in await ask(library, replace(asked, limit=DEPTH))] for way, asked in ways.items()}
@@ -142,9 +144,9 @@ async def _ask_all(library: Home, query: Line, tallies: Mapping[str, Tally]) -> 
     tallies[RRF].add(fused[:TOP], fused, grades, spent)
 
 
-async def ask(library: Home, question: Question) -> list[tuple[str, float]]:
+async def ask(library: Home, question: SearchQuery) -> list[tuple[str, float]]:
     """Documents by the names they have in the set, with the scores of their passages."""
-    found = await finding.find(replace(library.call, touched=[]), library.search, question)
+    found = await document_search.find(replace(library.call, accessed=[]), library.search, question)
     return [(library.library.line(hit), hit.found.score) for hit in found.hits]
 
 

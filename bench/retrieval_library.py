@@ -15,18 +15,18 @@ from pathlib import Path
 
 from contestants import ROOT, BenchFailed
 
-from almanac.ai.choice import open_embedder
+from almanac.ai.embedder_choice import open_embedder
+from almanac.bootstrap import open_database
 from almanac.cli import benching
 from almanac.cli.benching import Library, TestSet
-from almanac.cli.searching import call_of
+from almanac.cli.search import call_of
 from almanac.core.call import Call
 from almanac.core.database import Database
 from almanac.core.settings import Settings
 from almanac.identity import orgs, principals
-from almanac.premises import open_store
-from almanac.search import embedding, upkeep
-from almanac.search.opening import open_search
-from almanac.search.search import Search
+from almanac.search.backends import open_search
+from almanac.search.engine import SearchEngine
+from almanac.search.jobs import collection_status, embed_passages
 
 _CODE = ROOT / "almanac"
 _CUTTING = ("knowledge/passages.py", "search/neighbours.py", "db/migrations/0004_search.sql")
@@ -39,7 +39,7 @@ class Home:
     """A set that can be searched, and somebody to search it as."""
 
     test: TestSet
-    search: Search
+    search: SearchEngine
     library: Library
     passages: int
 
@@ -65,7 +65,7 @@ async def opened(test: TestSet, folder: Path, cache: Path) -> AsyncGenerator[Hom
         shutil.rmtree(settings.home, ignore_errors=True)
         await _fill(settings, test)
         known = keys
-    async with open_store(settings) as db:
+    async with open_database(settings) as db:
         if known != keys:
             await _count_anew(db)
         told.write_text(json.dumps(keys))
@@ -76,7 +76,7 @@ async def opened(test: TestSet, folder: Path, cache: Path) -> AsyncGenerator[Hom
 def _keys(folder: Path, settings: Settings) -> dict[str, str]:
     """What a home was made of: all of it, and the words alone."""
     # Of that file only this one function, for the rest changes for other reasons too.
-    embedded = inspect.getsource(embedding.text_of) + inspect.getsource(benching.sheets)
+    embedded = inspect.getsource(embed_passages.text_of) + inspect.getsource(benching.sheets)
     cut = [folder / "corpus.jsonl", *(_CODE / name for name in _CUTTING)]
     return {
         "filled": _digest(cut, open_embedder(settings).name, embedded),
@@ -85,7 +85,7 @@ def _keys(folder: Path, settings: Settings) -> dict[str, str]:
 
 
 async def _fill(settings: Settings, test: TestSet) -> None:
-    async with open_store(settings) as db:
+    async with open_database(settings) as db:
         with benching.display_of(False) as display:
             library = benching.Library(await benching.settle(db))
             await library.fill(settings, test.corpus, display)
@@ -94,14 +94,14 @@ async def _fill(settings: Settings, test: TestSet) -> None:
 
 async def _count_anew(db: Database) -> None:
     for row in await db.scan("SELECT name FROM collections"):
-        async for passages in upkeep.walk(db, row["name"], _AT_ONCE):
-            await upkeep.analyse(db, passages)
+        async for passages in collection_status.walk(db, row["name"], _AT_ONCE):
+            await collection_status.analyse(db, passages)
 
 
-async def _found(test: TestSet, db: Database, search: Search) -> Home:
+async def _found(test: TestSet, db: Database, search: SearchEngine) -> Home:
     """Who is who in a home that was filled before: documents are named by the line they were, bases by their turn."""
-    org = await orgs.pick(db, "bench")
-    call = call_of(db, org, await principals.pick(db, org.id, "bench"))
+    org = await orgs.get_by_name(db, "bench")
+    call = call_of(db, org, await principals.get_by_name(db, org.id, "bench"))
     named = {row["name"]: row["id"] for row in await db.scan("SELECT id, name FROM bases")}
     parts = dict.fromkeys(line.part for line in test.corpus)
     documents = await db.scan("SELECT id, name FROM documents")

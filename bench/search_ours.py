@@ -25,21 +25,25 @@ from numpy.typing import NDArray
 from search_asking import DEPTH, TOP, Built, Order, Sample, Turns, memory, say
 from search_corpus import DIMENSION, SCOPES, Corpus
 
-from almanac.ai.choice import open_embedder
 from almanac.ai.embedder import Embedder
+from almanac.ai.embedder_choice import open_embedder
 from almanac.core.database import Database, Transaction
 from almanac.core.settings import Settings
 from almanac.db import migrate
 from almanac.db.connect import connect
 from almanac.identity import orgs
-from almanac.search import compaction, index_postgres, index_rows, passages, rank
-from almanac.search.index import Index, Scope
-from almanac.search.index_embedded import EmbeddedIndex
-from almanac.search.index_postgres import PostgresIndex
+from almanac.search import passage_store
+from almanac.search.engine import SearchEngine
+from almanac.search.index import tables
+from almanac.search.index.embedded import compaction
+from almanac.search.index.embedded.embedded_index import EmbeddedIndex
+from almanac.search.index.postgres import postgres_index
+from almanac.search.index.postgres.postgres_index import PostgresIndex
+from almanac.search.index.protocol import SearchIndex, SearchScope
 from almanac.search.passage import Passage
-from almanac.search.passages import Prepared
-from almanac.search.question import Question
-from almanac.search.search import Search
+from almanac.search.passage_store import AnalysedPassages
+from almanac.search.query import SearchQuery
+from almanac.search.ranking import features
 from almanac.search.sources import Source
 
 MODEL = "stand-in"
@@ -109,10 +113,10 @@ async def build(corpus: Corpus, place: str) -> Built:
         return Built(spent, await _disk(db, place), {"rows": rows, "index": spent - rows})
 
 
-async def _prepared(corpus: Corpus) -> AsyncGenerator[list[Prepared]]:
+async def _prepared(corpus: Corpus) -> AsyncGenerator[list[AnalysedPassages]]:
     """The sources, some at a time, with their words counted: in other processes, as parsers do."""
     loop = asyncio.get_running_loop()
-    waiting: deque[Awaitable[list[Prepared]]] = deque()
+    waiting: deque[Awaitable[list[AnalysedPassages]]] = deque()
     bounds = [*range(0, len(corpus.titles), SOURCES_AT_ONCE), len(corpus.titles)]
     with ProcessPoolExecutor(CORES, get_context("spawn")) as pool:
         for first, last in pairwise(bounds):
@@ -124,23 +128,25 @@ async def _prepared(corpus: Corpus) -> AsyncGenerator[list[Prepared]]:
             yield await waiting.popleft()
 
 
-def _prepare(titles: Sequence[str], texts: Sequence[Sequence[str]]) -> list[Prepared]:
+def _prepare(titles: Sequence[str], texts: Sequence[Sequence[str]]) -> list[AnalysedPassages]:
     return [
-        passages.prepare(title, [Passage(0, len(text), text) for text in of_source])
+        passage_store.analyse(title, [Passage(0, len(text), text) for text in of_source])
         for title, of_source in zip(titles, texts, strict=True)
     ]
 
 
-async def _store(tx: Transaction, corpus: Corpus, org_id: str, first: int, prepared: Sequence[Prepared]) -> None:
+async def _store(
+    tx: Transaction, corpus: Corpus, org_id: str, first: int, prepared: Sequence[AnalysedPassages]
+) -> None:
     places: list[tuple[int, int, str]] = []
     for number, each in enumerate(prepared, first):
         collection = name_of(int(corpus.collections[number]))
         source = Source(org_id, collection, "document", str(number), each.title, number, number)
-        source_id = await passages.replace(tx, source, each)
+        source_id = await passage_store.replace(tx, source, each)
         rows = await tx.fetch("SELECT id FROM passages WHERE source_id = $1 ORDER BY ordinal", source_id)
         places.extend((row["id"], source_id, collection) for row in rows)
     begin, end = corpus.firsts[first], corpus.firsts[first + len(prepared)]
-    await index_rows.write_vectors(tx, MODEL, places, corpus.vectors[begin:end].astype(np.float32))
+    await tables.write_vectors(tx, MODEL, places, corpus.vectors[begin:end].astype(np.float32))
 
 
 async def _finish(tx: Transaction, size: int) -> None:
@@ -154,7 +160,7 @@ async def _finish(tx: Transaction, size: int) -> None:
 async def _index(db: Database, place: str) -> None:
     """What is otherwise done in the background."""
     if db.dialect == "postgres":
-        await index_postgres.maintain(db)
+        await postgres_index.maintain(db)
         await db.write(lambda tx: tx.execute("ANALYZE"))
         return
     while await compaction.compact(db, Path(place) / "index"):
@@ -178,8 +184,8 @@ async def serve(corpus: Corpus, place: str) -> None:
     stand_in = StandIn({each.text: each.vector for scope in SCOPES for each in corpus.questions(scope)})
     before = memory()
     async with opened(place) as db:
-        index: Index = PostgresIndex(db) if db.dialect == "postgres" else EmbeddedIndex(db, Path(place) / "index")
-        legs = _Legs(Search(db, index, {MODEL: stand_in}), stand_in, names)
+        index: SearchIndex = PostgresIndex(db) if db.dialect == "postgres" else EmbeddedIndex(db, Path(place) / "index")
+        legs = _Legs(SearchEngine(db, index, {MODEL: stand_in}), stand_in, names)
         say(before)
         for order in search_asking.orders():
             say(memory() if order is None else await _ask(legs.get(order), order, turns))
@@ -189,7 +195,7 @@ async def serve(corpus: Corpus, place: str) -> None:
 class _Legs:
     """What can be asked of a search: all of it, or one leg."""
 
-    def __init__(self, search: Search, stand_in: StandIn, collections: tuple[str, ...]) -> None:
+    def __init__(self, search: SearchEngine, stand_in: StandIn, collections: tuple[str, ...]) -> None:
         self._search = search
         self._stand_in = stand_in
         self._collections = collections
@@ -210,16 +216,16 @@ class _Legs:
         return self._collections if question.collection is None else (name_of(question.collection),)
 
     async def _whole(self, question: search_corpus.Question) -> Sequence[int]:
-        answer = await self._search.find(Question(question.text, self._names(question)))
+        answer = await self._search.search(SearchQuery(question.text, self._names(question)))
         return [found.passage_id - 1 for found in answer.found]
 
     async def _words(self, question: search_corpus.Question) -> Sequence[int]:
-        asked = rank.ask(question.text)
-        found = await self._search.index.words(Scope(self._names(question)), asked.hashes, DEPTH)
+        asked = features.parse_text(question.text)
+        found = await self._search.index.keyword_hits(SearchScope(self._names(question)), asked.hashes, DEPTH)
         return (found.ids[:TOP] - 1).tolist()
 
     async def _vectors(self, question: search_corpus.Question) -> Sequence[int]:
-        found = await self._search.index.vectors(Scope(self._names(question)), MODEL, question.vector, DEPTH)
+        found = await self._search.index.vector_hits(SearchScope(self._names(question)), MODEL, question.vector, DEPTH)
         return (found.ids[:TOP] - 1).tolist()
 
     async def _embedding(self, question: search_corpus.Question) -> Sequence[int]:

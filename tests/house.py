@@ -20,7 +20,7 @@ from almanac.core import clock
 from almanac.core.database import Database, Transaction
 from almanac.core.settings import Settings, load
 from almanac.db.connect import connect
-from almanac.identity import first, orgs, principals, tokens
+from almanac.identity import first_start, orgs, principals, tokens
 from almanac.jobs import queue
 from almanac.jobs.worker import Worker
 from almanac.surfaces.surface import Surface
@@ -58,17 +58,17 @@ class Running:
         return asyncio.run(go())
 
     def new_token(
-        self, name: str, *, kind: str = "user", admin: bool = False, org: str = first.ORG, **limits: Any
+        self, name: str, *, kind: str = "user", admin: bool = False, org: str = first_start.ORG, **limits: Any
     ) -> str:
         """A token for someone, who is created if need be; `limits` as `tokens.issue` takes them."""
 
         async def body(tx: Transaction) -> str:
             try:
-                owner = await orgs.pick(tx, org)
+                owner = await orgs.get_by_name(tx, org)
             except Exception:
                 owner = await orgs.add(tx, org)
             try:
-                holder = await principals.pick(tx, owner.id, name)
+                holder = await principals.get_by_name(tx, owner.id, name)
             except Exception:
                 holder = await principals.add(tx, owner.id, kind, name, is_admin=admin)
             return (await tokens.issue(tx, holder, **limits))[0]
@@ -118,7 +118,7 @@ class Running:
 async def work_off(db: Database, settings: Settings) -> None:
     """Run a worker until no job is waiting or running."""
     stop = asyncio.Event()
-    async with reactions.handlers(db, settings) as handlers:
+    async with reactions.open_job_handlers(db, settings) as handlers:
         worker = asyncio.create_task(Worker(db, handlers, poll=clock.SECOND // 50).run(stop))
         async with asyncio.timeout(120):
             while (count := await queue.counts(db))["queued"] or count["running"]:
@@ -185,7 +185,7 @@ def running(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> Gener
 async def _first_token(settings: Settings) -> str:
     db = await connect(settings.store_url, pool_size=1)
     try:
-        token = await first.begin(db)
+        token = await first_start.create_first_admin(db)
     finally:
         await db.close()
     assert token is not None

@@ -19,12 +19,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from pydantic import BaseModel
 from starlette.applications import Starlette
 
-from almanac.app import SURFACES, check_exposure, create_app, is_weak, open_house
+from almanac.app import SURFACES, check_public_bind, create_app, is_weak_secret, open_app_context
+from almanac.bootstrap import signing_key
 from almanac.core.database import Database
 from almanac.core.errors import NotFound
-from almanac.core.settings import BadSetting, Settings
+from almanac.core.settings import InvalidSetting, Settings
 from almanac.db.errors import DatabaseError
-from almanac.premises import signing_key
 from almanac.surfaces.surface import Surface
 from almanac.surfaces.tool import Arguments, Tool, ToolCall
 from tests.house import running, settings_for
@@ -109,7 +109,7 @@ async def test_a_database_that_cannot_be_opened_is_a_failed_start(tmp_path: Path
 async def test_everything_is_closed_in_order_even_where_the_work_inside_fails(database_url: str, tmp_path: Path):
     databases: list[Database] = []
     with pytest.raises(ZeroDivisionError):
-        async with open_house(settings_for(database_url, tmp_path / "home")) as opened:
+        async with open_app_context(settings_for(database_url, tmp_path / "home")) as opened:
             assert [desk.surface.name for desk in opened.desks] == [
                 surface.name for surface in SURFACES if surface.name != "external"
             ]
@@ -144,16 +144,16 @@ def test_before_it_has_started_there_are_no_routes_and_afterwards_all(embedded: 
     ],
 )
 def test_a_secret_is_weak_if_it_can_be_guessed(secret: str, weak: bool):
-    assert is_weak(secret) is weak
+    assert is_weak_secret(secret) is weak
 
 
 def test_only_a_public_bind_with_a_weak_secret_is_refused():
     strong = "q8Zt1Lw0Rk7Vx2Nd5Yb4Hc9Ja3Gf6Mp-Ue"
     for host, secret in (("127.0.0.1", "weak"), ("0.0.0.0", ""), ("0.0.0.0", strong), ("::1", "weak")):
-        check_exposure(Settings(host=host, secret=secret))
+        check_public_bind(Settings(host=host, secret=secret))
     for host in ("0.0.0.0", "::", "192.168.1.5", "kb.example.com"):
-        with pytest.raises(BadSetting, match=f"Refusing to listen on {host}"):
-            check_exposure(Settings(host=host, secret="weak"))
+        with pytest.raises(InvalidSetting, match=f"Refusing to listen on {host}"):
+            check_public_bind(Settings(host=host, secret="weak"))
 
 
 def test_the_generated_key_is_made_once_and_is_for_the_owner_only(tmp_path: Path):
@@ -163,7 +163,7 @@ def test_the_generated_key_is_made_once_and_is_for_the_owner_only(tmp_path: Path
     assert len(key) == 32
     assert [file.name for file in (tmp_path / "home").iterdir()] == ["secret"]
     assert (tmp_path / "home" / "secret").stat().st_mode & 0o077 == 0
-    assert not is_weak((tmp_path / "home" / "secret").read_text())
+    assert not is_weak_secret((tmp_path / "home" / "secret").read_text())
     assert signing_key(Settings(home=tmp_path / "other")) != key
     assert signing_key(Settings(home=tmp_path / "home", secret="given")) != key
 

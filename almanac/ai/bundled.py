@@ -16,13 +16,13 @@ from typing import TypeVar
 
 import numpy as np
 
+from almanac.ai.cpu import cpu_count
 from almanac.ai.embedder import Vectors
-from almanac.ai.encoder import Encoder, Folder, Model, batch, restore
-from almanac.ai.machine import cores
-from almanac.ai.queries import Queries
+from almanac.ai.encoder import Encoder, Model, ModelFolder, batch, restore
+from almanac.ai.query_batcher import QueryBatcher
 
-DEFAULT = Folder(Path(__file__).parent / "models" / "bge-small-en-v1.5")
-MODEST = 10  # niceness
+DEFAULT = ModelFolder(Path(__file__).parent / "models" / "bge-small-en-v1.5")
+BACKGROUND_NICENESS = 10  # niceness
 TEXTS_AT_ONCE = 128  # that are tokenised in one go
 
 T = TypeVar("T")
@@ -36,9 +36,9 @@ class BundledEmbedder:
     def __init__(self, model: Model = DEFAULT, threads: int = 0) -> None:
         self._model = model
         self._about = model.describe()
-        self._labour = ThreadPoolExecutor(threads or cores(), "embed", _be_modest)
+        self._labour = ThreadPoolExecutor(threads or cpu_count(), "embed", _be_modest)
         self._desk = ThreadPoolExecutor(1, "embed-query")
-        self._queries = Queries(self._embed_queries)
+        self._queries = QueryBatcher(self._embed_queries)
 
     @property
     def name(self) -> str:
@@ -99,4 +99,4 @@ def _load(model: Model) -> Encoder:
 def _be_modest() -> None:
     if sys.platform == "linux":  # where a thread has a niceness of its own
         thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread, max(MODEST, os.getpriority(os.PRIO_PROCESS, thread)))
+        os.setpriority(os.PRIO_PROCESS, thread, max(BACKGROUND_NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))

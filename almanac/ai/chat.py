@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from almanac.core.errors import Unavailable
-from almanac.core.settings import BadSetting, Settings
+from almanac.core.settings import InvalidSetting, Settings
 
 
 class ChatFailed(Unavailable):
@@ -21,7 +21,7 @@ class ChatFailed(Unavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ChatTurn:
     """A question and its answer, earlier in a conversation."""
 
     question: str
@@ -29,7 +29,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class ChatTool:
     """A tool that the model may use."""
 
     name: str
@@ -40,7 +40,7 @@ class Offered:
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class ToolUse:
     """That the model uses its tool, now; what it had said before was not yet its answer."""
 
     arguments: Mapping[str, Any]
@@ -53,8 +53,8 @@ class Chat(Protocol):
     def name(self) -> str: ...
 
     def talk(
-        self, instructions: str, history: Sequence[Said], prompt: str, tool: Offered | None = None
-    ) -> AsyncGenerator[str | Used]:
+        self, instructions: str, history: Sequence[ChatTurn], prompt: str, tool: ChatTool | None = None
+    ) -> AsyncGenerator[str | ToolUse]:
         """What the model says, piece by piece, and when it uses its tool. ChatFailed where it cannot be asked."""
         ...
 
@@ -66,9 +66,9 @@ def check(settings: Settings) -> None:
     if not settings.chat_provider:
         return
     if not settings.chat_model:
-        raise BadSetting("chat_provider needs chat_model: the name of the language model.")
+        raise InvalidSetting("chat_provider needs chat_model: the name of the language model.")
     if importlib.util.find_spec("pydantic_ai") is None:
-        raise BadSetting(
+        raise InvalidSetting(
             "chat_provider is set, but what speaks to language models is not installed.",
             remedy="Install it with: scripts/uv sync --locked --inexact --no-dev --extra llm",
         )
@@ -79,4 +79,4 @@ def open_chat(settings: Settings) -> Chat | None:
     check(settings)
     if not settings.chat_provider:
         return None
-    return importlib.import_module("almanac.ai.provider").Provider(settings)  # which needs an extra
+    return importlib.import_module("almanac.ai.chat_provider").Provider(settings)  # which needs an extra

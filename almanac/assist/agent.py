@@ -12,10 +12,18 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from almanac.ai.chat import Chat, ChatFailed, Offered, Said, Used
-from almanac.assist import following, reading
-from almanac.assist.knowledge_search import MIN_SCORE
-from almanac.assist.lookup import FEW, LONGEST, Lookup, Outcome, Piece, Query, one_line
+from almanac.ai.chat import Chat, ChatFailed, ChatTool, ChatTurn, ToolUse
+from almanac.assist import extractive_answer, follow_up
+from almanac.assist.weknora.knowledge_search import MIN_SCORE
+from almanac.assist.weknora.weknora_tool import (
+    FEW,
+    MAX_TOOL_QUERY_CHARS,
+    ToolUseResult,
+    WeKnoraQuery,
+    WeKnoraResult,
+    WeKnoraTool,
+    one_line,
+)
 
 EXTRACTS = "extractive"  # what answers where no model does
 LOWER = 0.2  # the threshold that is tried next
@@ -47,11 +55,11 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Citation:
+class AnswerCitation:
     """What a statement rests on."""
 
     number: int
-    piece: Piece
+    piece: WeKnoraResult
     quote: str
 
 
@@ -75,8 +83,8 @@ class Reply:
     """The answer, whole."""
 
     text: str
-    citations: tuple[Citation, ...]
-    searches: tuple[Outcome, ...]
+    citations: tuple[AnswerCitation, ...]
+    searches: tuple[ToolUseResult, ...]
     model: str
     resolved: str
 
@@ -90,13 +98,15 @@ Event = Progress | Delta | Reset | Reply
 
 
 @dataclass(slots=True)
-class Notebook:
+class SearchSession:
     """What was searched for so far and what was found, each piece under one number."""
 
-    lookup: Lookup
+    lookup: WeKnoraTool
     most: int
-    outcomes: list[Outcome] = field(default_factory=list[Outcome])
-    pieces: dict[str, Piece] = field(default_factory=dict[str, Piece])  # in the order in which they were found
+    outcomes: list[ToolUseResult] = field(default_factory=list[ToolUseResult])
+    pieces: dict[str, WeKnoraResult] = field(
+        default_factory=dict[str, WeKnoraResult]
+    )  # in the order in which they were found
 
     @property
     def is_full(self) -> bool:
@@ -109,7 +119,7 @@ class Notebook:
         return {id: number for number, id in enumerate(self.pieces, 1)}
 
     @property
-    def ranked(self) -> list[Piece]:
+    def ranked(self) -> list[WeKnoraResult]:
         """The pieces, the likeliest first."""
         return sorted(self.pieces.values(), key=lambda piece: -piece.score)
 
@@ -118,9 +128,9 @@ class Notebook:
         """Whether what was found may well answer."""
         return any(piece.score >= MIN_SCORE for piece in self.pieces.values())
 
-    async def search(self, arguments: Mapping[str, Any]) -> Outcome:
+    async def search(self, arguments: Mapping[str, Any]) -> ToolUseResult:
         """Search once more, and keep what is found."""
-        outcome = await self.lookup.use(arguments)
+        outcome = await self.lookup.run(arguments)
         self.outcomes.append(outcome)
         for piece in outcome.found.pieces:
             known = self.pieces.get(piece.id)
@@ -145,17 +155,17 @@ class Agent:
         self._searches = searches
         self._seconds = seconds  # that a model may take
 
-    async def answer(self, lookup: Lookup | None, question: str, earlier: Sequence[Turn]) -> AsyncGenerator[Event]:
+    async def answer(self, lookup: WeKnoraTool | None, question: str, earlier: Sequence[Turn]) -> AsyncGenerator[Event]:
         """What happens on the way to the answer, and last the answer. Without a tool there is only one."""
         if lookup is None:
             yield Reply(NOTHING_CHOSEN, (), (), EXTRACTS, question)
             return
         yield Progress("analysing", "Working out what is asked.")
-        resolved = following.resolve(question, [turn.resolved for turn in earlier])
-        notebook = Notebook(lookup, self._searches)
+        resolved = follow_up.resolve(question, [turn.resolved for turn in earlier])
+        notebook = SearchSession(lookup, self._searches)
         if self._chat is not None:
             has_spoken = False
-            events = _within(self._seconds, self._discuss(self._chat, notebook, question, resolved, earlier))
+            events = _within(self._seconds, self._answer_with_model(self._chat, notebook, question, resolved, earlier))
             try:
                 async for event in events:
                     yield event
@@ -166,20 +176,20 @@ class Agent:
                 yield Progress("answering", "The language model does not answer; these are extracts.")
             if has_spoken:
                 yield Reset()
-        async for event in self._extract(notebook, resolved):
+        async for event in self._answer_with_extracts(notebook, resolved):
             yield event
 
-    async def _discuss(
-        self, chat: Chat, notebook: Notebook, question: str, resolved: str, earlier: Sequence[Turn]
+    async def _answer_with_model(
+        self, chat: Chat, notebook: SearchSession, question: str, resolved: str, earlier: Sequence[Turn]
     ) -> AsyncGenerator[Event]:
         """As a model does it. One that answers without having searched is asked again, with what a search found."""
-        tool = Offered(
+        tool = ChatTool(
             self._entry["name"], self._entry["description"], self._entry["inputSchema"], notebook.offer, notebook.most
         )
-        history = [Said(turn.question, turn.answer) for turn in earlier[-HISTORY:]]
+        history = [ChatTurn(turn.question, turn.answer) for turn in earlier[-HISTORY:]]
         said: list[str] = []
         async for each in chat.talk(INSTRUCTIONS, history, question, tool):
-            if isinstance(each, Used):
+            if isinstance(each, ToolUse):
                 said.clear()
                 yield Progress("searching", _asking(each.arguments))
             else:
@@ -199,7 +209,7 @@ class Agent:
         if text := "".join(said).strip():
             yield _cited(text, notebook, chat.name, resolved)
 
-    async def _extract(self, notebook: Notebook, resolved: str) -> AsyncGenerator[Event]:
+    async def _answer_with_extracts(self, notebook: SearchSession, resolved: str) -> AsyncGenerator[Event]:
         """As the suggestions of the tool say, and in the words of what was found."""
         if not notebook.pieces:
             async for event in _investigate(notebook, resolved):
@@ -226,7 +236,7 @@ async def _within(seconds: float, events: AsyncGenerator[Event]) -> AsyncGenerat
             yield event
 
 
-async def _investigate(notebook: Notebook, question: str) -> AsyncGenerator[Event]:
+async def _investigate(notebook: SearchSession, question: str) -> AsyncGenerator[Event]:
     """Search until what is found may answer, there is nothing else to try, or enough was tried."""
     for query in _plan(question):
         if notebook.is_full or notebook.is_enough:
@@ -240,24 +250,24 @@ async def _investigate(notebook: Notebook, question: str) -> AsyncGenerator[Even
             return  # it was tried as often as makes sense
 
 
-def _plan(question: str) -> list[Query]:
+def _plan(question: str) -> list[WeKnoraQuery]:
     """What to search for, one after another: as asked, below the threshold, in parts, by exact words."""
-    asked = Query(query=question[:LONGEST])
+    asked = WeKnoraQuery(query=question[:MAX_TOOL_QUERY_CHARS])
     lower = {"min_score": LOWER}
-    pieces = [asked.model_copy(update={"query": part, **lower}) for part in following.parts(asked.query)]
-    words = following.keywords(asked.query) or asked.query
+    pieces = [asked.model_copy(update={"query": part, **lower}) for part in follow_up.parts(asked.query)]
+    words = follow_up.keywords(asked.query) or asked.query
     exact = asked.model_copy(update={"query": words, "search_mode": "keyword", "min_score": 0.0})
     anything = asked.model_copy(update={"min_score": 0.0})
     return [asked, *pieces, asked.model_copy(update=lower), exact, anything]
 
 
-def _helps(query: Query, tried: Sequence[Outcome]) -> bool:
+def _helps(query: WeKnoraQuery, tried: Sequence[ToolUseResult]) -> bool:
     """Whether a search may find what those before it did not."""
     same = [each for each in tried if each.query is not None and _is_same(each.query, query)]
     return not same or any(len(each.found.pieces) < FEW and each.found.dropped for each in same)
 
 
-def _is_same(one: Query, other: Query) -> bool:
+def _is_same(one: WeKnoraQuery, other: WeKnoraQuery) -> bool:
     return (one.query, one.search_mode) == (other.query, other.search_mode)
 
 
@@ -265,14 +275,14 @@ def _asking(arguments: Mapping[str, Any]) -> str:
     return f"Searching for: {str(arguments.get('query', ''))[:200]}"
 
 
-def _handed(question: str, notebook: Notebook) -> str:
+def _handed(question: str, notebook: SearchSession) -> str:
     found = "\n".join("\n".join(each.blocks(notebook.numbers)) for each in notebook.outcomes if not each.failure)
     return f"{found}\n\nAnswer this from what was found above, citing by number: {question}"
 
 
-def _quoted(notebook: Notebook, resolved: str) -> Reply:
+def _quoted(notebook: SearchSession, resolved: str) -> Reply:
     ranked = notebook.ranked
-    quotes = reading.read(resolved, ranked)
+    quotes = extractive_answer.read(resolved, ranked)
     if not quotes:
         failed = next((each.failure for each in notebook.outcomes if each.failure), "")
         told = "\n".join((failed or NOTHING_FOUND, *_suggested(notebook.outcomes)))
@@ -281,22 +291,22 @@ def _quoted(notebook: Notebook, resolved: str) -> Reply:
     for quote in quotes:
         numbers.setdefault(quote.piece.id, len(numbers) + 1)
     first = {quote.piece.id: quote for quote in reversed(quotes)}
-    citations = tuple(Citation(number, first[id].piece, first[id].text) for id, number in numbers.items())
+    citations = tuple(AnswerCitation(number, first[id].piece, first[id].text) for id, number in numbers.items())
     lines = [f"{quote.text} [{numbers[quote.piece.id]}]" for quote in quotes]
     text = "\n".join([*([] if notebook.is_enough else [NOT_DIRECTLY]), *lines, "", *_sources(citations)])
     return Reply(text, citations, tuple(notebook.outcomes), EXTRACTS, resolved)
 
 
-def _suggested(outcomes: Sequence[Outcome]) -> list[str]:
+def _suggested(outcomes: Sequence[ToolUseResult]) -> list[str]:
     return [f"- {each}" for each in outcomes[-1].suggestions] if outcomes else []
 
 
-def _sources(citations: Sequence[Citation]) -> list[str]:
+def _sources(citations: Sequence[AnswerCitation]) -> list[str]:
     named = ((each, one_line(each.piece.title or each.piece.filename) or "Untitled") for each in citations)
     return ["Sources:", *(f"[{each.number}] {name} ({each.piece.score * 100:.1f}%)" for each, name in named)]
 
 
-def _cited(text: str, notebook: Notebook, model: str, resolved: str) -> Reply:
+def _cited(text: str, notebook: SearchSession, model: str, resolved: str) -> Reply:
     """A model's answer: numbers that stand for nothing are taken out, and sources added where it names none."""
     text = text.encode("utf-8", "replace").decode().replace("\0", "")
     by_number = {number: notebook.pieces[id] for id, number in notebook.numbers.items()}
@@ -304,7 +314,9 @@ def _cited(text: str, notebook: Notebook, model: str, resolved: str) -> Reply:
     used = dict.fromkeys(int(each) for each in _CITED.findall(text))
     named = used or dict.fromkeys(notebook.numbers[piece.id] for piece in notebook.ranked[:UNCITED])
     pieces = ((number, by_number[number]) for number in named)
-    citations = tuple(Citation(number, piece, reading.best(resolved, piece)) for number, piece in pieces)
+    citations = tuple(
+        AnswerCitation(number, piece, extractive_answer.best(resolved, piece)) for number, piece in pieces
+    )
     if not used and citations:
         text = "\n".join((text, "", *_sources(citations)))
     return Reply(text, citations, tuple(notebook.outcomes), model, resolved)

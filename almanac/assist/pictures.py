@@ -8,23 +8,23 @@ import asyncio
 
 import structlog
 
-from almanac.catalogue import attachments, prose
+from almanac.catalogue import attachments, entity_text
 from almanac.core.database import Database
 from almanac.jobs.queue import Job
 from almanac.jobs.worker import Effect
-from almanac.knowledge.files import Files
-from almanac.knowledge.parsers.nursery import Nursery
-from almanac.knowledge.parsers.parsed import Unreadable
-from almanac.knowledge.parsers.reading import unpack
-from almanac.knowledge.passages import Splitter
+from almanac.knowledge.files import FileStore
+from almanac.knowledge.ingest.splitter import PassageSplitter
+from almanac.knowledge.parsers.parse_file import unpack
+from almanac.sandbox.errors import WorkRejected
+from almanac.sandbox.pool import SandboxPool
 
 _log = structlog.get_logger("almanac.pictures")
 
 
-class ReadPicture:
+class RecogniseImageText:
     """The handler of picture jobs."""
 
-    def __init__(self, db: Database, files: Files, nursery: Nursery) -> None:
+    def __init__(self, db: Database, files: FileStore, nursery: SandboxPool) -> None:
         self._db = db
         self._files = files
         self._nursery = nursery
@@ -32,14 +32,14 @@ class ReadPicture:
     async def __call__(self, job: Job) -> Effect | None:
         """Read the picture of a job; done twice, it does no harm."""
         id = str(job.payload["attachment"])
-        found = await attachments.known(self._db, id)
+        found = await attachments.get_or_none(self._db, id)
         path = self._files.path(found.file_name) if found and found.file_name else None
         if found is None or path is None or not path.exists():
             return None
         try:
-            outcome = await self._nursery.parse(path, found.name, Splitter().as_options())
-            text = (await asyncio.to_thread(unpack, outcome.result)).text[: prose.MOST]
-        except Unreadable as error:
+            outcome = await self._nursery.parse(path, found.name, PassageSplitter().as_options())
+            text = (await asyncio.to_thread(unpack, outcome.result)).text[: entity_text.MAX_ENTITY_CHARS]
+        except WorkRejected as error:
             _log.info("picture_not_read", attachment=id, code=error.code)
             return None
         return lambda tx: attachments.note_text(tx, id, text)

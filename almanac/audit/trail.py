@@ -22,12 +22,12 @@ from almanac.core.database import Database, Reader, Row, Transaction
 from almanac.core.errors import AuditUnavailable
 
 FLUSH_SECONDS = 0.25
-MOST_WAITING = 50_000
+MAX_PENDING_ENTRIES = 50_000
 
 _log = structlog.get_logger("almanac.audit")
 
 
-class Entry(NamedTuple):
+class AuditEntry(NamedTuple):
     """One call, as it is written. Never what was asked or answered: a keyed digest and the ids touched."""
 
     at: int
@@ -43,36 +43,36 @@ class Entry(NamedTuple):
     request_id: str
 
 
-Also = Callable[[Transaction, Sequence[Entry]], Awaitable[None]]
+AfterWrite = Callable[[Transaction, Sequence[AuditEntry]], Awaitable[None]]
 
 
-class Trail:
+class AuditTrail:
     """Entries on their way to the database."""
 
-    def __init__(self, db: Database, also: Sequence[Also] = ()) -> None:
+    def __init__(self, db: Database, also: Sequence[AfterWrite] = ()) -> None:
         self._db = db
         self._also = also  # what else is derived from calls: last use of tokens, usage counters
-        self._waiting: deque[Entry] = deque()  # filled by the loop, emptied in the writer's thread
-        self._writing: list[Entry] = []
+        self._waiting: deque[AuditEntry] = deque()  # filled by the loop, emptied in the writer's thread
+        self._writing: list[AuditEntry] = []
         self._wake = asyncio.Event()
         self._stopping = False
         self._is_failing = False
         self.calls_in_flight = 0  # whose entries are still to come
 
     @property
-    def works(self) -> bool:
+    def is_available(self) -> bool:
         """Whether the last attempt to write succeeded."""
         return not self._is_failing
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: AuditEntry) -> None:
         """Note a call."""
         self._waiting.append(entry)
         if len(self._waiting) == 1000:
             self._wake.set()
 
-    def check(self) -> None:
+    def require_capacity(self) -> None:
         """Refuse to go on if calls can no longer be accounted for."""
-        if len(self._waiting) + len(self._writing) >= MOST_WAITING:
+        if len(self._waiting) + len(self._writing) >= MAX_PENDING_ENTRIES:
             raise AuditUnavailable()
 
     async def flush(self) -> None:
@@ -118,13 +118,13 @@ class Trail:
     async def _write(self, tx: Transaction) -> None:
         # Taken only now, so that what was answered while this write waited for its turn need not wait for another.
         self._writing += [self._waiting.popleft() for _ in range(len(self._waiting))]
-        await tx.insert_many("audit", Entry._fields, self._writing)
+        await tx.insert_many("audit", AuditEntry._fields, self._writing)
         for also in self._also:
             await also(tx, self._writing)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class AuditRow:
     """One row of the trail, as a reader sees it."""
 
     at: int
@@ -148,7 +148,7 @@ async def find(
     tool: str | None = None,
     since: int | None = None,
     limit: int = 100,
-) -> list[Line]:
+) -> list[AuditRow]:
     """The newest calls first, by caller's name, tool and time."""
     rows = await db.fetch(
         "SELECT a.*, o.name AS org, p.name AS actor, p.kind AS kind FROM audit a"
@@ -168,8 +168,8 @@ async def prune(tx: Transaction, before: int) -> int:
     return await tx.execute("DELETE FROM audit WHERE at < $1", before)
 
 
-def _line(row: Row) -> Line:
-    return Line(
+def _line(row: Row) -> AuditRow:
+    return AuditRow(
         at=row["at"],
         org=row["org"],
         actor=row["actor"],

@@ -12,17 +12,17 @@ from urllib.parse import urlsplit
 import orjson
 from pydantic import AfterValidator, Field
 
-from almanac.catalogue import entities, ids, prose, rights, shelf, vocabulary
+from almanac.catalogue import entities, entity_index, entity_text, ids, rights, vocabulary
 from almanac.core import clock
 from almanac.core.arguments import Arguments
 from almanac.core.call import Call
 from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, NotFound
 from almanac.jobs import queue
-from almanac.search import passages
+from almanac.search import passage_store
 from almanac.search.sources import Source
 
-READ = "picture"  # the job that reads what is written in a picture
+IMAGE_TEXT_JOB = "picture"  # the job that reads what is written in a picture
 
 _SELECT = """
 SELECT a.*, v.key AS type_key, b.name AS file_name, b.hash AS file_hash FROM attachments a
@@ -45,7 +45,7 @@ def _web(url: str) -> str:
 Url = Annotated[str, Field(max_length=2000), AfterValidator(_web)]
 
 
-class Paper(Arguments):
+class AttachmentDraft(Arguments):
     """An attachment to be made."""
 
     name: vocabulary.Name
@@ -56,7 +56,7 @@ class Paper(Arguments):
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class UploadedFile:
     """Content that was uploaded and is in the file store."""
 
     blob_id: int
@@ -85,12 +85,12 @@ class Attachment:
 
 
 async def add(
-    tx: Transaction, call: Call, paper: Paper, file: File | None = None, *, id: str | None = None
+    tx: Transaction, call: Call, paper: AttachmentDraft, file: UploadedFile | None = None, *, id: str | None = None
 ) -> Attachment:
     """Make an attachment of what is at a URL, which is not fetched, or of a file that has come to be there."""
     await rights.require_write(tx, call)
     org_id = call.actor.org_id
-    term = await vocabulary.pick(tx, org_id, "attachment", paper.type) if paper.type else None
+    term = await vocabulary.get_by_key(tx, org_id, "attachment", paper.type) if paper.type else None
     id = id or ids.new()
     await tx.execute(
         _INSERT,
@@ -109,18 +109,18 @@ async def add(
     made = await get(tx, call, id)
     await _shelve(tx, made)
     if file and file.media_type.startswith(_IMAGE):
-        await queue.add(tx, READ, {"attachment": id}, key=f"{READ}:{id}")
+        await queue.add(tx, IMAGE_TEXT_JOB, {"attachment": id}, key=f"{IMAGE_TEXT_JOB}:{id}")
     return made
 
 
 async def note_text(tx: Transaction, id: str, text: str) -> None:
     """Let a picture be found by what is written in it, if it is still there."""
     await tx.execute("UPDATE attachments SET text = $2 WHERE id = $1", id, text)
-    if (found := await known(tx, id)) is not None:
+    if (found := await get_or_none(tx, id)) is not None:
         await _shelve(tx, found)
 
 
-async def known(db: Reader, id: str) -> Attachment | None:
+async def get_or_none(db: Reader, id: str) -> Attachment | None:
     """An attachment of whichever organisation, for the job that was told of it."""
     row = await db.fetch_one(f"{_SELECT} WHERE a.id = $1", id)
     return None if row is None else _attachment(row)
@@ -131,7 +131,7 @@ async def get(db: Reader, call: Call, id: str) -> Attachment:
     row = await db.fetch_one(f"{_SELECT} WHERE a.org_id = $1 AND a.id = $2", call.actor.org_id, id)
     if row is None:
         raise NotFound(f"There is no attachment {id[:100]!r}.")
-    call.touch("attachment", id)
+    call.record_access("attachment", id)
     return _attachment(row)
 
 
@@ -141,7 +141,7 @@ async def find(db: Reader, org_id: str, *, limit: int, offset: int) -> list[Atta
     return [_attachment(row) for row in await db.fetch(sql, org_id)]
 
 
-async def by_ids(db: Reader, org_id: str, wanted: Sequence[str]) -> dict[str, Attachment]:
+async def get_many(db: Reader, org_id: str, wanted: Sequence[str]) -> dict[str, Attachment]:
     """Attachments by their ids, as many as are there."""
     if not wanted:
         return {}
@@ -188,7 +188,7 @@ async def link(
         await attach(tx, [(entity_id, found.id)])
     else:
         await tx.execute("DELETE FROM attached WHERE entity_id = $1 AND attachment_id = $2", entity_id, found.id)
-    call.touch("entity", entity_id)
+    call.record_access("entity", entity_id)
     return found
 
 
@@ -222,15 +222,15 @@ async def remove(tx: Transaction, call: Call, id: str) -> None:
     await rights.require_write(tx, call)
     if not await tx.execute("DELETE FROM attachments WHERE id = $1 AND org_id = $2", id, call.actor.org_id):
         raise NotFound(f"There is no attachment {id[:100]!r}.")
-    await shelf.remove(tx, shelf.PICTURE, [id])
-    call.touch("attachment", id)
+    await entity_index.remove(tx, entity_index.IMAGE, [id])
+    call.record_access("attachment", id)
 
 
 async def _at(tx: Transaction, call: Call, url: str, *, make: bool) -> Attachment:
     found = await known_at(tx, call.actor.org_id, url)
     if found is None and make:
         name = urlsplit(url).path.rsplit("/", 1)[-1] or url
-        return await add(tx, call, Paper(name=name[: vocabulary.LONGEST_NAME], url=url, annotations={}))
+        return await add(tx, call, AttachmentDraft(name=name[: vocabulary.LONGEST_NAME], url=url, annotations={}))
     if found is None:
         raise NotFound("There is no attachment with this URL.")
     return found
@@ -240,19 +240,19 @@ async def _shelve(tx: Transaction, paper: Attachment) -> None:
     """Let a picture be found by what is said of it."""
     if not paper.media_type.startswith(_IMAGE):
         return
-    cut = prose.passages((paper.description, paper.text), paper.annotations, "")
+    cut = entity_text.entity_passages((paper.description, paper.text), paper.annotations, "")
     source = Source(
         org_id=paper.org_id,
-        collection=shelf.pictures_of(paper.org_id),
-        kind=shelf.PICTURE,
-        owner_id=paper.id,
+        collection=entity_index.image_collection(paper.org_id),
+        kind=entity_index.IMAGE,
+        object_id=paper.id,
         title=paper.name,
         created_at=paper.created_at,
         updated_at=paper.updated_at,
         metadata={**paper.annotations, "type": paper.type_key, "url": paper.url},
         media=paper.media_type,
     )
-    await passages.replace(tx, source, passages.prepare(paper.name, cut))
+    await passage_store.replace(tx, source, passage_store.analyse(paper.name, cut))
 
 
 def _media_type(url: str, type_key: str) -> str:

@@ -12,8 +12,8 @@ from almanac.core.errors import BadRequest, Conflict, NotFound
 from almanac.jobs import queue
 
 TOP = 0
-DEEPEST = 50
-SHELVE = "shelve"  # the job that tells search anew of the entities of a category
+MAX_CATEGORY_DEPTH = 50
+REINDEX_CATEGORY_JOB = "shelve"  # the job that tells search anew of the entities of a category
 
 _SELECT = """
 SELECT c.*, a.key AS alias_key, p.key AS policy_key FROM categories c
@@ -71,7 +71,7 @@ class Tree:
     def path(self, number: int) -> tuple[str, ...]:
         """The names from the top down to a category."""
         names: list[str] = []
-        while (each := self.by_number.get(number)) is not None and len(names) < DEEPEST:
+        while (each := self.by_number.get(number)) is not None and len(names) < MAX_CATEGORY_DEPTH:
             names.append(each.name)
             number = each.parent
         return tuple(reversed(names))
@@ -153,7 +153,7 @@ async def add(
     if row is None:
         raise Conflict(f"There is already a category {name[:100]!r} there.", remedy="Choose another name or parent.")
     found = await get(tx, org_id, row["number"])
-    call.touch("category", found.id)
+    call.record_access("category", found.id)
     return found
 
 
@@ -165,7 +165,7 @@ async def get(db: Reader, org_id: str, number: int) -> Category:
     return _category(row)
 
 
-async def change(
+async def update(
     tx: Transaction,
     call: Call,
     key: str,
@@ -199,8 +199,10 @@ async def change(
     )
     if name not in (None, old.name):
         # Its entities are found by its name too. The moment makes the job another than one that may be under way.
-        await queue.add(tx, SHELVE, {"category": old.number}, key=f"{SHELVE}:{old.number}:{now}")
-    call.touch("category", old.id)
+        await queue.add(
+            tx, REINDEX_CATEGORY_JOB, {"category": old.number}, key=f"{REINDEX_CATEGORY_JOB}:{old.number}:{now}"
+        )
+    call.record_access("category", old.id)
     return await get(tx, org_id, old.number)
 
 
@@ -213,7 +215,7 @@ async def remove(tx: Transaction, call: Call, key: str) -> None:
     if is_used or all_there_are.children(category.number):
         raise Conflict(f"The category {category.name!r} is not empty.", remedy="Move or remove what is in it first.")
     await tx.execute("DELETE FROM categories WHERE number = $1", category.number)
-    call.touch("category", category.id)
+    call.record_access("category", category.id)
 
 
 def check_name(name: str) -> str:
@@ -234,7 +236,7 @@ def _above(found: Tree, category: Category, parent: str | None) -> int:
 
 
 async def _term(tx: Reader, org_id: str, kind: str, key: str | None) -> str | None:
-    return (await vocabulary.pick(tx, org_id, kind, key)).id if key else None
+    return (await vocabulary.get_by_key(tx, org_id, kind, key)).id if key else None
 
 
 def _category(row: Row) -> Category:

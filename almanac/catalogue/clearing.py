@@ -1,6 +1,6 @@
 """Clearing: everything in a tenant's catalogue goes; the tenant, its people and its documents stay."""
 
-from almanac.catalogue import rights, shelf
+from almanac.catalogue import entity_index, rights
 from almanac.core.call import Call
 from almanac.core.database import Transaction
 
@@ -15,11 +15,11 @@ async def clear(call: Call) -> None:
     await rights.require_write(db, call)
     is_left = True
     while is_left:  # until nobody has added anything meanwhile
-        for table, kind in (("entities", shelf.ENTITY), ("attachments", shelf.PICTURE)):
+        for table, kind in (("entities", entity_index.ENTITY), ("attachments", entity_index.IMAGE)):
             while await db.write(lambda tx, table=table, kind=kind: _remove_some(tx, org_id, table, kind)):
                 pass
         is_left = not await db.write(lambda tx: _remove_frame(tx, org_id))
-    call.touch("catalogue", org_id)
+    call.record_access("catalogue", org_id)
 
 
 async def _remove_some(tx: Transaction, org_id: str, table: str, kind: str) -> int:
@@ -27,7 +27,7 @@ async def _remove_some(tx: Transaction, org_id: str, table: str, kind: str) -> i
     found = [row["id"] for row in rows]
     if found:
         await tx.execute_many(f"DELETE FROM {table} WHERE id = $1", [(id,) for id in found])  # noqa: S608 - ours
-        await shelf.remove(tx, kind, found)
+        await entity_index.remove(tx, kind, found)
     return len(found)
 
 

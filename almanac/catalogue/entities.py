@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import AfterValidator, Field
 
-from almanac.catalogue import categories, ids, rights, shelf, vocabulary
+from almanac.catalogue import categories, entity_index, ids, rights, vocabulary
 from almanac.catalogue.categories import Category
 from almanac.core import clock
 from almanac.core.arguments import Arguments
@@ -57,7 +57,7 @@ Metadata = Annotated[dict[str, Any], AfterValidator(_storable)]
 Details = Annotated[str, Field(max_length=LONGEST_DETAILS)]
 
 
-class Draft(Arguments):
+class EntityDraft(Arguments):
     """An entity to be made."""
 
     name: Annotated[str, Field(min_length=1, max_length=500)]
@@ -71,7 +71,7 @@ class Draft(Arguments):
     metadata: Annotated[Metadata, Field(default_factory=dict[str, Any])]
 
 
-class Changes(Arguments):
+class EntityChanges(Arguments):
     """What is to be different about an entity; what is left out stays."""
 
     name: Annotated[str | None, Field(min_length=1, max_length=500)] = None
@@ -108,7 +108,7 @@ class Entity:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EntityFilter:
     """Which entities are asked for. What is left empty does not matter."""
 
     text: str = ""  # in name, description or details, in any case of letters
@@ -119,7 +119,7 @@ class Wanted:
     status: str = ""
 
 
-def draw(org_id: str, draft: Draft, category: Category, id: str | None = None) -> Entity:
+def new_entity(org_id: str, draft: EntityDraft, category: Category, id: str | None = None) -> Entity:
     """An entity that is not stored yet."""
     now = clock.now()
     return Entity(
@@ -142,14 +142,14 @@ def draw(org_id: str, draft: Draft, category: Category, id: str | None = None) -
     )
 
 
-async def add(tx: Transaction, call: Call, draft: Draft) -> Entity:
+async def add(tx: Transaction, call: Call, draft: EntityDraft) -> Entity:
     """Make an entity. It can be searched for when the transaction is done."""
     await rights.require_write(tx, call)
     found = await categories.tree_in(tx, call.actor.org_id)
-    entity = draw(call.actor.org_id, draft, found.pick(draft.category))
+    entity = new_entity(call.actor.org_id, draft, found.pick(draft.category))
     await write(tx, [entity])
-    await shelf.put(tx, [(entity, shelf.prepare(entity))])
-    call.touch("entity", entity.id)
+    await entity_index.put(tx, [(entity, entity_index.prepare(entity))])
+    call.record_access("entity", entity.id)
     return entity
 
 
@@ -159,7 +159,7 @@ async def write(tx: Transaction, new: Sequence[Entity]) -> None:
                                                 for each in new])  # fmt: skip
 
 
-async def change(tx: Transaction, call: Call, id: str, changes: Changes) -> Entity:
+async def update(tx: Transaction, call: Call, id: str, changes: EntityChanges) -> Entity:
     """Change what is given of an entity; at least something has to be."""
     given = changes.model_dump(exclude_none=True)
     if not given:
@@ -186,8 +186,8 @@ async def change(tx: Transaction, call: Call, id: str, changes: Changes) -> Enti
         given["tags"] = tuple(vocabulary.fit(tag, "tags") for tag in given["tags"])
     entity = replace(old, **given, updated_at=clock.now())
     await rewrite(tx, entity)
-    await shelf.put(tx, [(entity, shelf.prepare(entity))])
-    call.touch("entity", id)
+    await entity_index.put(tx, [(entity, entity_index.prepare(entity))])
+    call.record_access("entity", id)
     return entity
 
 
@@ -201,8 +201,8 @@ async def remove(tx: Transaction, call: Call, id: str) -> None:
     await rights.require_write(tx, call)
     if not await tx.execute("DELETE FROM entities WHERE id = $1 AND org_id = $2", id, call.actor.org_id):
         raise missing(id)
-    await shelf.remove(tx, shelf.ENTITY, [id])
-    call.touch("entity", id)
+    await entity_index.remove(tx, entity_index.ENTITY, [id])
+    call.record_access("entity", id)
 
 
 async def get(db: Reader, call: Call, key: str) -> Entity:
@@ -215,20 +215,20 @@ async def get(db: Reader, call: Call, key: str) -> Entity:
         if len(rows) > 1:
             listed = ", ".join(row["id"] for row in rows[:5])
             raise Conflict("More than one entity has this name.", remedy=f"Use an id: {listed}.")
-        entity = _entity(rows[0]) if rows else None
+        entity = entity_from_row(rows[0]) if rows else None
     if entity is None:
         raise missing(key)
-    call.touch("entity", entity.id)
+    call.record_access("entity", entity.id)
     return entity
 
 
 async def by_id(db: Reader, org_id: str, id: str) -> Entity | None:
     """An entity of an organisation, if it is there."""
     row = await db.fetch_one(f"{_SELECT} WHERE e.id = $2 AND e.org_id = $1", org_id, id)
-    return None if row is None else _entity(row)
+    return None if row is None else entity_from_row(row)
 
 
-async def by_ids(db: Reader, org_id: str, wanted: Iterable[str]) -> dict[str, Entity]:
+async def get_many(db: Reader, org_id: str, wanted: Iterable[str]) -> dict[str, Entity]:
     """Entities of an organisation by their ids, as many as are there."""
     return {each.id: each for each in await among(db, org_id, "id", wanted)}
 
@@ -240,15 +240,15 @@ async def among(db: Reader, org_id: str, column: str, values: Iterable[str]) -> 
         return []
     listed = ", ".join(f"${place + 2}" for place in range(len(asked)))
     rows = await db.fetch(f"{_SELECT} WHERE e.org_id = $1 AND e.{column} IN ({listed}) ORDER BY e.id", org_id, *asked)
-    return [_entity(row) for row in rows]
+    return [entity_from_row(row) for row in rows]
 
 
-async def find(db: Reader, org_id: str, wanted: Wanted, *, limit: int = 100, offset: int = 0) -> Page[Entity]:
+async def find(db: Reader, org_id: str, wanted: EntityFilter, *, limit: int = 100, offset: int = 0) -> Page[Entity]:
     """Those that are asked for, oldest first."""
     where, args = _where(org_id, wanted)
     total = await db.fetch_one(f"SELECT count(*) AS n FROM entities e WHERE {where}", *args)  # noqa: S608 - parameters
     rows = await db.fetch(f"{_SELECT} WHERE {where} ORDER BY e.id LIMIT {limit:d} OFFSET {offset:d}", *args)
-    return Page([_entity(row) for row in rows], total["n"] if total else 0, offset)
+    return Page([entity_from_row(row) for row in rows], total["n"] if total else 0, offset)
 
 
 async def names_in(db: Reader, org_id: str, category: int, limit: int) -> list[tuple[str, str]]:
@@ -262,7 +262,7 @@ async def after(db: Reader, org_id: str, id: str, limit: int, category: int | No
     """The entities behind an id, in the order of ids: for going through all of them."""
     which = "" if category is None else f"AND e.category = {category:d}"
     sql = f"{_SELECT} WHERE e.org_id = $1 AND e.id > $2 {which} ORDER BY e.id LIMIT {limit:d}"
-    return [_entity(row) for row in await db.fetch(sql, org_id, id)]
+    return [entity_from_row(row) for row in await db.fetch(sql, org_id, id)]
 
 
 def missing(key: str) -> NotFound:
@@ -270,7 +270,7 @@ def missing(key: str) -> NotFound:
     return NotFound(f"There is no entity {key[:100]!r}.", remedy="Search for it, or use an id from a search.")
 
 
-def _where(org_id: str, wanted: Wanted) -> tuple[str, list[Value]]:
+def _where(org_id: str, wanted: EntityFilter) -> tuple[str, list[Value]]:
     args: list[Value] = [org_id]
 
     def add(value: Value) -> str:
@@ -308,7 +308,7 @@ def _values(entity: Entity) -> tuple[Value, ...]:
     )
 
 
-def _entity(row: Row) -> Entity:
+def entity_from_row(row: Row) -> Entity:
     return Entity(
         id=row["id"],
         org_id=row["org_id"],

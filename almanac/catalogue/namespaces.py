@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from almanac.catalogue import categories, ids, rights, shelf, vocabulary
+from almanac.catalogue import categories, entity_index, ids, rights, vocabulary
 from almanac.catalogue.categories import Tree
 from almanac.core import clock
 from almanac.core.call import Call
@@ -54,11 +54,11 @@ async def add(tx: Transaction, call: Call, name: str, notes: str, named: list[st
     )
     if row is None:
         raise Conflict(f"There is already a namespace {name[:100]!r}.", remedy="Choose another name.")
-    call.touch("namespace", row["id"])
+    call.record_access("namespace", row["id"])
     return _namespace(row)
 
 
-async def change(tx: Transaction, call: Call, id: str, notes: str, named: list[str]) -> None:
+async def update(tx: Transaction, call: Call, id: str, notes: str, named: list[str]) -> None:
     """Let a namespace be over other categories."""
     await rights.require_write(tx, call)
     await tx.execute(
@@ -84,7 +84,7 @@ async def find(db: Reader, org_id: str) -> list[Namespace]:
     return [_namespace(row) for row in await db.fetch(sql, org_id)]
 
 
-async def pick(db: Reader, org_id: str, key: str) -> Namespace:
+async def get_by_key(db: Reader, org_id: str, key: str) -> Namespace:
     """The namespace with this name or id."""
     row = await db.fetch_one(
         "SELECT * FROM namespaces WHERE org_id = $1 AND (name = $2 OR id = $2) ORDER BY name <> $2 LIMIT 1", org_id, key
@@ -98,7 +98,7 @@ async def pick(db: Reader, org_id: str, key: str) -> Namespace:
 async def status(db: Reader, org_id: str, namespace: Namespace, tree: Tree) -> str:
     """initial, vectorised or fail: whether what it is over has its vectors."""
     folders = namespace.folders(tree) or ()
-    return _STATUS[await sources.embedding_state(db, shelf.catalogue_of(org_id), folders)]
+    return _STATUS[await sources.embedding_state(db, entity_index.catalogue_of(org_id), folders)]
 
 
 def check_name(name: str) -> str:

@@ -37,9 +37,9 @@ async def link(tx: Transaction, call: Call, source_id: str, target_id: str, type
     for id in (source_id, target_id):
         if await entities.by_id(tx, org_id, id) is None:
             raise entities.missing(id)
-    term = await vocabulary.pick(tx, org_id, "relation", type)
+    term = await vocabulary.get_by_key(tx, org_id, "relation", type)
     await put(tx, org_id, [(source_id, target_id, term.id, vocabulary.fit(description, "description"))])
-    call.touch("entity", source_id)
+    call.record_access("entity", source_id)
 
 
 async def put(tx: Transaction, org_id: str, rows: Sequence[tuple[str, str, str, str]]) -> None:
@@ -68,7 +68,7 @@ async def described(db: Reader, org_id: str, source_ids: Sequence[str]) -> dict[
 async def unlink(tx: Transaction, call: Call, source_id: str, target_id: str, type: str) -> None:
     """End a relation."""
     await rights.require_write(tx, call)
-    term = await vocabulary.pick(tx, call.actor.org_id, "relation", type)
+    term = await vocabulary.get_by_key(tx, call.actor.org_id, "relation", type)
     gone = await tx.execute(
         "DELETE FROM relations WHERE org_id = $1 AND source_id = $2 AND target_id = $3 AND type_id = $4",
         call.actor.org_id,
@@ -78,7 +78,7 @@ async def unlink(tx: Transaction, call: Call, source_id: str, target_id: str, ty
     )
     if not gone:
         raise NotFound("There is no such relation.")
-    call.touch("entity", source_id)
+    call.record_access("entity", source_id)
 
 
 async def of(db: Reader, org_id: str, entity_id: str, type: str | None = None) -> list[Relation]:

@@ -5,12 +5,12 @@ organisation's, by every statement of this slice."""
 from almanac.core.call import Call
 from almanac.core.database import Reader
 from almanac.identity import access
-from almanac.identity.access import Thing
+from almanac.identity.access import ProtectedObject
 
 
-def thing(org_id: str) -> Thing:
+def thing(org_id: str) -> ProtectedObject:
     """What the access rules see of a catalogue."""
-    return Thing("catalogue", org_id, org_id, "organization")
+    return ProtectedObject("catalogue", org_id, org_id, "organization")
 
 
 async def require_write(db: Reader, call: Call) -> None:

@@ -83,7 +83,7 @@ async def add(
     return _term(made)
 
 
-async def change(tx: Transaction, call: Call, term: Term, name: str, description: str, details: dict[str, Any]) -> None:
+async def update(tx: Transaction, call: Call, term: Term, name: str, description: str, details: dict[str, Any]) -> None:
     """Describe a word otherwise."""
     await rights.require_write(tx, call)
     await tx.execute(
@@ -104,7 +104,7 @@ async def find(db: Reader, org_id: str, kind: str) -> list[Term]:
     return [_term(row) for row in await db.fetch(sql, org_id, kind)]
 
 
-async def known(db: Reader, org_id: str, kind: str, key: str) -> Term | None:
+async def get_or_none(db: Reader, org_id: str, kind: str, key: str) -> Term | None:
     """The word with this key or id, if there is one."""
     row = await db.fetch_one(
         "SELECT * FROM vocabulary WHERE org_id = $1 AND kind = $2 AND (key = $3 OR id = $3) ORDER BY key <> $3 LIMIT 1",
@@ -115,9 +115,9 @@ async def known(db: Reader, org_id: str, kind: str, key: str) -> Term | None:
     return None if row is None else _term(row)
 
 
-async def pick(db: Reader, org_id: str, kind: str, key: str) -> Term:
+async def get_by_key(db: Reader, org_id: str, kind: str, key: str) -> Term:
     """The word with this key or id."""
-    term = await known(db, org_id, kind, key)
+    term = await get_or_none(db, org_id, kind, key)
     if term is None:
         keys = ", ".join(each.key for each in (await find(db, org_id, kind))[:20]) or "none yet"
         raise NotFound(f"There is no {KINDS[kind]} {key[:100]!r}.", remedy=f"There are: {keys}.")

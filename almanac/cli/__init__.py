@@ -11,32 +11,32 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.models import CommandInfo
 
 from almanac import __version__
-from almanac.cli.terminal import complain, say
+from almanac.cli.support.terminal import print_error, print_line
 from almanac.core.errors import AlmanacError
 
 # Where each command is. Only the one that is asked for is loaded: the server takes a second, a command should not.
 COMMANDS = {
-    "serve": "running:serve",
-    "worker": "working:worker",
-    "stdio": "running:stdio",
-    "migrate": "working:migrate",
-    "ingest": "ingesting:ingest",
-    "search": "searching:search",
-    "docs": "reading:docs",
-    "read": "reading:read",
-    "retry": "ingesting:retry",
-    "doctor": "watching:doctor",
+    "serve": "serve:serve",
+    "worker": "worker:worker",
+    "stdio": "serve:stdio",
+    "migrate": "worker:migrate",
+    "ingest": "ingest:ingest",
+    "search": "search:search",
+    "docs": "docs:docs",
+    "read": "docs:read",
+    "retry": "ingest:retry",
+    "doctor": "doctor:doctor",
     "audit": "records:audit",
-    "contracts": "watching:contracts",
+    "contracts": "doctor:contracts",
     "org": "people:orgs_app",
     "user": "people:users_app",
     "agent": "people:agents_app",
     "group": "people:groups_app",
-    "token": "tokens:tokens_app",
-    "kb": "knowledge:kb_app",
-    "doc": "knowledge:doc_app",
+    "token": "token:tokens_app",
+    "kb": "kb:kb_app",
+    "doc": "kb:doc_app",
     "catalogue": "catalogue:catalogue_app",
-    "index": "indexing:index_app",
+    "index": "index:index_app",
     "memory": "memory:memory_app",
     "quota": "memory:quota_app",
     "jobs": "records:jobs_app",
@@ -73,7 +73,7 @@ def main() -> None:
     try:
         build(asked if asked in COMMANDS else None)()
     except AlmanacError as error:
-        complain(error)
+        print_error(error)
         sys.exit(1)
 
 
@@ -107,7 +107,7 @@ def _dress(command: CommandInfo) -> None:
 
 def _version(asked: bool) -> None:
     if asked:
-        say(f"almanac {__version__}")
+        print_line(f"almanac {__version__}")
         raise typer.Exit
 
 

@@ -18,8 +18,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from almanac import reactions
-from almanac.cli.searching import Mode, call_of, inquire
-from almanac.cli.terminal import Json, say, settings_at, show
+from almanac.bootstrap import open_database
+from almanac.cli.search import Mode, call_of, inquire
+from almanac.cli.support.terminal import Json, print_line, print_rows, settings_at
 from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Database, Transaction
@@ -28,21 +29,20 @@ from almanac.core.settings import Settings
 from almanac.identity import orgs, principals
 from almanac.jobs import queue
 from almanac.jobs.worker import Worker
-from almanac.knowledge import bases, documents, finding
-from almanac.knowledge import passages as cutting
-from almanac.knowledge.documents import Draft
-from almanac.knowledge.files import Files, Stored
-from almanac.knowledge.finding import Hit, Inquiry
-from almanac.knowledge.ingest import Ingest
-from almanac.knowledge.parsers import kinds, reading
-from almanac.knowledge.parsers.nursery import Nursery
-from almanac.knowledge.parsers.outcome import Outcome
-from almanac.knowledge.parsers.parsed import Block, Parsed
-from almanac.premises import open_store
+from almanac.knowledge import bases, document_search, documents
+from almanac.knowledge.document_search import DocumentResult, SearchArguments
+from almanac.knowledge.documents import DocumentDraft
+from almanac.knowledge.files import FileStore, StoredFile
+from almanac.knowledge.ingest import splitter as cutting
+from almanac.knowledge.ingest.ingest_job import Ingest
+from almanac.knowledge.parsers import file_types, parse_file
+from almanac.knowledge.parsers.parsed_file import Block, ParsedFile
+from almanac.sandbox.pool import SandboxPool
+from almanac.sandbox.result import SandboxResult
 from almanac.search import measure
-from almanac.search.opening import open_search
+from almanac.search.backends import open_search
+from almanac.search.engine import MAX_QUERY_CHARS, SearchEngine
 from almanac.search.passage import Passage
-from almanac.search.search import LONGEST, Search
 
 T = TypeVar("T")
 
@@ -89,9 +89,9 @@ def retrieval(
         settings = replace(settings, home=Path(home), database_url="")
         found = asyncio.run(_run(settings, test, asked, limit_queries, as_json))
     if as_json:
-        say(json.dumps(found))
+        print_line(json.dumps(found))
     else:
-        show([{name: _shown(value) for name, value in found.items()}], False, empty="")
+        print_rows([{name: _shown(value) for name, value in found.items()}], False, empty="")
 
 
 # The set
@@ -188,8 +188,10 @@ class _Tally:
     seconds: list[float] = field(default_factory=list[float])
 
 
-async def _run(settings: Settings, test: TestSet, asked: Inquiry, most: int | None, quiet: bool) -> dict[str, Any]:
-    async with open_store(settings) as db, open_search(settings, db) as search:
+async def _run(
+    settings: Settings, test: TestSet, asked: SearchArguments, most: int | None, quiet: bool
+) -> dict[str, Any]:
+    async with open_database(settings) as db, open_search(settings, db) as search:
         with display_of(quiet) as display:
             call = await settle(db)
             begun = time.perf_counter()
@@ -200,7 +202,7 @@ async def _run(settings: Settings, test: TestSet, asked: Inquiry, most: int | No
             tally = _Tally()
             queries = test.queries[:most]
             for query in display.track(queries, description="Asking"):
-                await _ask(replace(call, touched=[]), search, library, test, query, asked, tally)
+                await _ask(replace(call, accessed=[]), search, library, test, query, asked, tally)
             rows = await db.scan("SELECT count(*) AS n FROM passages")
     return {
         "set": test.name,
@@ -219,17 +221,25 @@ async def _run(settings: Settings, test: TestSet, asked: Inquiry, most: int | No
 
 
 async def _ask(
-    call: Call, search: Search, library: "Library", test: TestSet, query: Line, asked: Inquiry, tally: _Tally
+    call: Call,
+    search: SearchEngine,
+    library: "Library",
+    test: TestSet,
+    query: Line,
+    asked: SearchArguments,
+    tally: _Tally,
 ) -> None:
     """Ask one query as a tool would, and a second time, not counting how long that takes, for those further down."""
     where = [library.bases[query.part]] if query.part else []
     most = 0 if query.part else 1  # a turn of a conversation is a passage, any other line a document
-    inquiry = asked.model_copy(update={"query": query.text[:LONGEST], "bases": where, "most_per_document": most})
+    inquiry = asked.model_copy(
+        update={"query": query.text[:MAX_QUERY_CHARS], "bases": where, "most_per_document": most}
+    )
     begun = time.perf_counter()
-    found = await finding.inquire(call, search, inquiry)
+    found = await document_search.search_documents(call, search, inquiry)
     tally.seconds.append(time.perf_counter() - begun)
-    question = finding.question(inquiry, await finding.scope(call, where))
-    further = await finding.find(call, search, replace(question, limit=DEPTHS[-1]))
+    question = document_search.question(inquiry, await document_search.resolve_scope(call, where))
+    further = await document_search.find(call, search, replace(question, limit=DEPTHS[-1]))
     grades = test.grades[query.id]
     first = [library.line(hit) for hit in found.hits]
     tally.gained.append(measure.ndcg(first, grades, DEPTHS[0]))
@@ -260,7 +270,7 @@ class Sheet:
 
 def _said(line: Line) -> str:
     """What a line says, on one line of a conversation, so that it can be told where it is."""
-    return reading.clean(Parsed(line.text if line.text.strip() else line.title, ())).text
+    return parse_file.sanitise(ParsedFile(line.text if line.text.strip() else line.title, ())).text
 
 
 def sheets(corpus: Sequence[Line]) -> list[Sheet]:
@@ -271,24 +281,24 @@ def sheets(corpus: Sequence[Line]) -> list[Sheet]:
     return [Sheet([line for _, line in run]) for _, run in runs]
 
 
-class _Reader(Nursery):
+class _Reader(SandboxPool):
     """Reads the sheets of a set as documents. They are plain text and nobody's attack, so it needs no process."""
 
     def __init__(self, sheets: Mapping[str, Sheet]) -> None:
-        super().__init__()
+        super().__init__("")
         self._sheets = sheets
 
-    async def parse(self, path: Path, name: str, options: dict[str, Any]) -> Outcome:
+    async def parse(self, path: Path, name: str, options: dict[str, Any]) -> SandboxResult:
         sheet = self._sheets[name]
-        parsed = Parsed(sheet.text, (Block("text", 0, len(sheet.text)),), title=sheet.lines[0].title)
+        parsed = ParsedFile(sheet.text, (Block("text", 0, len(sheet.text)),), title=sheet.lines[0].title)
         if len(sheet.lines) == 1:
-            passages = cutting.split(parsed, cutting.Splitter.from_options(options))
+            passages = cutting.split(parsed, cutting.PassageSplitter.from_options(options))
         else:
             ends = (start + len(_said(line)) for start, line in zip(sheet.starts, sheet.lines, strict=True))
             passages = [
                 Passage(start, end, parsed.text[start:end]) for start, end in zip(sheet.starts, ends, strict=True)
             ]
-        return Outcome(reading.pack(kinds.PLAIN, parsed, passages), 0, 0.0, 0.0)
+        return SandboxResult(parse_file.pack(file_types.PLAIN, parsed, passages), 0, 0.0, 0.0)
 
 
 @dataclass(slots=True)
@@ -299,7 +309,7 @@ class Library:
     bases: dict[str, int] = field(default_factory=dict[str, int])  # by part
     sheets: dict[int, Sheet] = field(default_factory=dict[int, Sheet])  # by document
 
-    def line(self, hit: Hit) -> str:
+    def line(self, hit: DocumentResult) -> str:
         """The id of the line that was found."""
         sheet = self.sheets[hit.document_id]
         return sheet.lines[bisect_right(sheet.starts, hit.found.start) - 1].id
@@ -309,7 +319,7 @@ class Library:
         db = self.call.db
         named = {f"{number}.txt": sheet for number, sheet in enumerate(sheets(corpus))}
         self.bases = await db.write(lambda tx: self._add_bases(tx, corpus))
-        files = Files(settings.home, settings.max_file_bytes)
+        files = FileStore(settings.home, settings.max_file_bytes)
         ingest = Ingest(db, files, _Reader(named), _AT_ONCE)
         task = display.add_task("Reading", total=len(named))
         try:
@@ -327,11 +337,11 @@ class Library:
         parts = dict.fromkeys(line.part for line in corpus)
         return {part: (await bases.add(self.call, tx, f"Part {n}")).id for n, part in enumerate(parts, 1)}
 
-    async def _add(self, tx: Transaction, part: Sequence[tuple[str, Sheet]], stored: Stored) -> dict[int, Sheet]:
+    async def _add(self, tx: Transaction, part: Sequence[tuple[str, Sheet]], stored: StoredFile) -> dict[int, Sheet]:
         added: dict[int, Sheet] = {}
         for name, sheet in part:
             base_id = self.bases[sheet.lines[0].part]
-            document = (await documents.add(self.call, tx, base_id, Draft(name), stored)).document
+            document = (await documents.add(self.call, tx, base_id, DocumentDraft(name), stored)).document
             added[document.id] = sheet
         return added
 
@@ -367,7 +377,7 @@ async def work_off(db: Database, settings: Settings, display: Progress) -> None:
     """Let a worker do whatever else is waiting: the vectors."""
     passages = (await db.scan("SELECT count(*) AS n FROM passages"))[0]["n"]
     task = display.add_task("Embedding", total=passages)
-    async with reactions.handlers(db, settings) as handlers, _worker(db, handlers, settings) as working:
+    async with reactions.open_job_handlers(db, settings) as handlers, _worker(db, handlers, settings) as working:
         while (count := await queue.counts(db))["queued"] or count["running"]:
             if working.done():
                 await working

@@ -12,12 +12,12 @@ from typing import Annotated, Any, TextIO
 import typer
 from rich.console import Console
 
-from almanac.catalogue import exporting, rights, seed
-from almanac.catalogue.importing import Import, Report
-from almanac.catalogue.seed import Seed
-from almanac.cli import operator
-from almanac.cli.progress import Stage, display
-from almanac.cli.terminal import Home, Json, OrgName, say, settings_at, with_database
+from almanac.catalogue import catalogue_file, exporter, rights
+from almanac.catalogue.catalogue_file import CatalogueFile
+from almanac.catalogue.importer import CatalogueImport, Report
+from almanac.cli.support import operator_call
+from almanac.cli.support.progress import Stage, display
+from almanac.cli.support.terminal import Home, Json, OrgName, print_line, settings_at, with_database
 from almanac.core.call import Call
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest
@@ -48,10 +48,10 @@ def import_file(
     Example: [bold]almanac catalogue import products.json --dry-run[/bold]
     """
     settings_at(home)  # a mistake in the settings is said before a long file is read
-    read = seed.read(file)
+    read = catalogue_file.read(file)
     report = with_database(home, lambda db: _bring(db, org, read, dry_run, as_json))
     if as_json:
-        say(json.dumps(_as_object(report, dry_run), ensure_ascii=False))
+        print_line(json.dumps(_as_object(report, dry_run), ensure_ascii=False))
         return
     console = Console(highlight=False, soft_wrap=True)
     for each in report.changes if dry_run else ():
@@ -80,7 +80,7 @@ def export_file(
         raise BadRequest(f"There is no format {form!r}.", remedy=f"The formats are: {', '.join(_WRITERS)}.")
 
     async def work(db: Database) -> None:
-        call = await operator.over_org(db, org)
+        call = await operator_call.call_for_org(db, org)
         if file is None:
             await _WRITERS[form](call, sys.stdout)
             return
@@ -116,24 +116,24 @@ def share(
     held = roles.parse(role)
 
     async def work(db: Database) -> None:
-        call = await operator.over_org(db, org)
+        call = await operator_call.call_for_org(db, org)
         org_id = call.actor.org_id
         to: dict[str, int] = {}
         if user is not None:
-            to["principal_id"] = (await principals.pick(db, org_id, user)).id
+            to["principal_id"] = (await principals.get_by_name(db, org_id, user)).id
         else:
-            to["group_id"] = (await groups.pick(db, org_id, group or "")).id
+            to["group_id"] = (await groups.get_by_name(db, org_id, group or "")).id
         thing = rights.thing(org_id)
         if withdraw:
-            await db.write(lambda tx: access.withdraw(tx, thing, **to))
+            await db.write(lambda tx: access.revoke_grant(tx, thing, **to))
         else:
             await db.write(lambda tx: access.grant(tx, thing, held, **to))
 
     with_database(home, work)
 
 
-async def _bring(db: Database, org: str | None, read: Seed, dry: bool, quiet: bool) -> Report:
-    call = await operator.over_org(db, org)
+async def _bring(db: Database, org: str | None, read: CatalogueFile, dry: bool, quiet: bool) -> Report:
+    call = await operator_call.call_for_org(db, org)
     begun = time.monotonic()
     with display(quiet) as shown:
 
@@ -141,7 +141,7 @@ async def _bring(db: Database, org: str | None, read: Seed, dry: bool, quiet: bo
             rate = f"{done / max(time.monotonic() - begun, 0.001):,.0f}/s"
             shown.show(Stage("Comparing" if dry else "Importing", done, total, "entity", rate=rate))
 
-        return await Import(call, read, dry=dry).run(show)
+        return await CatalogueImport(call, read, dry=dry).run(show)
 
 
 def _as_object(report: Report, dry: bool) -> dict[str, Any]:
@@ -160,23 +160,23 @@ _DONE = {
 
 async def _write_json(call: Call, out: TextIO) -> None:
     """The frame, with the entities one to a line."""
-    frame = json.dumps(await exporting.frame(call), ensure_ascii=False, indent=2)
+    frame = json.dumps(await exporter.frame(call), ensure_ascii=False, indent=2)
     out.write(frame.rstrip("}\n").rstrip() + ',\n  "entities": [')
     before = "\n    "
-    async for item in exporting.items(call):
+    async for item in exporter.items(call):
         out.write(before + json.dumps(item, ensure_ascii=False))
         before = ",\n    "
     out.write("\n  ]\n}\n")
 
 
 async def _write_jsonl(call: Call, out: TextIO) -> None:
-    async for item in exporting.items(call):
+    async for item in exporter.items(call):
         out.write(json.dumps(item, ensure_ascii=False) + "\n")
 
 
 async def _write_csv(call: Call, out: TextIO) -> None:
     """A column for each key that any entity's metadata has; what is no single value is left out."""
-    names = sorted({name async for item in exporting.items(call) for name in item["metadata"]})
+    names = sorted({name async for item in exporter.items(call) for name in item["metadata"]})
     line = io.StringIO(newline="")
     writer = csv.writer(line)
 
@@ -186,7 +186,7 @@ async def _write_csv(call: Call, out: TextIO) -> None:
         line.truncate()
 
     writer.writerow([*_COLUMNS, *(f"metadata.{name}" for name in names)])
-    async for item in exporting.items(call):
+    async for item in exporter.items(call):
         own = [", ".join(item["tags"]) if name == "tags" else item[name] for name in _COLUMNS]
         writer.writerow([*own, *(_cell(item["metadata"].get(name)) for name in names)])
         flush()

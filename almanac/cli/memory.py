@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from almanac.cli import operator
-from almanac.cli.terminal import Home, Json, OrgName, say, settings_at, show, with_database
+from almanac.cli.support import operator_call
+from almanac.cli.support.terminal import Home, Json, OrgName, print_line, print_rows, settings_at, with_database
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest
 from almanac.identity import orgs
-from almanac.memory import transfer
-from almanac.memory.transfer import Imported
+from almanac.memory import import_export
+from almanac.memory.import_export import Imported
 from almanac.quotas import allowances, usage
 
 memory_app = typer.Typer(
@@ -35,8 +35,8 @@ def export_notes(org: OrgName = None, home: Home = None) -> None:
     """
 
     async def work(db: Database) -> None:
-        async for line in transfer.export(await operator.over_org(db, org)):
-            say(json.dumps(line, ensure_ascii=False))
+        async for line in import_export.export(await operator_call.call_for_org(db, org)):
+            print_line(json.dumps(line, ensure_ascii=False))
 
     with_database(home, work)
 
@@ -62,16 +62,16 @@ def import_notes(
     """
 
     async def work(db: Database) -> Imported:
-        call = await operator.over_org(db, org, user)
+        call = await operator_call.call_for_org(db, org, user)
         told = Imported()
-        for step in (transfer.bring, transfer.link):
+        for step in (import_export.import_notes, import_export.link):
             for batch in _batches(file):
                 await step(call, batch, told)
         return told
 
     told = with_database(home, work)
     counts = {"stored": told.stored, "known": told.known, "linked": told.linked, "refused": len(told.refused)}
-    show([counts], as_json, empty="")
+    print_rows([counts], as_json, empty="")
     for number, why in sorted(set(told.refused)):
         typer.echo(f"line {number}: {why}", err=True)
     if told.refused:
@@ -92,8 +92,8 @@ def set_quota(
     most = _number(number)
 
     async def work(db: Database) -> None:
-        owner = await orgs.pick(db, org)
-        await db.write(lambda tx: allowances.allow(tx, owner.id, metric, most))
+        owner = await orgs.get_by_name(db, org)
+        await db.write(lambda tx: allowances.set_monthly_limit(tx, owner.id, metric, most))
 
     with_database(home, work)
 
@@ -107,15 +107,15 @@ def list_quotas(org: OrgName = None, home: Home = None, as_json: Json = False) -
     usual = {"knowledge_stored": settings_at(home).memory_notes_a_month}
 
     async def work(db: Database) -> list[dict[str, str | int]]:
-        owner = await orgs.pick(db, org)
+        owner = await orgs.get_by_name(db, org)
         used = await usage.used(db, owner.id)
-        found = {name: await allowances.most(db, owner.id, name, usual[name]) for name in allowances.METRICS}
+        found = {name: await allowances.monthly_limit(db, owner.id, name, usual[name]) for name in allowances.METRICS}
         return [
             {"metric": name, "most": _UNLIMITED if most is None else most, "used": used.get(name, 0)}
             for name, most in found.items()
         ]
 
-    show(with_database(home, work), as_json, empty="")
+    print_rows(with_database(home, work), as_json, empty="")
 
 
 def _number(text: str) -> int | None:
@@ -130,5 +130,5 @@ def _batches(file: Path) -> Iterator[list[tuple[int, bytes]]]:
     """The lines of a file with their numbers, some at a time."""
     with file.open("rb") as lines:
         numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
-        while batch := list(islice(numbered, transfer.AT_ONCE)):
+        while batch := list(islice(numbered, import_export.AT_ONCE)):
             yield batch

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from almanac.cli.terminal import Home, Json, OrgName, say, show, with_database
+from almanac.cli.support.terminal import Home, Json, OrgName, print_line, print_rows, with_database
 from almanac.core import clock
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest
@@ -31,7 +31,7 @@ def add_org(name: Name, home: Home = None) -> None:
 
     Example: [bold]almanac org add "Acme Ltd"[/bold]
     """
-    say(with_database(home, lambda db: db.write(lambda tx: orgs.add(tx, name)), create=True).id)
+    print_line(with_database(home, lambda db: db.write(lambda tx: orgs.add(tx, name)), create=True).id)
 
 
 @orgs_app.command("list")
@@ -41,8 +41,8 @@ def list_orgs(home: Home = None, as_json: Json = False) -> None:
     Example: [bold]almanac org list --json[/bold]
     """
     rows = with_database(home, orgs.find)
-    show(
-        [{"id": org.id, "name": org.name, "created": clock.iso(org.created_at)} for org in rows],
+    print_rows(
+        [{"id": org.id, "name": org.name, "created": clock.format_timestamp(org.created_at)} for org in rows],
         as_json,
         empty="No organisation yet: almanac org add NAME",
     )
@@ -59,7 +59,7 @@ def add_user(
 
     Example: [bold]almanac user add maria --admin[/bold]
     """
-    say(str(with_database(home, lambda db: _add(db, org, "user", name, admin)).id))
+    print_line(str(with_database(home, lambda db: _add(db, org, "user", name, admin)).id))
 
 
 @users_app.command("list")
@@ -86,7 +86,7 @@ def add_agent(name: Name, org: OrgName = None, home: Home = None) -> None:
 
     Example: [bold]almanac agent add release-bot[/bold]
     """
-    say(str(with_database(home, lambda db: _add(db, org, "agent", name, False)).id))
+    print_line(str(with_database(home, lambda db: _add(db, org, "agent", name, False)).id))
 
 
 @agents_app.command("list")
@@ -120,10 +120,10 @@ def add_group(
     """
 
     async def work(db: Database) -> groups.Group:
-        owner = await orgs.pick(db, org)
+        owner = await orgs.get_by_name(db, org)
         return await db.write(lambda tx: groups.add(tx, owner.id, name, display_name))
 
-    say(str(with_database(home, work).id))
+    print_line(str(with_database(home, work).id))
 
 
 @groups_app.command("list")
@@ -134,13 +134,13 @@ def list_groups(org: OrgName = None, home: Home = None, as_json: Json = False) -
     """
 
     async def work(db: Database) -> list[groups.Group]:
-        return await groups.find(db, (await orgs.pick(db, org)).id)
+        return await groups.find(db, (await orgs.get_by_name(db, org)).id)
 
     rows = [
         {"id": group.id, "name": group.name, "display name": group.display_name, "members": group.members}
         for group in with_database(home, work)
     ]
-    show(rows, as_json, empty="No group yet: almanac group add NAME")
+    print_rows(rows, as_json, empty="No group yet: almanac group add NAME")
 
 
 @groups_app.command("member")
@@ -157,12 +157,12 @@ def set_member(
     """
 
     async def work(db: Database) -> None:
-        owner = await orgs.pick(db, org)
-        found = await groups.pick(db, owner.id, group)
-        member = await principals.pick(db, owner.id, user)
+        owner = await orgs.get_by_name(db, org)
+        found = await groups.get_by_name(db, owner.id, group)
+        member = await principals.get_by_name(db, owner.id, user)
         given = roles.parse(role)
         await db.write(lambda tx: groups.set_member(tx, found, member, given))
-        say(f"{member.name} is {given.name} in {found.name}")
+        print_line(f"{member.name} is {given.name} in {found.name}")
 
     with_database(home, work)
 
@@ -180,35 +180,35 @@ def leave_group(
     """
 
     async def work(db: Database) -> None:
-        owner = await orgs.pick(db, org)
-        found = await groups.pick(db, owner.id, group)
-        member = await principals.pick(db, owner.id, user)
+        owner = await orgs.get_by_name(db, org)
+        found = await groups.get_by_name(db, owner.id, group)
+        member = await principals.get_by_name(db, owner.id, user)
         await db.write(lambda tx: groups.remove_member(tx, found, member))
-        say(f"{member.name} is no longer in {found.name}")
+        print_line(f"{member.name} is no longer in {found.name}")
 
     with_database(home, work)
 
 
 async def _add(db: Database, org: str | None, kind: str, name: str, admin: bool) -> principals.Principal:
-    owner = await orgs.pick(db, org)
+    owner = await orgs.get_by_name(db, org)
     return await db.write(lambda tx: principals.add(tx, owner.id, kind, name, is_admin=admin))
 
 
 def _list(home: Home, org: str | None, kind: str, as_json: bool) -> None:
     async def work(db: Database) -> list[principals.Principal]:
-        return await principals.find(db, (await orgs.pick(db, org)).id, kind)
+        return await principals.find(db, (await orgs.get_by_name(db, org)).id, kind)
 
     rows = [
         {"id": one.id, "name": one.name, "admin": one.is_admin if as_json else "yes" if one.is_admin else ""}
-        | {"created": clock.iso(one.created_at)}
+        | {"created": clock.format_timestamp(one.created_at)}
         for one in with_database(home, work)
     ]
-    show(rows, as_json, empty=f"No {kind} yet: almanac {kind} add NAME")
+    print_rows(rows, as_json, empty=f"No {kind} yet: almanac {kind} add NAME")
 
 
 def _remove(home: Home, org: str | None, kind: str, name: str) -> None:
     async def work(db: Database) -> None:
-        found = await principals.pick(db, (await orgs.pick(db, org)).id, name)
+        found = await principals.get_by_name(db, (await orgs.get_by_name(db, org)).id, name)
         if found.kind != kind:
             raise BadRequest(f"{name!r} is not {'a user' if kind == 'user' else 'an agent'}.",
                              remedy=f"Use 'almanac {found.kind} remove {name}'.")  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from almanac.audit import trail
-from almanac.cli.terminal import Home, Json, say, show, with_database
+from almanac.cli.support.terminal import Home, Json, print_line, print_rows, with_database
 from almanac.core import clock
 from almanac.core.errors import BadRequest, NotFound
 from almanac.jobs import queue
@@ -28,16 +28,16 @@ def audit(
     Example: [bold]almanac audit --user maria --since 1h[/bold]
     """
     try:
-        recent = None if since is None else clock.span(since)
+        recent = None if since is None else clock.parse_duration(since)
     except ValueError as error:
         raise BadRequest(f"{error}.") from None
     lines = with_database(home, lambda db: trail.find(db, user=user, tool=tool, since=recent, limit=limit))
     if as_json:
-        say(json.dumps([asdict(line) | {"at": clock.iso(line.at)} for line in lines]))
+        print_line(json.dumps([asdict(line) | {"at": clock.format_timestamp(line.at)} for line in lines]))
         return
-    show(
+    print_rows(
         [
-            {"at": clock.iso(line.at), "who": line.actor, "surface": line.surface, "tool": line.tool}
+            {"at": clock.format_timestamp(line.at), "who": line.actor, "surface": line.surface, "tool": line.tool}
             | {"outcome": line.outcome, "ms": f"{line.duration_us / 1000:.1f}", "touched": " ".join(line.touched)}
             for line in lines
         ],
@@ -61,7 +61,7 @@ def list_jobs(
         raise BadRequest(f"There is no state {state!r}.", remedy="The states are: queued, running, done, dead.")
     jobs = with_database(home, lambda db: queue.find(db, state, limit))
     rows = [{"id": job.id, "kind": job.kind, "attempts": job.attempts, "error": job.error} for job in jobs]
-    show(rows, as_json, empty=f"No {state} jobs.")
+    print_rows(rows, as_json, empty=f"No {state} jobs.")
 
 
 @jobs_app.command("retry")

@@ -4,11 +4,11 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
-HIGHEST_ID = 2**63 - 1  # of what the databases can hold
+MAX_ID = 2**63 - 1  # of what the databases can hold
 
 
 def _in_range(number: int) -> int:
-    if not 0 <= number <= HIGHEST_ID:
+    if not 0 <= number <= MAX_ID:
         raise ValueError("is not an id")
     return number
 
@@ -23,7 +23,7 @@ class Arguments(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-def problems(error: ValidationError, unknown: str) -> str:
+def describe_problems(error: ValidationError, unknown: str) -> str:
     """Which arguments are wrong and how, never what they held; `unknown` is said of one that nobody asked for."""
     found: list[str] = []
     for problem in error.errors(include_url=False, include_context=False, include_input=False)[:5]:
@@ -33,7 +33,7 @@ def problems(error: ValidationError, unknown: str) -> str:
     return "; ".join(found) + "."
 
 
-def expected(model: type[BaseModel]) -> str:
+def describe_arguments(model: type[BaseModel]) -> str:
     """The arguments there are, for whoever sent others."""
     names = [name if field.is_required() else f"{name} (optional)" for name, field in model.model_fields.items()]
     return f"It takes: {', '.join(names)}." if names else "It takes none."

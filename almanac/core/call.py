@@ -40,11 +40,11 @@ class Call:
     actor: Actor
     db: Database
     request_id: str
-    touched: list[str] = field(default_factory=list[str])
+    accessed: list[str] = field(default_factory=list[str])
 
-    def touch(self, kind: str, identifier: int | str) -> None:
+    def record_access(self, kind: str, identifier: int | str) -> None:
         """Note for the audit trail that this call read or changed a thing."""
         name = f"{kind}:{identifier}"
         # A listing must not make its audit row grow with its answer, nor a transaction that is run again.
-        if len(self.touched) < 100 and name not in self.touched:
-            self.touched.append(name)
+        if len(self.accessed) < 100 and name not in self.accessed:
+            self.accessed.append(name)

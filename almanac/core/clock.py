@@ -9,7 +9,7 @@ SECOND = 1_000_000
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
-LONGEST = 36_525 * DAY  # a hundred years
+MAX_DURATION = 36_525 * DAY  # a hundred years
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = {"s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
@@ -21,7 +21,7 @@ def now() -> int:
     return time.time_ns() // 1000
 
 
-def span(text: str) -> int:
+def parse_duration(text: str) -> int:
     """A length of time as people write it: `90s`, `15m`, `1h`, `30d`, `2w`."""
     match = _SPAN.match(text)
     if not match or int(match[1]) == 0:
@@ -29,25 +29,25 @@ def span(text: str) -> int:
             f"{text!r} is not a length of time; write a number and a unit, such as 90s, 15m, 1h, 30d or 2w"
         )
     length = int(match[1]) * _UNITS[match[2]]
-    if length > LONGEST:
+    if length > MAX_DURATION:
         raise ValueError(f"{text!r} is longer than a hundred years")
     return length
 
 
 @lru_cache(maxsize=1024)
-def iso(moment: int | None) -> str | None:
+def format_timestamp(moment: int | None) -> str | None:
     """ISO-8601 in UTC, as every answer shows a moment."""
     if moment is None:
         return None
     return (_EPOCH + timedelta(microseconds=moment)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def iso_exact(moment: int | None) -> str | None:
+def format_timestamp_exact(moment: int | None) -> str | None:
     """The same to the microsecond, for what is to be read back."""
     return None if moment is None else (_EPOCH + timedelta(microseconds=moment)).isoformat().replace("+00:00", "Z")
 
 
-def moment_of(text: str) -> int:
+def parse_timestamp(text: str) -> int:
     """The moment of an ISO-8601 date or time; in UTC where it names no zone. ValueError for anything else."""
     given = datetime.fromisoformat(text)
     return ((given if given.tzinfo else given.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)

@@ -52,7 +52,7 @@ class Database(Reader, Protocol):
 
     dialect: str  # "sqlite" or "postgres": for db/, jobs/queue.py and search/index_* only
 
-    def version(self) -> bytes | None:
+    def commit_version(self) -> bytes | None:
         """A value that is another one after any commit by anyone; None where telling costs as much as a read."""
         ...
 
@@ -68,11 +68,11 @@ class Database(Reader, Protocol):
         """
         ...
 
-    def exclusive(self, name: str) -> AbstractAsyncContextManager[None]:
+    def lock(self, name: str) -> AbstractAsyncContextManager[None]:
         """Hold a lock that at most one process has at a time, for migrations and first-start set-up."""
         ...
 
-    async def pool(self) -> dict[str, int]:
+    async def pool_stats(self) -> dict[str, int]:
         """Connections open and idle, writes waiting: for metrics."""
         ...
 

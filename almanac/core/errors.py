@@ -130,7 +130,7 @@ class Internal(AlmanacError):
     remedy = "It is not your arguments; try once more, then give an operator the request id."
 
     @classmethod
-    def of(cls, request_id: str) -> "Internal":
+    def for_request(cls, request_id: str) -> "Internal":
         """One that says by which id an operator finds it in the log."""
         return cls(remedy=f"{cls.remedy[:-1]} {request_id}.")
 

@@ -26,13 +26,13 @@ SCOPES: dict[str, str] = {
 # Only an administrator's tokens may carry these.
 PRIVILEGED = frozenset({"admin", "audit:read"})
 
-EVERYDAY = frozenset(SCOPES) - PRIVILEGED
+UNPRIVILEGED_SCOPES = frozenset(SCOPES) - PRIVILEGED
 
 # What an agent's token gets when none are named: to read everything and to remember, but to change nothing else.
-AGENT_DEFAULT = frozenset(s for s in EVERYDAY if s.endswith(":read")) | {"memory:write", "assist:use"}
+DEFAULT_AGENT_SCOPES = frozenset(s for s in UNPRIVILEGED_SCOPES if s.endswith(":read")) | {"memory:write", "assist:use"}
 
 
-def check(names: Iterable[str]) -> frozenset[str]:
+def parse_scopes(names: Iterable[str]) -> frozenset[str]:
     """The given scopes as a set, or an error that lists the ones there are."""
     asked = frozenset(names)
     if unknown := sorted(asked - SCOPES.keys()):

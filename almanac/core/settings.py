@@ -19,13 +19,13 @@ _HOME = Path("almanac-data")
 _EXTERNAL = "EXTERNAL_KNOWLEDGE_MCP_"
 
 
-class BadSetting(BadRequest):
+class InvalidSetting(BadRequest):
     """A setting has a value that cannot be used."""
 
     code = "bad_setting"
 
 
-def _of(default: Any, help: str, *env: str, secret: bool = False) -> Any:
+def setting(default: Any, help: str, *env: str, secret: bool = False) -> Any:
     return field(default=default, repr=not secret, metadata={"help": help, "env": env, "secret": secret})
 
 
@@ -34,15 +34,15 @@ class Settings:
     """What an operator can choose."""
 
     # Where things live
-    home: Path = _of(_HOME, "Folder for the database, files and the generated secret.")
-    database_url: str = _of(
+    home: Path = setting(_HOME, "Folder for the database, files and the generated secret.")
+    database_url: str = setting(
         "",
         "postgresql://… to use PostgreSQL with pgvector; empty for SQLite in the home folder.",
         "ALMANAC_DATABASE_URL",
         secret=True,
     )
-    database_pool_size: int = _of(10, "Connections each process may open to PostgreSQL.")
-    redis_url: str = _of(
+    database_pool_size: int = setting(10, "Connections each process may open to PostgreSQL.")
+    redis_url: str = setting(
         "",
         "redis://… to share rate limits between processes; empty to count in memory.",
         "REDIS_URL",
@@ -50,35 +50,35 @@ class Settings:
     )
 
     # The front door
-    host: str = _of("127.0.0.1", "Address to listen on. Anything but loopback is a public bind.")
-    port: int = _of(8000, "Port to listen on.")
-    workers: int = _of(1, "Server processes; more than one needs PostgreSQL and Redis.")
-    public_url: str = _of("", "The URL callers use, where it differs from host and port (behind a proxy).")
-    api_prefix: str = _of("", "Also serve every surface below this path, such as /api.", "API_PREFIX")
-    allowed_hosts: tuple[str, ...] = _of(
+    host: str = setting("127.0.0.1", "Address to listen on. Anything but loopback is a public bind.")
+    port: int = setting(8000, "Port to listen on.")
+    workers: int = setting(1, "Server processes; more than one needs PostgreSQL and Redis.")
+    public_url: str = setting("", "The URL callers use, where it differs from host and port (behind a proxy).")
+    api_prefix: str = setting("", "Also serve every surface below this path, such as /api.", "API_PREFIX")
+    allowed_hosts: tuple[str, ...] = setting(
         (),
         "Further Host headers to accept, comma-separated; 'name:*' accepts any port.",
         "ALMANAC_ALLOWED_HOSTS",
         "MCP_ALLOWED_HOSTS",
     )
-    allowed_origins: tuple[str, ...] = _of(
+    allowed_origins: tuple[str, ...] = setting(
         (),
         "Further Origin headers to accept, comma-separated.",
         "ALMANAC_ALLOWED_ORIGINS",
         "MCP_ALLOWED_ORIGINS",
     )
-    check_hosts: bool = _of(
+    check_hosts: bool = setting(
         True,
         "Refuse requests whose Host or Origin is not allowed (DNS rebinding).",
         "ALMANAC_CHECK_HOSTS",
         "MCP_ENABLE_DNS_REBINDING_PROTECTION",
     )
-    trusted_proxies: tuple[str, ...] = _of(
+    trusted_proxies: tuple[str, ...] = setting(
         (),
         "Networks of reverse proxies whose X-Forwarded-For says who is calling, comma-separated; empty: whoever "
         "connects is the caller.",
     )
-    secret: str = _of(
+    secret: str = setting(
         "",
         "Key for signatures and digests; empty to keep a generated one in the home folder. "
         "Processes that share a database need the same one.",
@@ -86,91 +86,95 @@ class Settings:
         "SECRET_KEY",
         secret=True,
     )
-    max_body_bytes: int = _of(16 * 1024 * 1024, "Largest request body a surface accepts.")
-    request_deadline_seconds: float = _of(60.0, "A tool call that takes longer is stopped.")
-    shutdown_grace_seconds: float = _of(10.0, "How long a stop waits for calls and jobs in flight.")
-    metrics_access: str = _of("open", "Who may read /metrics: 'open', or 'token' for tokens with audit:read.")
+    max_body_bytes: int = setting(16 * 1024 * 1024, "Largest request body a surface accepts.")
+    request_deadline_seconds: float = setting(60.0, "A tool call that takes longer is stopped.")
+    shutdown_grace_seconds: float = setting(10.0, "How long a stop waits for calls and jobs in flight.")
+    metrics_access: str = setting("open", "Who may read /metrics: 'open', or 'token' for tokens with audit:read.")
 
     # Limits
-    rate_limit_calls: int = _of(600, "Requests each token may make in a window; 0 for no limit.")
-    rate_limit_window_seconds: int = _of(60, "Length of that window.")
-    rate_limit_strategy: str = _of("fixed", "'moving' or 'fixed' window.")
-    audit_retention_days: int = _of(365, "Audit rows older than this are removed; 0 keeps them for ever.")
+    rate_limit_calls: int = setting(600, "Requests each token may make in a window; 0 for no limit.")
+    rate_limit_window_seconds: int = setting(60, "Length of that window.")
+    rate_limit_strategy: str = setting("fixed", "'moving' or 'fixed' window.")
+    audit_retention_days: int = setting(365, "Audit rows older than this are removed; 0 keeps them for ever.")
 
     # Jobs
-    job_workers: int = _of(
+    job_workers: int = setting(
         -1, "Job workers that `serve` runs beside itself; -1 means one on SQLite, none on PostgreSQL."
     )
-    job_concurrency: int = _of(4, "Jobs one worker runs at a time.")
-    job_lease_seconds: float = _of(30.0, "A worker silent for this long loses its jobs to another.")
+    job_concurrency: int = setting(4, "Jobs one worker runs at a time.")
+    job_lease_seconds: float = setting(30.0, "A worker silent for this long loses its jobs to another.")
 
     # Knowledge
-    max_file_bytes: int = _of(512 * 1024 * 1024, "Largest file that can become a document.")
-    trash_days: int = _of(30, "What was removed can be restored for this long; then it is purged.")
-    parsers: int = _of(0, "Files one worker reads at a time; 0 means as many as there are cores.")
-    parser_memory_mb: int = _of(2048, "Address space that reading one file may take; text recognition needs 2048.")
-    parser_seconds: int = _of(
+    max_file_bytes: int = setting(512 * 1024 * 1024, "Largest file that can become a document.")
+    trash_days: int = setting(30, "What was removed can be restored for this long; then it is purged.")
+    parsers: int = setting(0, "Files one worker reads at a time; 0 means as many as there are cores.")
+    parser_memory_mb: int = setting(2048, "Address space that reading one file may take; text recognition needs 2048.")
+    parser_seconds: int = setting(
         300, "Time that reading one file may take; text recognition needs about 10 seconds a page."
     )
-    fetch_allow: tuple[str, ...] = _of(
+    fetch_allow: tuple[str, ...] = setting(
         (), "Internal hosts or networks that may be fetched from, comma-separated: wiki.internal, 10.1.0.0/16."
     )
 
     # Models
-    embedding: bool = _of(True, "Make vectors of passages. Without them search goes by words alone.")
-    embedding_model: str = _of(
+    embedding: bool = setting(True, "Make vectors of passages. Without them search goes by words alone.")
+    embedding_model: str = setting(
         "",
         "What embeds passages and queries: empty for the bundled English model, the name of a folder in the home's "
         "models folder ('multilingual' with the [multilingual] extra), or the name of a model at embedding_url.",
     )
-    embedding_url: str = _of(
+    embedding_url: str = setting(
         "", "Base URL of an OpenAI-compatible endpoint that is to embed, such as https://models.example.org/v1."
     )
-    embedding_key: str = _of("", "Key for that endpoint.", secret=True)
-    embedding_threads: int = _of(0, "Passages one process embeds at a time; 0 means as many as there are cores.")
+    embedding_key: str = setting("", "Key for that endpoint.", secret=True)
+    embedding_threads: int = setting(0, "Passages one process embeds at a time; 0 means as many as there are cores.")
 
     # Memory
-    memory_notes_a_month: int = _of(
+    memory_notes_a_month: int = setting(
         0,
         "Notes an organisation's agents may store in a UTC month, unless 'almanac quota set' says otherwise for it; "
         "0 for no limit.",
     )
-    memory_calls: int = _of(60, "Requests a minute that a token may make to the memory surface; 0 for no limit.")
-    memory_read_calls: int = _of(600, "The same for a token all of whose scopes end in :read; 0 for no limit.")
+    memory_calls: int = setting(60, "Requests a minute that a token may make to the memory surface; 0 for no limit.")
+    memory_read_calls: int = setting(600, "The same for a token all of whose scopes end in :read; 0 for no limit.")
 
     # WeKnora's search, and the agent that uses it
-    weknora_timeout_seconds: float = _of(
+    weknora_timeout_seconds: float = setting(
         30.0, "How long weknora_search waits for its endpoint, all tries together.", "WEKNORA_TIMEOUT_SECONDS"
     )
-    weknora_tries: int = _of(3, "How often weknora_search asks its endpoint where a failure may pass.", "WEKNORA_TRIES")
-    weknora_cache_seconds: float = _of(
+    weknora_tries: int = setting(
+        3, "How often weknora_search asks its endpoint where a failure may pass.", "WEKNORA_TRIES"
+    )
+    weknora_cache_seconds: float = setting(
         30.0,
         "How long weknora_search of a program remembers what it found; 0 to ask every time.",
         "WEKNORA_CACHE_SECONDS",
     )
-    weknora_cache_entries: int = _of(100, "How many searches it remembers.", "WEKNORA_CACHE_ENTRIES")
-    weknora_highlight: bool = _of(
+    weknora_cache_entries: int = setting(100, "How many searches it remembers.", "WEKNORA_CACHE_ENTRIES")
+    weknora_highlight: bool = setting(
         False,
         "Show the words that were asked for in bold, where the endpoint says where they are.",
         "WEKNORA_HIGHLIGHT",
     )
-    agent_names: tuple[str, ...] = _of(("weknora",), "The names under which the agent is served at /a2a/{name}.")
-    agent_searches: int = _of(4, "Searches the agent makes for one message, at most.")
-    agent_seconds: float = _of(120.0, "How long the agent may take for one message.")
-    conversation_hours: int = _of(24, "What was said to the agent is kept for this long, for questions that follow.")
-    chat_provider: str = _of(
+    agent_names: tuple[str, ...] = setting(("weknora",), "The names under which the agent is served at /a2a/{name}.")
+    agent_searches: int = setting(4, "Searches the agent makes for one message, at most.")
+    agent_seconds: float = setting(120.0, "How long the agent may take for one message.")
+    conversation_hours: int = setting(
+        24, "What was said to the agent is kept for this long, for questions that follow."
+    )
+    chat_provider: str = setting(
         "", "Whose API the language model speaks: 'openai' or 'anthropic'. Empty for none: answers are extracts."
     )
-    chat_model: str = _of("", "The name of the language model.")
-    chat_url: str = _of(
+    chat_model: str = setting("", "The name of the language model.")
+    chat_url: str = setting(
         "", "Base URL of the model's API, such as http://127.0.0.1:8080/v1; empty for the provider's own."
     )
-    chat_key: str = _of("", "Key for it.", secret=True)
+    chat_key: str = setting("", "Key for it.", secret=True)
 
     # Watching it
-    log_level: str = _of("info", "debug, info, warning or error.")
-    log_format: str = _of("auto", "'json', 'text', or 'auto' for text on a terminal.")
-    otlp_endpoint: str = _of(
+    log_level: str = setting("info", "debug, info, warning or error.")
+    log_format: str = setting("auto", "'json', 'text', or 'auto' for text on a terminal.")
+    otlp_endpoint: str = setting(
         "",
         "Send OpenTelemetry spans to this OTLP/HTTP endpoint (needs the [telemetry] extra).",
         "ALMANAC_OTLP_ENDPOINT",
@@ -178,97 +182,97 @@ class Settings:
     )
 
     # The gateway
-    gateway_upstream_url: str = _of(
+    gateway_upstream_url: str = setting(
         "",
         "Base URL of a remote knowledge-base service that the gateway asks; empty to serve the catalogue here.",
         "GATEWAY_UPSTREAM_URL",
     )
-    gateway_keys_url: str = _of(
+    gateway_keys_url: str = setting(
         "",
         "Base URL of a remote access-keys manager that verifies callers' keys; empty to take tokens of this server.",
         "GATEWAY_KEYS_URL",
     )
-    gateway_service_key: str = _of(
+    gateway_service_key: str = setting(
         "",
         "What this gateway shows to its upstream, and what a gateway in front of this server has to show to read any "
         "organisation's catalogue, naming it in X-Tenant-Id. Empty: none may.",
         "GATEWAY_SERVICE_KEY",
         secret=True,
     )
-    gateway_timeout_seconds: float = _of(
+    gateway_timeout_seconds: float = setting(
         15.0, "How long the gateway waits for an answer from upstream.", "GATEWAY_TIMEOUT_SECONDS"
     )
-    gateway_session_minutes: int = _of(
+    gateway_session_minutes: int = setting(
         30, "A session of the gateway that is not used for this long ends.", "GATEWAY_SESSION_MINUTES"
     )
 
     # The external knowledge surface, by the names its document gives
-    external_enabled: bool = _of(False, "Serve the external knowledge surface.", _EXTERNAL + "ENABLED")
-    external_rate_limit_enabled: bool = _of(
+    external_enabled: bool = setting(False, "Serve the external knowledge surface.", _EXTERNAL + "ENABLED")
+    external_rate_limit_enabled: bool = setting(
         True, "Enables external MCP transport rate limiting.", _EXTERNAL + "RATE_LIMIT_ENABLED"
     )
-    external_rate_limit_requests: int = _of(120, "Requests allowed per window.", _EXTERNAL + "RATE_LIMIT_REQUESTS")
-    external_rate_limit_window_seconds: int = _of(
+    external_rate_limit_requests: int = setting(120, "Requests allowed per window.", _EXTERNAL + "RATE_LIMIT_REQUESTS")
+    external_rate_limit_window_seconds: int = setting(
         60, "Rate limit window in seconds.", _EXTERNAL + "RATE_LIMIT_WINDOW_SECONDS"
     )
-    external_search_rate_limit_enabled: bool = _of(
+    external_search_rate_limit_enabled: bool = setting(
         True, "Enables search tool rate limiting.", _EXTERNAL + "SEARCH_RATE_LIMIT_ENABLED"
     )
-    external_search_rate_limit_requests: int = _of(
+    external_search_rate_limit_requests: int = setting(
         30, "Search requests allowed per window.", _EXTERNAL + "SEARCH_RATE_LIMIT_REQUESTS"
     )
-    external_search_rate_limit_window_seconds: int = _of(
+    external_search_rate_limit_window_seconds: int = setting(
         60, "Search rate limit window in seconds.", _EXTERNAL + "SEARCH_RATE_LIMIT_WINDOW_SECONDS"
     )
-    external_download_rate_limit_enabled: bool = _of(
+    external_download_rate_limit_enabled: bool = setting(
         True, "Enables document file download rate limiting.", _EXTERNAL + "DOWNLOAD_RATE_LIMIT_ENABLED"
     )
-    external_download_preauth_ip_rate_limit_requests: int = _of(
+    external_download_preauth_ip_rate_limit_requests: int = setting(
         300,
         "Download requests allowed per client IP window before token verification.",
         _EXTERNAL + "DOWNLOAD_PREAUTH_IP_RATE_LIMIT_REQUESTS",
     )
-    external_download_preauth_ip_rate_limit_window_seconds: int = _of(
+    external_download_preauth_ip_rate_limit_window_seconds: int = setting(
         60,
         "Client IP rate limit window before token verification.",
         _EXTERNAL + "DOWNLOAD_PREAUTH_IP_RATE_LIMIT_WINDOW_SECONDS",
     )
-    external_download_preauth_document_rate_limit_requests: int = _of(
+    external_download_preauth_document_rate_limit_requests: int = setting(
         60,
         "Download requests allowed per client IP and document window before token verification.",
         _EXTERNAL + "DOWNLOAD_PREAUTH_DOCUMENT_RATE_LIMIT_REQUESTS",
     )
-    external_download_preauth_document_rate_limit_window_seconds: int = _of(
+    external_download_preauth_document_rate_limit_window_seconds: int = setting(
         60,
         "Client IP and document rate limit window before token verification.",
         _EXTERNAL + "DOWNLOAD_PREAUTH_DOCUMENT_RATE_LIMIT_WINDOW_SECONDS",
     )
-    external_download_rate_limit_requests: int = _of(
+    external_download_rate_limit_requests: int = setting(
         20,
         "Download requests allowed per window after token verification.",
         _EXTERNAL + "DOWNLOAD_RATE_LIMIT_REQUESTS",
     )
-    external_download_rate_limit_window_seconds: int = _of(
+    external_download_rate_limit_window_seconds: int = setting(
         60,
         "Download rate limit window after token verification.",
         _EXTERNAL + "DOWNLOAD_RATE_LIMIT_WINDOW_SECONDS",
     )
 
-    external_extension: str = _of(
+    external_extension: str = setting(
         "",
         "A Python module to import at the start, which may replace how external callers are authenticated.",
         _EXTERNAL + "EXTENSION",
     )
-    rag_runtime_mode: str = _of(
+    rag_runtime_mode: str = setting(
         "local",
         "Where external searches are answered: 'local', 'remote', or a JSON map by operation, such as "
         '{"default": "local", "query": "remote"}.',
         "RAG_RUNTIME_MODE",
     )
-    knowledge_runtime_url: str = _of(
+    knowledge_runtime_url: str = setting(
         "", "Base URL of the knowledge runtime that remote queries are sent to.", "KNOWLEDGE_RUNTIME_URL"
     )
-    internal_service_token: str = _of(
+    internal_service_token: str = setting(
         "", "Bearer token for the knowledge runtime.", "INTERNAL_SERVICE_TOKEN", secret=True
     )
 
@@ -352,7 +356,7 @@ _SCHEMES: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedSettings:
     """The settings, and where each one came from."""
 
     settings: Settings
@@ -368,7 +372,7 @@ def load(
     environ: Mapping[str, str],
     file: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
-) -> Loaded:
+) -> LoadedSettings:
     """Settings from options, environment, the parsed TOML file and defaults, in that order."""
     file, options = file or {}, {k: v for k, v in (options or {}).items() if v is not None}
     _refuse_unknown(file)
@@ -379,7 +383,7 @@ def load(
         if source != "default":
             values[item.name] = _parse(item, raw, source)
         sources[item.name] = source
-    return Loaded(Settings(**values), sources)
+    return LoadedSettings(Settings(**values), sources)
 
 
 def shown(item: "Field[Any]", settings: Settings) -> str:
@@ -409,19 +413,19 @@ def _parse(item: "Field[Any]", raw: Any, source: str) -> Any:
     try:
         value = _PARSERS[cast("type | types.GenericAlias", item.type)](raw)
     except ValueError as error:
-        raise BadSetting(f"{item.name} (from {source}) {error}.") from None
+        raise InvalidSetting(f"{item.name} (from {source}) {error}.") from None
     choices = _CHOICES.get(item.name)
     if choices and value not in choices:
-        raise BadSetting(f"{item.name} (from {source}) must be one of: {', '.join(choices)}.")
+        raise InvalidSetting(f"{item.name} (from {source}) must be one of: {', '.join(choices)}.")
     if item.name in _AT_LEAST and value < _AT_LEAST[item.name]:
-        raise BadSetting(f"{item.name} (from {source}) must be at least {_AT_LEAST[item.name]:g}.")
+        raise InvalidSetting(f"{item.name} (from {source}) must be at least {_AT_LEAST[item.name]:g}.")
     if item.name in _AT_MOST and value > _AT_MOST[item.name]:
-        raise BadSetting(f"{item.name} (from {source}) must be at most {_AT_MOST[item.name]:g}.")
+        raise InvalidSetting(f"{item.name} (from {source}) must be at most {_AT_MOST[item.name]:g}.")
     schemes = _SCHEMES.get(item.name)
     if value and schemes and not value.startswith(schemes):
-        raise BadSetting(f"{item.name} (from {source}) must begin with {' or '.join(schemes)}.")
+        raise InvalidSetting(f"{item.name} (from {source}) must begin with {' or '.join(schemes)}.")
     if item.name == "api_prefix" and value and (not value.startswith("/") or value.endswith("/")):
-        raise BadSetting(f"api_prefix (from {source}) must start with / and not end with it, such as /api.")
+        raise InvalidSetting(f"api_prefix (from {source}) must start with / and not end with it, such as /api.")
     return value
 
 
@@ -431,7 +435,7 @@ def _refuse_unknown(file: Mapping[str, Any]) -> None:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f" Did you mean {near[0]}?" if near else ""
-            raise BadSetting(f"The settings file has an unknown entry {name!r}.{hint}")
+            raise InvalidSetting(f"The settings file has an unknown entry {name!r}.{hint}")
 
 
 def _to_bool(raw: Any) -> bool:

@@ -9,7 +9,7 @@ _SQLITE = "sqlite:///"
 _POSTGRES = ("postgresql://", "postgres://")
 
 
-class BadUrl(BadRequest):
+class InvalidDatabaseUrl(BadRequest):
     """The database's URL cannot be read."""
 
     code = "bad_database_url"
@@ -27,5 +27,5 @@ async def connect(url: str, *, pool_size: int = 10) -> Database:
         try:
             return await PostgresDatabase.open(url, pool_size)
         except ValueError:  # its message repeats parts of the URL, and so of the password
-            raise BadUrl() from None
-    raise BadUrl()
+            raise InvalidDatabaseUrl() from None
+    raise InvalidDatabaseUrl()

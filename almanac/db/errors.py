@@ -43,7 +43,7 @@ class DatabaseFull(DatabaseError, errors.Unavailable):
     remedy = "An operator has to free some space."
 
 
-class Conflict(DatabaseError, errors.Conflict):
+class ConstraintConflict(DatabaseError, errors.Conflict):
     """This clashes with what is already there."""
 
     code = errors.Conflict.code

@@ -49,7 +49,7 @@ _TABLE_EXISTS = {
 _FILE_NAME = re.compile(r"^(\d{4})_(\w+)\.sql$")
 _PART = re.compile(r"^\{if (?P<dialect>\w+)\}\n(?P<sql>.*?)^\{end\}\n", re.MULTILINE | re.DOTALL)
 _EXTENSION = re.compile(r"^CREATE EXTENSION IF NOT EXISTS (?P<name>\w+)$")
-_OLDEST = {"vector": (0, 8)}  # pgvector, from where it goes on looking when a condition leaves too few
+MIN_EXTENSION_VERSIONS = {"vector": (0, 8)}  # pgvector, from where it goes on looking when a condition leaves too few
 _PIECES = re.compile(
     r"""
       '(?:[^']|'')*'                  # text
@@ -81,7 +81,7 @@ class Migration:
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
 
-def packaged(folder: Path = FOLDER) -> list[Migration]:
+def bundled_migrations(folder: Path = FOLDER) -> list[Migration]:
     """The migrations that come with this version of the program, in order."""
     found: dict[int, Migration] = {}
     for path in sorted(folder.glob("*.sql")):
@@ -102,7 +102,7 @@ async def version(db: Database) -> int:
 
 async def pending(db: Database, available: Sequence[Migration] | None = None) -> list[Migration]:
     """What `apply` would apply. Refuses a database that does not belong to this version of the program."""
-    available = packaged() if available is None else available
+    available = bundled_migrations() if available is None else available
     applied = await _applied(db)
     _check(applied, {migration.version: migration for migration in available})
     return [migration for migration in available if migration.version not in applied]
@@ -110,7 +110,7 @@ async def pending(db: Database, available: Sequence[Migration] | None = None) ->
 
 async def apply(db: Database, available: Sequence[Migration] | None = None) -> list[Migration]:
     """Bring the schema up to date, one transaction per file; returns those applied."""
-    async with db.exclusive("migrate"):
+    async with db.lock("migrate"):
         waiting = await pending(db, available)
         for migration in waiting:
             await db.write(_Step(migration, db.dialect))
@@ -141,7 +141,7 @@ class _Step:
     dialect: str
 
     async def __call__(self, tx: Transaction) -> None:
-        for statement in statements(_speak(self.migration.sql, self.dialect)):
+        for statement in statements(_render_dialect(self.migration.sql, self.dialect)):
             if extension := _EXTENSION.match(statement):
                 await _extend(tx, extension["name"])
             else:
@@ -158,7 +158,7 @@ class _Step:
 
 async def _extend(tx: Transaction, name: str) -> None:
     """Have an extension of PostgreSQL at hand, or say how to get it."""
-    oldest = _OLDEST.get(name, ())
+    oldest = MIN_EXTENSION_VERSIONS.get(name, ())
     needed = f"the extension {name!r}{' (pgvector)' if name == 'vector' else ''}"
     try:
         await tx.execute(f"CREATE EXTENSION IF NOT EXISTS {name}")
@@ -175,7 +175,7 @@ async def _extend(tx: Transaction, name: str) -> None:
         )
 
 
-def _speak(sql: str, dialect: str) -> str:
+def _render_dialect(sql: str, dialect: str) -> str:
     sql = _PART.sub(lambda part: part["sql"] if part["dialect"] == dialect else "", sql)
     for word, meaning in WORDS[dialect].items():
         sql = sql.replace(word, meaning)

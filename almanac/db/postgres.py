@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar, cast
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from almanac.core.database import Row, Transaction, Value
-from almanac.db.errors import Conflict, DatabaseError, DatabaseFull, DatabaseUnavailable, StatementRejected
+from almanac.db.errors import ConstraintConflict, DatabaseError, DatabaseFull, DatabaseUnavailable, StatementRejected
 
 T = TypeVar("T")
 
@@ -80,12 +80,12 @@ class _Pool(Protocol):
 
 
 # Nothing was done, and running the same once more may work: as after a connection that was lost.
-class _Again(DatabaseUnavailable):
+class _RetryableError(DatabaseUnavailable):
     __doc__ = DatabaseUnavailable.__doc__  # what a caller is told
 
 
 # Another transaction was in the way; the connection is sound.
-class _Collision(_Again):
+class _Collision(_RetryableError):
     __doc__ = DatabaseUnavailable.__doc__
 
 
@@ -118,7 +118,7 @@ class PostgresDatabase:
     async def fetch_one(self, sql: str, *args: Value) -> Row | None:
         return await self._ask(lambda connection: connection.fetchrow(sql, *args, timeout=READ_SECONDS))
 
-    def version(self) -> bytes | None:
+    def commit_version(self) -> bytes | None:
         return None
 
     async def scan(self, sql: str, *args: Value) -> list[Row]:
@@ -127,12 +127,12 @@ class PostgresDatabase:
     async def write(self, body: Callable[[Transaction], Awaitable[T]]) -> T:
         self._waiting += 1
         try:
-            return await _insist(lambda: self._transact(body))
+            return await _retry(lambda: self._transact(body))
         finally:
             self._waiting -= 1
 
     @asynccontextmanager
-    async def exclusive(self, name: str) -> AsyncGenerator[None]:
+    async def lock(self, name: str) -> AsyncGenerator[None]:
         # A connection of its own: one from the pool would be missing inside, and its loss must drop the lock.
         with _translating:
             connection = cast(
@@ -148,7 +148,7 @@ class PostgresDatabase:
         finally:
             await connection.close()
 
-    async def pool(self) -> dict[str, int]:
+    async def pool_stats(self) -> dict[str, int]:
         return {
             "open": self._pool.get_size(),
             "idle": self._pool.get_idle_size(),
@@ -164,7 +164,7 @@ class PostgresDatabase:
                 with _translating:
                     return await query(connection)
 
-        return await _insist(ask)
+        return await _retry(ask)
 
     async def _transact(self, body: Callable[[Transaction], Awaitable[T]]) -> T:
         async with self._borrow() as connection:
@@ -223,13 +223,13 @@ class _Transaction:
             raise
 
 
-async def _insist(action: Callable[[], Awaitable[T]]) -> T:
+async def _retry(action: Callable[[], Awaitable[T]]) -> T:
     """Again after a collision or a lost connection, a few times. After a restart of the server every connection in
     the pool is dead; the pauses let the pool notice."""
     for attempt in range(1, ATTEMPTS):
         try:
             return await action()
-        except _Again:
+        except _RetryableError:
             await asyncio.sleep(random.uniform(0, BACKOFF_SECONDS * 2**attempt))  # noqa: S311
     return await action()
 
@@ -263,7 +263,9 @@ async def _commit(transaction: _DriverTransaction) -> None:
         if isinstance(error, _COLLISIONS):
             raise _Collision(_headline(error)) from None
         problem = _translate(error)
-        if isinstance(problem, _Again):  # not to be run again: the server may have committed before it fell silent
+        if isinstance(
+            problem, _RetryableError
+        ):  # not to be run again: the server may have committed before it fell silent
             problem = DatabaseUnavailable("the connection was lost during a commit; it may or may not have happened")
         raise problem from None
 
@@ -312,7 +314,7 @@ def _translate(error: BaseException) -> DatabaseError:
     if isinstance(error, _COLLISIONS):
         return _Collision(text)
     if isinstance(error, _LOSSES):
-        return _Again(text)
+        return _RetryableError(text)
     if isinstance(error, asyncpg.DiskFullError | asyncpg.ReadOnlySQLTransactionError):
         return DatabaseFull(text)
     if isinstance(error, _ABSENCES):
@@ -333,7 +335,7 @@ def _translate_interface(error: asyncpg.InterfaceError) -> DatabaseError:
     if isinstance(error, ValueError) and not isinstance(error, asyncpg.ClientConfigurationError):
         return StatementRejected("a value does not fit the type of its parameter")
     if _GONE.search(str(error)):
-        return _Again(str(error))
+        return _RetryableError(str(error))
     return StatementRejected(str(error))
 
 
@@ -345,4 +347,4 @@ def _translate_integrity(error: asyncpg.IntegrityConstraintViolationError) -> Da
         return StatementRejected(str(said.message))
     match = _KEY_COLUMNS.match(said.detail or "")
     columns = tuple(name.strip() for name in match[1].split(",")) if match else ()
-    return Conflict(kind, table=said.table_name, columns=columns, constraint=said.constraint_name)
+    return ConstraintConflict(kind, table=said.table_name, columns=columns, constraint=said.constraint_name)

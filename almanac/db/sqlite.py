@@ -23,13 +23,13 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
 
 from almanac.core.database import Row, Transaction, Value
-from almanac.db.errors import Conflict, DatabaseError, DatabaseFull, DatabaseUnavailable, StatementRejected
+from almanac.db.errors import ConstraintConflict, DatabaseError, DatabaseFull, DatabaseUnavailable, StatementRejected
 from almanac.db.wal_index import WalIndex
 
 T = TypeVar("T")
 
-BATCH = 256  # bodies per commit: bounds how long the first of a group waits for the last
-SCANNERS = 4
+MAX_WRITES_PER_COMMIT = 256  # bodies per commit: bounds how long the first of a group waits for the last
+SCAN_THREADS = 4
 BUSY_SECONDS = 10.0
 LOCK_POLL_SECONDS = 0.02
 
@@ -66,9 +66,9 @@ class SqliteDatabase:
         self._reader = _connect(path, read_only=True)
         self._writer = _Writer(path)
         self._scanners: SimpleQueue[sqlite3.Connection] = SimpleQueue()
-        for _ in range(SCANNERS):
+        for _ in range(SCAN_THREADS):
             self._scanners.put(_connect(path, read_only=True, more=_FORGETFUL))
-        self._threads = ThreadPoolExecutor(SCANNERS, thread_name_prefix="sqlite-scan")
+        self._threads = ThreadPoolExecutor(SCAN_THREADS, thread_name_prefix="sqlite-scan")
         self._index = WalIndex(path)
         self._closed = False
 
@@ -100,7 +100,7 @@ class SqliteDatabase:
         except _UNUSABLE as error:
             raise _translate(error) from None
 
-    def version(self) -> bytes | None:
+    def commit_version(self) -> bytes | None:
         if self._closed:
             raise DatabaseUnavailable("the database is closed")
         return self._index.version()
@@ -124,11 +124,11 @@ class SqliteDatabase:
         self._writer.put(pending)
         return await pending.future
 
-    def exclusive(self, name: str) -> AbstractAsyncContextManager[None]:
+    def lock(self, name: str) -> AbstractAsyncContextManager[None]:
         return _file_lock(self.path, name)
 
-    async def pool(self) -> dict[str, int]:
-        return {"open": SCANNERS + 2, "idle": self._scanners.qsize(), "waiting": self._writer.waiting()}
+    async def pool_stats(self) -> dict[str, int]:
+        return {"open": SCAN_THREADS + 2, "idle": self._scanners.qsize(), "waiting": self._writer.waiting()}
 
     async def close(self) -> None:
         """Finish what was asked for, then close the file."""
@@ -276,7 +276,7 @@ class _Writer:
         while item is not None:
             if not item.future.cancelled():
                 batch.append(item)
-            if len(batch) == BATCH:
+            if len(batch) == MAX_WRITES_PER_COMMIT:
                 return batch, False
             try:
                 item = self._queue.get_nowait()
@@ -320,7 +320,7 @@ def _commit_together(connection: sqlite3.Connection, batch: list[_Pending]) -> N
     if problem is None:
         return
     _roll_back(connection)
-    if len(batch) > 1 and isinstance(problem, DatabaseFull | Conflict):
+    if len(batch) > 1 and isinstance(problem, DatabaseFull | ConstraintConflict):
         for pending in batch:
             _commit_together(connection, [pending])
     else:
@@ -347,7 +347,7 @@ def _run_body(connection: sqlite3.Connection, pending: _Pending) -> None:
     connection.execute("SAVEPOINT body")
     transaction = _Transaction(connection)
     try:
-        pending.result = pending.context.run(_drive, pending.body, transaction)
+        pending.result = pending.context.run(_run_without_loop, pending.body, transaction)
         if transaction.failure is not None:
             raise transaction.failure
     except BaseException as error:  # noqa: BLE001 a body's error is its caller's, never the writer's
@@ -358,7 +358,7 @@ def _run_body(connection: sqlite3.Connection, pending: _Pending) -> None:
         connection.execute("RELEASE body")
 
 
-def _drive(body: Callable[[Transaction], Awaitable[T]], transaction: Transaction) -> T:
+def _run_without_loop(body: Callable[[Transaction], Awaitable[T]], transaction: Transaction) -> T:
     """Run a coroutine that never really waits, without an event loop."""
     steps = body(transaction).__await__()
     try:
@@ -472,7 +472,7 @@ def _translate(error: BaseException, where: str = "") -> DatabaseError:
 
 def _translate_integrity(error: sqlite3.IntegrityError) -> DatabaseError:
     if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
-        return Conflict("foreign")
+        return ConstraintConflict("foreign")
     if error.sqlite_errorcode in {
         sqlite3.SQLITE_CONSTRAINT_UNIQUE,
         sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY,
@@ -482,9 +482,9 @@ def _translate_integrity(error: sqlite3.IntegrityError) -> DatabaseError:
     return StatementRejected(str(error))
 
 
-def _unique_conflict(message: str) -> Conflict:
+def _unique_conflict(message: str) -> ConstraintConflict:
     match = _KEY_COLUMNS.match(message)
     if match is None:
-        return Conflict("unique")
+        return ConstraintConflict("unique")
     names = [name.strip().rpartition(".") for name in match[1].split(",")]
-    return Conflict("unique", table=names[0][0], columns=tuple(name for _, _, name in names))
+    return ConstraintConflict("unique", table=names[0][0], columns=tuple(name for _, _, name in names))

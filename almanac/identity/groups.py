@@ -37,7 +37,7 @@ async def add(tx: Transaction, org_id: str, name: str, display_name: str | None 
     return _group(row)
 
 
-async def pick(db: Reader, org_id: str, name: str) -> Group:
+async def get_by_name(db: Reader, org_id: str, name: str) -> Group:
     """The group of that name."""
     row = await db.fetch_one(
         "SELECT id, org_id, name, display_name, 0 AS members FROM groups WHERE org_id = $1 AND name = $2",

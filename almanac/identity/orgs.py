@@ -51,13 +51,13 @@ async def find(db: Reader) -> list[Org]:
     return [_org(row) for row in await db.fetch("SELECT * FROM orgs ORDER BY created_at, id")]
 
 
-async def known(db: Reader, id: str) -> Org | None:
+async def get_or_none(db: Reader, id: str) -> Org | None:
     """The organisation with this id, if there is one."""
     row = await db.fetch_one("SELECT * FROM orgs WHERE id = $1", id)
     return None if row is None else _org(row)
 
 
-async def pick(db: Reader, name: str | None) -> Org:
+async def get_by_name(db: Reader, name: str | None) -> Org:
     """The organisation of that name, or, without a name, the only one there is."""
     if name is not None:
         row = await db.fetch_one("SELECT * FROM orgs WHERE name = $1", name)

@@ -44,7 +44,7 @@ async def add(tx: Transaction, org_id: str, kind: str, name: str, *, is_admin: b
     return _principal(row)
 
 
-async def pick(db: Reader, org_id: str, name: str) -> Principal:
+async def get_by_name(db: Reader, org_id: str, name: str) -> Principal:
     """The user or agent of that name."""
     row = await db.fetch_one(
         "SELECT * FROM principals WHERE org_id = $1 AND name = $2 AND removed_at IS NULL", org_id, name

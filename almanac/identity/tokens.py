@@ -14,12 +14,12 @@ from almanac.core import clock, scopes
 from almanac.core.call import Actor
 from almanac.core.database import Database, Reader, Row, Transaction
 from almanac.core.errors import BadRequest, NotFound
-from almanac.core.remembered import Remembered
+from almanac.db.read_cache import ReadCache
 from almanac.identity.principals import Principal
 
 PREFIXES = {"user": "wg-", "agent": "ag-", "access": "ak-", "mcp": "mcp-"}
 
-_LONGEST = 200  # no token of ours is longer; a longer one is not worth hashing
+MAX_TOKEN_CHARS = 200  # no token of ours is longer; a longer one is not worth hashing
 _USED_STEP = clock.MINUTE  # last use is kept to the minute, so that a busy token costs one write a minute
 
 _GOOD = """
@@ -94,30 +94,34 @@ async def issue(
 
 async def resolve(db: Reader, secret: str) -> Actor | None:
     """Whoever holds this token, or None if it is unknown, expired, revoked or its holder is gone."""
-    if not secret or len(secret) > _LONGEST:
+    if not secret or len(secret) > MAX_TOKEN_CHARS:
         return None
     row = await db.fetch_one(_RESOLVE, clock.now(), _hash(secret))
     return None if row is None else _actor(*row)
 
 
-async def holder(db: Reader, principal_id: int, token_id: int) -> Actor | None:
+async def actor_by_token_id(db: Reader, principal_id: int, token_id: int) -> Actor | None:
     """Whoever holds a token, by its id, while both are good: for statements we signed ourselves."""
     if token_id == 0:
-        return await vouched(db, principal_id)
+        return await actor_for_trusted_user(db, principal_id)
     row = await db.fetch_one(_HOLDER, clock.now(), token_id, principal_id)
     return None if row is None else _actor(*row)
 
 
-async def vouched(db: Reader, principal_id: int) -> Actor | None:
+async def actor_for_trusted_user(db: Reader, principal_id: int) -> Actor | None:
     """A user whom something that an operator trusts has authenticated: they act as with an everyday token."""
     row = await db.fetch_one(_VOUCHED, principal_id)
-    return None if row is None else _actor(*row, 0, "vouched", " ".join(sorted(scopes.EVERYDAY)), None, None, None)
+    return (
+        None
+        if row is None
+        else _actor(*row, 0, "vouched", " ".join(sorted(scopes.UNPRIVILEGED_SCOPES)), None, None, None)
+    )
 
 
-class Keyring:
+class TokenResolver:
     """Resolves the tokens of a server's callers, who come again and again."""
 
-    def __init__(self, db: Database, remembered: Remembered) -> None:
+    def __init__(self, db: Database, remembered: ReadCache) -> None:
         self._db = db
         self._remembered = remembered
 
@@ -145,7 +149,7 @@ async def revoke(tx: Transaction, token_id: int) -> None:
         raise NotFound(f"There is no active token with id {token_id}.", remedy="See 'almanac token list USER'.")
 
 
-async def note_used(tx: Transaction, used: Iterable[tuple[int, int]]) -> None:
+async def record_last_use(tx: Transaction, used: Iterable[tuple[int, int]]) -> None:
     """Record when tokens were last used, from pairs of token id and moment."""
     latest = dict(sorted(used, key=lambda pair: pair[1]))
     # In one order, so that two processes cannot lock each other out.
@@ -167,9 +171,9 @@ def _granted(principal: Principal, kind: str, asked: frozenset[str]) -> frozense
         )
     if not asked:
         if principal.kind == "agent":
-            return scopes.AGENT_DEFAULT
-        return frozenset(scopes.SCOPES) if principal.is_admin else scopes.EVERYDAY
-    granted = scopes.check(asked)
+            return scopes.DEFAULT_AGENT_SCOPES
+        return frozenset(scopes.SCOPES) if principal.is_admin else scopes.UNPRIVILEGED_SCOPES
+    granted = scopes.parse_scopes(asked)
     if not principal.is_admin and (excess := granted & scopes.PRIVILEGED):
         raise BadRequest(
             f"{principal.name!r} is not an administrator, so their token cannot have the scope"

@@ -20,9 +20,9 @@ from almanac.core import clock
 from almanac.core.database import Database, Reader, Row, Transaction, Value
 
 MAX_ATTEMPTS = 5
-MAX_ERROR = 2_000  # characters kept of an error
-FIRST_RETRY = 5 * clock.SECOND
-LAST_RETRY = clock.HOUR
+MAX_ERROR_CHARS = 2_000  # characters kept of an error
+MIN_RETRY_DELAY = 5 * clock.SECOND
+MAX_RETRY_DELAY = clock.HOUR
 
 _COLUMNS = """id, kind, payload, key, state, run_at, attempts, max_attempts, fence, worker, lease_until, error,
     added_at, finished_at"""
@@ -157,13 +157,13 @@ async def finish(tx: Transaction, job: Job, *, now: int | None = None) -> bool:
 async def fail(db: Database, job: Job, error: str, retry_in: int | None = None, *, now: int | None = None) -> bool:
     """Try again later, or give up if that was the last attempt. False: the job is no longer ours."""
     if job.attempts >= job.max_attempts:
-        return await bury(db, job, error, now=now)
+        return await mark_dead(db, job, error, now=now)
     wait = backoff(job.attempts) if retry_in is None else retry_in
     again_at = (clock.now() if now is None else now) + wait
     return bool(await _update_held(db, [job], _REQUEUE, again_at, _shorten(error)))
 
 
-async def bury(db: Database, job: Job, error: str, *, now: int | None = None) -> bool:
+async def mark_dead(db: Database, job: Job, error: str, *, now: int | None = None) -> bool:
     """Give up on a job and keep it for an operator. False: the job is no longer ours."""
     at = clock.now() if now is None else now
     return bool(await _update_held(db, [job], _BURY, at, _shorten(error)))
@@ -214,7 +214,7 @@ async def prune(tx: Transaction, before: int) -> int:
 
 def backoff(attempts: int) -> int:
     """How long to wait after so many attempts: doubling, and spread, so that failures do not return as a herd."""
-    wait = min(FIRST_RETRY * 2 ** min(attempts - 1, 20), LAST_RETRY)
+    wait = min(MIN_RETRY_DELAY * 2 ** min(attempts - 1, 20), MAX_RETRY_DELAY)
     return int(wait * random.uniform(0.5, 1.5))  # noqa: S311
 
 
@@ -236,7 +236,7 @@ async def _update_held(db: Database, jobs: Sequence[Job], sql: str, *args: Value
 
 def _shorten(error: str) -> str:
     """Fit for a column: PostgreSQL stores neither NUL nor half a surrogate pair."""
-    return error[:MAX_ERROR].replace("\x00", "�").encode("utf-8", "replace").decode()
+    return error[:MAX_ERROR_CHARS].replace("\x00", "�").encode("utf-8", "replace").decode()
 
 
 def _job(row: Row) -> Job:

@@ -87,7 +87,9 @@ class Schedule:
     kind: str
     rule: Cron | Every
     payload: dict[str, Any] = field(default_factory=dict[str, Any])
-    is_alone: bool = False  # not while its last job is unfinished: those that wait for one thing would fill a worker
+    skip_while_unfinished: bool = (
+        False  # not while its last job is unfinished: those that wait for one thing would fill a worker
+    )
 
 
 async def tick(db: Database, schedules: Sequence[Schedule], now: int | None = None) -> list[int]:
@@ -119,7 +121,7 @@ async def _run(tx: Transaction, schedule: Schedule, due_at: int, now: int) -> in
     following = schedule.rule.after(now)
     if not await tx.execute(_MOVE, schedule.name, schedule.rule.text, following, due_at):
         return None  # another process was here first
-    key = f"schedule:{schedule.name}" if schedule.is_alone else None
+    key = f"schedule:{schedule.name}" if schedule.skip_while_unfinished else None
     id = await queue.add(tx, schedule.kind, schedule.payload, run_at=due_at, key=key)
     await tx.execute(_RECORD, schedule.name, due_at, id)
     return id

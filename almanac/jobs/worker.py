@@ -31,7 +31,7 @@ MAX_PAUSE = 30 * clock.SECOND  # between attempts to reach a database that is aw
 _log = structlog.stdlib.get_logger("almanac.jobs")
 
 
-class Permanent(Exception):
+class PermanentFailure(Exception):
     """Raised by a handler where trying again cannot help; the job is dead at once."""
 
 
@@ -79,7 +79,7 @@ class Worker:
                 if self._running:
                     await asyncio.wait(self._running, timeout=self._grace / clock.SECOND)
             finally:
-                await self._give_back()
+                await self._release_leases()
                 for chore in chores:
                     chore.cancel()
 
@@ -122,16 +122,16 @@ class Worker:
         log = _log.bind(job=job.id, kind=job.kind, attempt=job.attempts)
         try:
             effect = await self._handlers[job.kind](job)
-            if not await self._insist(lambda: self._settle(job, effect), DatabaseUnavailable):
+            if not await self._retry(lambda: self._settle(job, effect), DatabaseUnavailable):
                 log.warning("job was taken over; its result is dropped")
             return
-        except Permanent as error:
+        except PermanentFailure as error:
             log.error("job failed for good", error=_describe(error))
-            give_up, reason = queue.bury, _describe(error)
+            give_up, reason = queue.mark_dead, _describe(error)
         except Exception as error:
             log.warning("job failed", error=_describe(error), exc_info=True)
             give_up, reason = queue.fail, _describe(error)
-        await self._insist(lambda: give_up(self._db, job, reason), DatabaseUnavailable, DatabaseFull)
+        await self._retry(lambda: give_up(self._db, job, reason), DatabaseUnavailable, DatabaseFull)
 
     async def _settle(self, job: Job, effect: Effect | None) -> bool:
         async def settle(tx: Transaction) -> bool:
@@ -143,7 +143,7 @@ class Worker:
 
         return await self._db.write(settle)
 
-    async def _insist(self, action: Callable[[], Awaitable[T]], *absences: type[DatabaseError]) -> T:
+    async def _retry(self, action: Callable[[], Awaitable[T]], *absences: type[DatabaseError]) -> T:
         """Through an outage: the work is done, and only the database is missing. The fence makes repeating safe."""
         pause = self._poll
         while True:
@@ -175,7 +175,7 @@ class Worker:
                 _log.warning("lease lost; the job is cancelled here", job=job.id, kind=job.kind)
                 task.cancel()
 
-    async def _give_back(self) -> None:
+    async def _release_leases(self) -> None:
         """Cancel what still runs and return its leases, so that another worker need not wait for them to end."""
         left = dict(self._running)
         for task in left:
@@ -190,5 +190,5 @@ class Worker:
 
 def _describe(error: BaseException) -> str:
     # Only our own messages are known to hold nothing that somebody sent or stored.
-    words = f": {error}" if isinstance(error, AlmanacError | Permanent) else ""
-    return f"{type(error).__name__}{words}"[: queue.MAX_ERROR]
+    words = f": {error}" if isinstance(error, AlmanacError | PermanentFailure) else ""
+    return f"{type(error).__name__}{words}"[: queue.MAX_ERROR_CHARS]

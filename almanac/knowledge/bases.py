@@ -15,10 +15,10 @@ from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, Forbidden, NotFound
 from almanac.core.pages import Page
 from almanac.identity import access, groups, principals
-from almanac.identity.access import ACTIONS, Thing
+from almanac.identity.access import MIN_ROLE_BY_ACTION, ProtectedObject
 from almanac.identity.roles import Role
-from almanac.knowledge import shelf
-from almanac.knowledge.passages import Splitter
+from almanac.knowledge import document_index
+from almanac.knowledge.ingest.splitter import PassageSplitter
 
 LEVELS = ("personal", "group", "organization")
 SCOPES = ("all", *LEVELS)
@@ -47,7 +47,7 @@ _VISIBLE["all"] = f"({' OR '.join(_VISIBLE.values())})"
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class KnowledgeBase:
     """One knowledge base."""
 
     id: int
@@ -60,7 +60,7 @@ class Base:
     group_display: str | None
     name: str
     description: str
-    splitter: Splitter
+    splitter: PassageSplitter
     created_at: int
     updated_at: int
     removed_at: int | None
@@ -68,17 +68,17 @@ class Base:
     documents: int | None = None  # how many, where that was asked for
 
     @property
-    def thing(self) -> Thing:
+    def thing(self) -> ProtectedObject:
         """What the access rules see of it."""
-        return Thing("base", self.id, self.org_id, self.level, self.owner_id, self.group_id)
+        return ProtectedObject("base", self.id, self.org_id, self.level, self.owner_id, self.group_id)
 
     @property
     def collection(self) -> str:
         """What its passages are searched by."""
-        return shelf.collection_of(self.id)
+        return document_index.collection_of(self.id)
 
 
-_COLUMNS = [name for name in Base.__dataclass_fields__ if name not in ("role", "documents", "splitter")]
+_COLUMNS = [name for name in KnowledgeBase.__dataclass_fields__ if name not in ("role", "documents", "splitter")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,8 @@ async def add(
     description: str = "",
     level: str = "personal",
     group: str | None = None,
-    splitter: Splitter | None = None,
-) -> Base:
+    splitter: PassageSplitter | None = None,
+) -> KnowledgeBase:
     """Create a base: one's own, a group's (as Developer of it) or the organisation's (as administrator)."""
     name, description = _check_name(name), _check_description(description)
     group_id = await _check_level(call, tx, level, group)
@@ -114,40 +114,40 @@ async def add(
         name,
         description,
         _folded(name, description),
-        orjson.dumps((splitter or Splitter()).as_options()).decode(),
+        orjson.dumps((splitter or PassageSplitter()).as_options()).decode(),
         now,
     )
     assert row is not None
     return await get(tx, call, row["id"])
 
 
-async def get(db: Reader, call: Call, base_id: int, action: str = "read", *, removed: bool = False) -> Base:
+async def get(db: Reader, call: Call, base_id: int, action: str = "read", *, removed: bool = False) -> KnowledgeBase:
     """A base on which the caller may do this; `removed` for one that is in the trash."""
     # Of another organisation's not even the row is read.
     row = await db.fetch_one(f"{_SELECT} WHERE b.id = $1 AND b.org_id = $2", base_id, call.actor.org_id)
-    base = _base(row) if row is not None and (row["removed_at"] is not None) == removed else None
+    base = base_from_row(row) if row is not None and (row["removed_at"] is not None) == removed else None
     held = await access.require(db, call, action, base.thing if base else None, name=f"knowledge base {base_id}")
     assert base is not None
     return replace(base, role=held)
 
 
-async def known(db: Reader, base_id: int) -> Base | None:
+async def get_or_none(db: Reader, base_id: int) -> KnowledgeBase | None:
     """A base, whoever asks: for work done on nobody's behalf."""
     row = await db.fetch_one(f"{_SELECT} WHERE b.id = $1", base_id)
-    return None if row is None else _base(row)
+    return None if row is None else base_from_row(row)
 
 
-async def pick(call: Call, base_ids: Sequence[int]) -> list[Base]:
+async def get_many(call: Call, base_ids: Sequence[int]) -> list[KnowledgeBase]:
     """Those of the bases named that the caller may read, in the order they were named."""
     ids = ", ".join(str(int(id)) for id in base_ids) or "NULL"
     rows = await call.db.fetch(
         f"{_SELECT} WHERE b.id IN ({ids}) AND b.org_id = $1 AND b.removed_at IS NULL", call.actor.org_id
     )
-    found = {row["id"]: _base(row) for row in rows}
+    found = {row["id"]: base_from_row(row) for row in rows}
     named = [found[id] for id in base_ids if id in found]
-    held = await access.roles(call.db, call.actor, [base.thing for base in named])
+    held = await access.roles_on(call.db, call.actor, [base.thing for base in named])
     pairs = zip(named, held, strict=True)
-    return [replace(base, role=role) for base, role in pairs if role is not None and role >= ACTIONS["read"]]
+    return [replace(base, role=role) for base, role in pairs if role is not None and role >= MIN_ROLE_BY_ACTION["read"]]
 
 
 async def find(
@@ -160,7 +160,7 @@ async def find(
     removed: bool = False,
     limit: int = 50,
     offset: int = 0,
-) -> Page[Base]:
+) -> Page[KnowledgeBase]:
     """The bases the caller may see, newest first, with the number of documents in each of this page."""
     if scope not in SCOPES:
         raise BadRequest(f"There is no scope {scope!r}.", remedy=f"The scopes are: {', '.join(SCOPES)}.")
@@ -187,19 +187,19 @@ async def find(
     page = f"ORDER BY b.created_at DESC, b.id DESC LIMIT ${len(args) + 1} OFFSET ${len(args) + 2}"
     select = _SELECT.replace("SELECT", "SELECT count(*) OVER () AS total,", 1)
     rows = await call.db.scan(f"{select} WHERE {where} {page}", *args, limit, offset)
-    found = await _completed(call, [_base(row) for row in rows])
+    found = await _completed(call, [base_from_row(row) for row in rows])
     return Page(found, rows[0]["total"] if rows else await _count(call, where, args), offset)
 
 
-async def change(
+async def update(
     call: Call,
     tx: Transaction,
     base_id: int,
     *,
     name: str | None = None,
     description: str | None = None,
-    splitter: Splitter | None = None,
-) -> Base:
+    splitter: PassageSplitter | None = None,
+) -> KnowledgeBase:
     """Rename or describe a base, or have documents that are read from now on cut otherwise."""
     base = await get(tx, call, base_id, "manage")
     name = base.name if name is None else _check_name(name)
@@ -218,7 +218,7 @@ async def change(
 
 async def share(
     call: Call, tx: Transaction, base_id: int, role: Role | None, *, user: str | None = None, group: str | None = None
-) -> Base:
+) -> KnowledgeBase:
     """Give a user, an agent or a group a role on a base; with None, take theirs back."""
     base = await get(tx, call, base_id, "manage")
     if role is not None and base.role is not None and role > base.role:
@@ -226,16 +226,16 @@ async def share(
     if (user is None) == (group is None):
         raise BadRequest("Say with whom: either a user or a group.")
     holder = (
-        {"principal_id": (await principals.pick(tx, base.org_id, user)).id}
+        {"principal_id": (await principals.get_by_name(tx, base.org_id, user)).id}
         if user is not None
-        else {"group_id": (await groups.pick(tx, base.org_id, group or "")).id}
+        else {"group_id": (await groups.get_by_name(tx, base.org_id, group or "")).id}
     )
     held = await access.granted(tx, base.thing, **holder)
     if held is not None and base.role is not None and held > base.role:
         raise Forbidden(f"{user or group!r} is {held.name} here, and you are {base.role.name}.", remedy="Ask an owner.")
     if role is not None:
         await access.grant(tx, base.thing, role, **holder)
-    elif not await access.withdraw(tx, base.thing, **holder):
+    elif not await access.revoke_grant(tx, base.thing, **holder):
         raise NotFound(f"Knowledge base {base_id} is not shared with {user or group!r}.")
     return base
 
@@ -252,7 +252,7 @@ async def shares(db: Reader, call: Call, base_id: int) -> list[Share]:
     return [Share(row["kind"], row["name"], Role[row["role"]]) for row in rows]
 
 
-async def remove(call: Call, tx: Transaction, base_id: int) -> Base:
+async def remove(call: Call, tx: Transaction, base_id: int) -> KnowledgeBase:
     """Put a base into the trash: from now on nobody finds it or anything in it."""
     base = await get(tx, call, base_id, "manage")
     now = clock.now()
@@ -260,14 +260,14 @@ async def remove(call: Call, tx: Transaction, base_id: int) -> Base:
     return replace(base, removed_at=now)
 
 
-async def restore(call: Call, tx: Transaction, base_id: int) -> Base:
+async def restore(call: Call, tx: Transaction, base_id: int) -> KnowledgeBase:
     """Take a base out of the trash, with everything that was in it."""
     await get(tx, call, base_id, "manage", removed=True)
     await tx.execute("UPDATE bases SET removed_at = NULL, updated_at = $2 WHERE id = $1", base_id, clock.now())
     return await get(tx, call, base_id)
 
 
-async def hold(tx: Transaction, base_id: int) -> None:
+async def lock_tree(tx: Transaction, base_id: int) -> None:
     """Let one change of a base's tree at a time go on: two moves at once could make a cycle."""
     await tx.execute("UPDATE bases SET updated_at = updated_at WHERE id = $1", base_id)
 
@@ -281,10 +281,10 @@ async def _count(call: Call, where: str, args: Sequence[Any]) -> int:
     return rows[0]["n"]
 
 
-async def _completed(call: Call, found: list[Base]) -> list[Base]:
+async def _completed(call: Call, found: list[KnowledgeBase]) -> list[KnowledgeBase]:
     ids = ", ".join(str(base.id) for base in found) or "NULL"
     held, rows = await asyncio.gather(
-        access.roles(call.db, call.actor, [base.thing for base in found]),
+        access.roles_on(call.db, call.actor, [base.thing for base in found]),
         call.db.scan(
             "SELECT base_id, count(*) AS n FROM documents"  # noqa: S608 - numbers of our own
             f" WHERE base_id IN ({ids}) AND removed_at IS NULL GROUP BY base_id"
@@ -306,8 +306,8 @@ async def _check_level(call: Call, tx: Transaction, level: str, group: str | Non
         raise Forbidden("Only an administrator can make a knowledge base of the organisation.")
     if group is None:
         return None
-    picked = await groups.pick(tx, call.actor.org_id, group)
-    thing = Thing("group", picked.id, picked.org_id, "group", group_id=picked.id)
+    picked = await groups.get_by_name(tx, call.actor.org_id, group)
+    thing = ProtectedObject("group", picked.id, picked.org_id, "group", group_id=picked.id)
     await access.require(tx, call, "write", thing, name=f"group {group!r}")
     return picked.id
 
@@ -334,12 +334,12 @@ def escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
-def _base(row: Row) -> Base:
+def base_from_row(row: Row) -> KnowledgeBase:
     named = {name: row[name] for name in _COLUMNS}
-    return Base(**named, splitter=_splitter(row["splitter"]))
+    return KnowledgeBase(**named, splitter=_splitter(row["splitter"]))
 
 
 @lru_cache(maxsize=256)
-def _splitter(options: str) -> Splitter:
+def _splitter(options: str) -> PassageSplitter:
     """A splitter from its row: most bases have the same."""
-    return Splitter.from_options(orjson.loads(options))
+    return PassageSplitter.from_options(orjson.loads(options))

@@ -17,13 +17,14 @@ from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, Conflict, NotFound
-from almanac.knowledge import bases, files, folders, generations, shelf
-from almanac.knowledge.bases import Base
-from almanac.knowledge.files import Stored
-from almanac.knowledge.parsers import kinds
+from almanac.knowledge import bases, document_index, files, folders
+from almanac.knowledge.bases import KnowledgeBase
+from almanac.knowledge.files import StoredFile
+from almanac.knowledge.ingest import queue
+from almanac.knowledge.parsers import file_types
 
 STATUSES = ("not_indexed", "queued", "pending_conversion", "converting", "indexing", "success", "failed")
-UNFINISHED = generations.UNFINISHED
+UNFINISHED_STATUSES = queue.UNFINISHED_STATUSES
 IF_EXISTS = ("error", "replace", "keep_both")
 MOST_TAGS = 50
 LONGEST_TAG = 100
@@ -93,7 +94,7 @@ _TAGS, _METADATA, _ENABLED, _FAILURE, _TITLE, _WARNINGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class DocumentDraft:
     """What whoever adds a document says of it."""
 
     name: str
@@ -107,14 +108,14 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class AddResult:
     """What became of it: added, replaced, or unchanged, where the same content was there already."""
 
     document: Document
     outcome: str
 
 
-async def add(call: Call, tx: Transaction, base_id: int, draft: Draft, stored: Stored) -> Added:
+async def add(call: Call, tx: Transaction, base_id: int, draft: DocumentDraft, stored: StoredFile) -> AddResult:
     """Add a stored file as a document, to be read as soon as a worker can."""
     await bases.get(tx, call, base_id, "write")
     if draft.if_exists not in IF_EXISTS:
@@ -122,7 +123,7 @@ async def add(call: Call, tx: Transaction, base_id: int, draft: Draft, stored: S
     if draft.folder:
         folder_id = await folders.ensure(call, tx, base_id, draft.folder, draft.folder_id)
         draft = dataclasses.replace(draft, folder_id=folder_id)
-    await folders.enter(tx, base_id, draft.folder_id)
+    await folders.lock_folder(tx, base_id, draft.folder_id)
     while (document_id := await _insert(call, tx, base_id, draft, stored)) is None:
         # Nobody there: it was removed since. And whoever keeps both tries the next number.
         there = await _named(tx, base_id, draft.folder_id, folders.check_name(draft.name))
@@ -133,25 +134,27 @@ async def add(call: Call, tx: Transaction, base_id: int, draft: Draft, stored: S
                 f"There is already a document named {draft.name!r} here, with the id {there}.",
                 remedy="Say if_exists 'replace' for a new version of it, 'keep_both' to number this one, or rename it.",
             )
-    await generations.enqueue(tx, document_id, 1)
-    return Added(await get(tx, call, document_id), "added")
+    await queue.enqueue(tx, document_id, 1)
+    return AddResult(await get(tx, call, document_id), "added")
 
 
-async def replace(call: Call, tx: Transaction, document_id: int, stored: Stored, source: Draft | None = None) -> Added:
+async def replace(
+    call: Call, tx: Transaction, document_id: int, stored: StoredFile, source: DocumentDraft | None = None
+) -> AddResult:
     """Give a document new content, and what else `source` says. What was read before stays until this has been read."""
     document = await get(tx, call, document_id, "write")
     if source is not None and (source.tags or source.metadata is not None):
-        document = await change(call, tx, document_id, tags=source.tags or None, metadata=source.metadata)
+        document = await update(call, tx, document_id, tags=source.tags or None, metadata=source.metadata)
     is_same = document.blob_hash == stored.hash and document.index_status != "failed"
     if is_same:
-        return Added(document, "unchanged")
-    kind = kinds.sniff(stored.head, document.name)
+        return AddResult(document, "unchanged")
+    kind = file_types.detect_file_type(stored.head, document.name)
     row = await tx.fetch_one(
         "UPDATE documents SET blob_id = $2, size = $3, mime_type = $4, extension = $5, source_type = $6,"
         " source_url = $7, generation = generation + 1, index_status = 'queued', failure = NULL, updated_at = $8"
         " WHERE id = $1 RETURNING generation",
         document_id,
-        await files.adopt(tx, stored),
+        await files.ensure_blob(tx, stored),
         stored.size,
         kind.mime_type,
         kind.extension,
@@ -160,8 +163,8 @@ async def replace(call: Call, tx: Transaction, document_id: int, stored: Stored,
         clock.now(),
     )
     assert row is not None
-    await generations.enqueue(tx, document_id, row["generation"])
-    return Added(await get(tx, call, document_id), "replaced")
+    await queue.enqueue(tx, document_id, row["generation"])
+    return AddResult(await get(tx, call, document_id), "replaced")
 
 
 async def get(db: Reader, call: Call, document_id: int, action: str = "read", *, removed: bool = False) -> Document:
@@ -171,7 +174,7 @@ async def get(db: Reader, call: Call, document_id: int, action: str = "read", *,
 
 async def get_with_base(
     db: Reader, call: Call, document_id: int, action: str = "read", *, removed: bool = False
-) -> tuple[Document, Base]:
+) -> tuple[Document, KnowledgeBase]:
     """A document, and the base it is in."""
     row = await db.fetch_one(
         f"{SELECT} WHERE d.id = $1 AND d.base_id IN (SELECT id FROM bases WHERE org_id = $2 AND id = d.base_id)",  # noqa: S608
@@ -185,8 +188,8 @@ async def get_with_base(
     except NotFound:
         raise _missing(document_id) from None
     assert row is not None
-    call.touch("document", document_id)
-    return document_of(row), base
+    call.record_access("document", document_id)
+    return document_from_row(row), base
 
 
 async def is_there(call: Call, document_id: int) -> bool:
@@ -200,7 +203,7 @@ async def is_there(call: Call, document_id: int) -> bool:
     return row is not None
 
 
-async def change(
+async def update(
     call: Call,
     tx: Transaction,
     document_id: int,
@@ -222,7 +225,7 @@ async def change(
         _check_metadata(document.metadata if metadata is None else metadata),
         clock.now(),
     )
-    await shelf.tell(tx, [document_id])
+    await document_index.update(tx, [document_id])
     return await get(tx, call, document_id)
 
 
@@ -234,7 +237,7 @@ async def move(
         document = await get(tx, call, document_id, "write")
         target = document.base_id if base_id is None else base_id
         await bases.get(tx, call, target, "write")
-        await folders.enter(tx, target, folder_id)
+        await folders.lock_folder(tx, target, folder_id)
         if (target, folder_id) == (document.base_id, document.folder_id):
             continue
         await tx.execute(
@@ -242,11 +245,11 @@ async def move(
             document_id,
             target,
             folder_id,
-            await folders.free_name(tx, "documents", target, folder_id, document.name),
+            await folders.unique_name(tx, "documents", target, folder_id, document.name),
             clock.now(),
         )
         # After the document itself: whoever was storing its passages has done so, or will see where it went.
-        await shelf.tell(tx, [document_id])
+        await document_index.update(tx, [document_id])
 
 
 async def enable(call: Call, tx: Transaction, document_ids: Sequence[int], is_enabled: bool) -> None:
@@ -260,7 +263,7 @@ async def enable(call: Call, tx: Transaction, document_ids: Sequence[int], is_en
             int(is_enabled),
             clock.now(),
         )
-    await shelf.show(tx, ids, is_live=is_enabled)
+    await document_index.set_searchable(tx, ids, is_live=is_enabled)
 
 
 async def remove(call: Call, tx: Transaction, document_ids: Sequence[int]) -> None:
@@ -271,33 +274,33 @@ async def remove(call: Call, tx: Transaction, document_ids: Sequence[int]) -> No
         await tx.execute(
             "UPDATE documents SET removed_at = $2, updated_at = $2 WHERE id = $1", document_id, clock.now()
         )
-    await shelf.show(tx, ids, is_live=False)
+    await document_index.set_searchable(tx, ids, is_live=False)
 
 
 async def restore(call: Call, tx: Transaction, document_ids: Sequence[int]) -> None:
     """Take documents out of the trash, into their folder, or to the top where that is gone."""
     for document_id in _check_batch(document_ids):
         document = await get(tx, call, document_id, "write", removed=True)
-        folder_id = await folders.enter_or_root(tx, document.base_id, document.folder_id)
+        folder_id = await folders.lock_folder_or_root(tx, document.base_id, document.folder_id)
         if not await tx.execute(
             "UPDATE documents SET removed_at = NULL, removed_with = NULL, folder_id = $2, name = $3, updated_at = $4"
             " WHERE id = $1 AND removed_at IS NOT NULL",
             document_id,
             folder_id,
-            await folders.free_name(tx, "documents", document.base_id, folder_id, document.name),
+            await folders.unique_name(tx, "documents", document.base_id, folder_id, document.name),
             clock.now(),
         ):
             raise _missing(document_id)  # it was purged at this very moment
-        await shelf.tell(tx, [document_id])
-        if document.index_status in UNFINISHED:  # what was being read when it was removed has been dropped
-            await generations.renew(tx, document_id)
+        await document_index.update(tx, [document_id])
+        if document.index_status in UNFINISHED_STATUSES:  # what was being read when it was removed has been dropped
+            await queue.requeue(tx, document_id)
 
 
 async def reindex(call: Call, tx: Transaction, document_ids: Sequence[int]) -> None:
     """Read documents again, as the next generation."""
     for document_id in _check_batch(document_ids):
         await get(tx, call, document_id, "write")
-        await generations.renew(tx, document_id)
+        await queue.requeue(tx, document_id)
 
 
 async def retry_all(call: Call, base_id: int) -> int:
@@ -319,11 +322,11 @@ async def retry(call: Call, tx: Transaction, base_id: int, before: int | None = 
         MOST_AT_ONCE,
     )
     for row in rows:
-        await generations.renew(tx, row["id"])
+        await queue.requeue(tx, row["id"])
     return len(rows)
 
 
-def document_of(row: Row) -> Document:
+def document_from_row(row: Row) -> Document:
     """A document from a row of `SELECT`."""
     values = list(cast("Sequence[Any]", row))
     values[_TAGS] = _listed(values[_TAGS])
@@ -339,11 +342,11 @@ def _listed(text: str | None) -> tuple[str, ...]:
     return tuple(orjson.loads(text)) if text and text != "[]" else ()
 
 
-async def _insert(call: Call, tx: Transaction, base_id: int, draft: Draft, stored: Stored) -> int | None:
+async def _insert(call: Call, tx: Transaction, base_id: int, draft: DocumentDraft, stored: StoredFile) -> int | None:
     name, tags, metadata = folders.check_name(draft.name), _check_tags(draft.tags), _check_metadata(draft.metadata)
     if draft.if_exists == "keep_both":
-        name = await folders.free_name(tx, "documents", base_id, draft.folder_id, name)
-    kind = kinds.sniff(stored.head, name)
+        name = await folders.unique_name(tx, "documents", base_id, draft.folder_id, name)
+    kind = file_types.detect_file_type(stored.head, name)
     row = await tx.fetch_one(
         "INSERT INTO documents (base_id, folder_id, name, source_type, source_url, extension, mime_type, size, blob_id,"
         " tags, metadata, is_enabled, creator_id, created_at, updated_at, generation, index_status)"
@@ -357,7 +360,7 @@ async def _insert(call: Call, tx: Transaction, base_id: int, draft: Draft, store
         kind.extension,
         kind.mime_type,
         stored.size,
-        await files.adopt(tx, stored),
+        await files.ensure_blob(tx, stored),
         tags,
         metadata,
         call.actor.id,

@@ -20,9 +20,9 @@ from almanac.core.errors import AlmanacError, BadRequest, Forbidden, NotFound, U
 from almanac.identity import tokens
 from almanac.knowledge import documents
 from almanac.knowledge.documents import Document
-from almanac.knowledge.files import Files
+from almanac.knowledge.files import FileStore
 
-SECONDS = 300
+DOWNLOAD_TOKEN_SECONDS = 300
 HEADER = "X-Almanac-Download-Token"
 TYPE = "external_knowledge_document_download"
 DISPOSITIONS = ("inline", "attachment")
@@ -60,7 +60,7 @@ class BadCredential(Unauthorized):
 
 
 @dataclass(frozen=True, slots=True)
-class Credential:
+class DownloadToken:
     """Permission to fetch one file."""
 
     token: str
@@ -107,8 +107,8 @@ def is_previewable(document: Document) -> bool:
 
 
 async def issue(
-    call: Call, key: bytes, document_id: int, disposition: str = "inline", *, files: Files | None = None
-) -> Credential:
+    call: Call, key: bytes, document_id: int, disposition: str = "inline", *, files: FileStore | None = None
+) -> DownloadToken:
     """A credential for a document that the caller may read and whose file, if the store is given, is there."""
     disposition = disposition.strip().lower()
     if disposition not in DISPOSITIONS:
@@ -124,24 +124,24 @@ async def issue(
         "document_id": document_id,
         "disposition": disposition,
         "token_id": call.actor.token_id,
-        "exp": clock.now() // clock.SECOND + SECONDS,
+        "exp": clock.now() // clock.SECOND + DOWNLOAD_TOKEN_SECONDS,
         "jti": secrets.token_hex(8),
     }
-    return Credential(jwt.encode(claims, key, _ALGORITHM), document, disposition, SECONDS)
+    return DownloadToken(jwt.encode(claims, key, _ALGORITHM), document, disposition, DOWNLOAD_TOKEN_SECONDS)
 
 
-async def holder(db: Reader, key: bytes, token: str, document_id: int) -> tuple[Actor, str]:
+async def token_holder(db: Reader, key: bytes, token: str, document_id: int) -> tuple[Actor, str]:
     """Whoever a credential for this document was given to, as they are now, and how they want it sent."""
     claims = _verified(key, token)
     if claims["document_id"] != document_id:
         raise BadCredential()
-    actor = await tokens.holder(db, claims["user_id"], claims["token_id"])
+    actor = await tokens.actor_by_token_id(db, claims["user_id"], claims["token_id"])
     if actor is None:
         raise BadCredential()
     return actor, claims["disposition"]
 
 
-async def redeem(call: Call, files: Files, document_id: int, disposition: str) -> Download:
+async def open_with_token(call: Call, files: FileStore, document_id: int, disposition: str) -> Download:
     """As `open_file`, for whoever holds a credential: that the document exists is no secret to them."""
     try:
         return await open_file(call, files, document_id, disposition)
@@ -153,7 +153,7 @@ async def redeem(call: Call, files: Files, document_id: int, disposition: str) -
         raise NotFound("Document not found.") from None
 
 
-async def open_file(call: Call, files: Files, document_id: int, disposition: str) -> Download:
+async def open_file(call: Call, files: FileStore, document_id: int, disposition: str) -> Download:
     """The file of a document, if the caller may read it and wants it in a way it can be sent."""
     document = await documents.get(call.db, call, document_id)
     if disposition == "inline" and not is_previewable(document):

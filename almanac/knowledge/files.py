@@ -22,7 +22,7 @@ from almanac.core import clock
 from almanac.core.database import Database, Reader, Transaction
 from almanac.core.errors import BadRequest, TooLarge, Unavailable
 
-HEAD = 64 * 1024  # bytes kept of the beginning, to tell what it is
+SNIFF_BYTES = 64 * 1024  # bytes kept of the beginning, to tell what it is
 _HELD = """EXISTS (SELECT 1 FROM documents d WHERE d.blob_id = {id})
 OR EXISTS (SELECT 1 FROM attachments a WHERE a.blob_id = {id})"""
 
@@ -36,7 +36,7 @@ class DiskFull(Unavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredFile:
     """A file that is in its place, and not yet anybody's."""
 
     hash: str
@@ -53,7 +53,7 @@ class Blob:
     name: str
 
 
-class Files:
+class FileStore:
     """The store below one folder."""
 
     def __init__(self, home: Path, most_bytes: int) -> None:
@@ -68,11 +68,11 @@ class Files:
         return self._folder / name[:2] / name
 
     @asynccontextmanager
-    async def receive(self, db: Database) -> AsyncGenerator["Incoming"]:
+    async def receive(self, db: Database) -> AsyncGenerator["IncomingFile"]:
         """Take a file in for as long as the block lasts; it stays if a row adopts it until then."""
         draft = await asyncio.to_thread(self._draft)
         try:
-            incoming = Incoming(self, draft, self._most)
+            incoming = IncomingFile(self, draft, self._most)
         except OSError as error:
             raise _translated(error) from None
         try:
@@ -86,7 +86,7 @@ class Files:
         await incoming.close(db)
 
     @asynccontextmanager
-    async def condemn(self, names: Sequence[str]) -> AsyncGenerator[None]:
+    async def mark_for_deletion(self, names: Sequence[str]) -> AsyncGenerator[None]:
         """Note which files may lose their rows in this block, so that `clear` sees to them if this process dies in it.
 
         The notes stay where it is left by an error, which may hide that the rows are gone.
@@ -166,10 +166,10 @@ class Files:
         return found
 
 
-class Incoming:
+class IncomingFile:
     """A file on its way in."""
 
-    def __init__(self, files: Files, draft: Path, most: int) -> None:
+    def __init__(self, files: FileStore, draft: Path, most: int) -> None:
         self._files = files
         self._draft = draft
         self._most = most
@@ -186,20 +186,20 @@ class Incoming:
         self.size += len(piece)
         if self.size > self._most:
             raise TooLarge(f"The file is larger than {amount(self._most)}.", remedy="Split it, or ask an operator.")
-        if len(self._head) < HEAD:
-            self._head += piece[: HEAD - len(self._head)]
-        if len(piece) <= HEAD:
+        if len(self._head) < SNIFF_BYTES:
+            self._head += piece[: SNIFF_BYTES - len(self._head)]
+        if len(piece) <= SNIFF_BYTES:
             self._append(piece)  # shorter than the way to a thread and back
         else:
             await self._in_thread(lambda: self._append(piece))
 
-    async def finish(self) -> Stored:
+    async def finish(self) -> StoredFile:
         """That was all of it: put it in its place, where it outlives a crash."""
         if not self.size:
             raise BadRequest("The file is empty.", remedy="Send its content.")
         self._placed = placed = self._files.path(self._draft.name)
         await self._in_thread(lambda: self._place(placed))
-        return Stored(self._digest.hexdigest(), self._draft.name, self.size, self._head)
+        return StoredFile(self._digest.hexdigest(), self._draft.name, self.size, self._head)
 
     async def close(self, db: Database, *, is_settled: bool = True) -> None:
         """Remove it, unless a row has adopted it.
@@ -248,7 +248,7 @@ def amount(size: int) -> str:
     return next((f"{size / unit:.4g} {name}" for unit, name in units.items() if size >= unit), f"{size} bytes")
 
 
-async def adopt(tx: Transaction, stored: Stored) -> int:
+async def ensure_blob(tx: Transaction, stored: StoredFile) -> int:
     """The id of the row for a stored file's content, made unless the content is already here."""
     row = await tx.fetch_one(
         "INSERT INTO blobs (hash, name, size, created_at) VALUES ($1, $2, $3, $4)"

@@ -8,13 +8,14 @@ from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, Conflict, NotFound
-from almanac.knowledge import bases, generations, shelf
+from almanac.knowledge import bases, document_index
+from almanac.knowledge.ingest import queue
 from almanac.search import sources
 
 ROOT = 0
-DEEPEST = 100
+MAX_FOLDER_DEPTH = 100
 LONGEST_NAME = 255
-_BOTTOM = 2 * DEEPEST  # of a tree that a fault has broken
+_BOTTOM = 2 * MAX_FOLDER_DEPTH  # of a tree that a fault has broken
 _SHALLOW = 4  # levels read one by one; of what goes deeper, all folders of the base are read at once
 _MOST_AT_ONCE = 20_000  # where they are not more than this
 _LIVE = "removed_at IS NULL"
@@ -33,7 +34,7 @@ WITH RECURSIVE above (id, parent_id, depth) AS (
 """
 
 
-class NoFolder(NotFound):
+class FolderNotFound(NotFound):
     """There is no such folder, or you may not see it."""
 
 
@@ -55,10 +56,10 @@ async def add(call: Call, tx: Transaction, base_id: int, name: str, parent_id: i
     """Create a folder."""
     await bases.get(tx, call, base_id, "write")
     name = check_name(name)
-    await bases.hold(tx, base_id)
-    await enter(tx, base_id, parent_id)
-    if await _depth(tx, parent_id) >= DEEPEST:
-        raise BadRequest(f"Folders can be {DEEPEST} deep and no deeper.")
+    await bases.lock_tree(tx, base_id)
+    await lock_folder(tx, base_id, parent_id)
+    if await _depth(tx, parent_id) >= MAX_FOLDER_DEPTH:
+        raise BadRequest(f"Folders can be {MAX_FOLDER_DEPTH} deep and no deeper.")
     now = clock.now()
     row = await tx.fetch_one(
         "INSERT INTO folders (base_id, parent_id, name, creator_id, created_at, updated_at)"
@@ -72,7 +73,7 @@ async def add(call: Call, tx: Transaction, base_id: int, name: str, parent_id: i
     )
     if row is None:
         raise _taken(name)
-    return folder_of(row)
+    return folder_from_row(row)
 
 
 async def ensure(call: Call, tx: Transaction, base_id: int, path: str, parent_id: int = ROOT) -> int:
@@ -81,7 +82,7 @@ async def ensure(call: Call, tx: Transaction, base_id: int, path: str, parent_id
     for name in [check_name(part) for part in path.split("/") if part.strip()]:
         found = await _named(tx, base_id, parent_id, name)
         if not found:
-            await bases.hold(tx, base_id)  # somebody else may be making it at this moment
+            await bases.lock_tree(tx, base_id)  # somebody else may be making it at this moment
             found = await _named(tx, base_id, parent_id, name)
         parent_id = found or (await add(call, tx, base_id, name, parent_id)).id
     return parent_id
@@ -90,14 +91,14 @@ async def ensure(call: Call, tx: Transaction, base_id: int, path: str, parent_id
 async def get(db: Reader, call: Call, folder_id: int, action: str = "read", *, removed: bool = False) -> Folder:
     """A folder in a base on which the caller may do this."""
     row = await db.fetch_one("SELECT * FROM folders WHERE id = $1", folder_id)
-    folder = None if row is None else folder_of(row)
+    folder = None if row is None else folder_from_row(row)
     if folder is None or (folder.removed_at is not None) != removed:
         raise missing(folder_id)
     try:
         await bases.get(db, call, folder.base_id, action)
     except NotFound:
         raise missing(folder_id) from None
-    call.touch("folder", folder_id)
+    call.record_access("folder", folder_id)
     return folder
 
 
@@ -107,7 +108,7 @@ async def path_of(db: Reader, folder_id: int) -> str:
         f"{_ABOVE} SELECT f.name FROM above JOIN folders f ON f.id = above.id ORDER BY above.depth DESC",  # noqa: S608
         folder_id,
     )
-    return "/".join(row["name"] for row in rows[:DEEPEST])
+    return "/".join(row["name"] for row in rows[:MAX_FOLDER_DEPTH])
 
 
 async def rename(call: Call, tx: Transaction, folder_id: int, name: str) -> Folder:
@@ -119,12 +120,12 @@ async def rename(call: Call, tx: Transaction, folder_id: int, name: str) -> Fold
 async def move(call: Call, tx: Transaction, folder_id: int, parent_id: int) -> Folder:
     """Put a folder, with all that is in it, into another folder of the same base, or at the top."""
     folder = await _hold(call, tx, folder_id)
-    await enter(tx, folder.base_id, parent_id)
+    await lock_folder(tx, folder.base_id, parent_id)
     below = await descend(tx.fetch, folder.base_id, folder_id)
     if parent_id == folder_id or any(row["id"] == parent_id for level in below for row in level):
         raise Conflict("A folder cannot be moved into itself or into a folder below it.", remedy="Choose another.")
-    if await _depth(tx, parent_id) + 1 + len(below) > DEEPEST:
-        raise BadRequest(f"Folders can be {DEEPEST} deep and no deeper.")
+    if await _depth(tx, parent_id) + 1 + len(below) > MAX_FOLDER_DEPTH:
+        raise BadRequest(f"Folders can be {MAX_FOLDER_DEPTH} deep and no deeper.")
     return await _place(tx, folder, parent_id, folder.name)
 
 
@@ -144,7 +145,7 @@ async def remove(call: Call, tx: Transaction, folder_id: int, *, contents: str) 
         await _empty(tx, folder)
         return
     rows = await tx.fetch(f"UPDATE documents {away} folder_id IN ({ids}) RETURNING id", *args)
-    await shelf.show(tx, (row["id"] for row in rows), is_live=False)
+    await document_index.set_searchable(tx, (row["id"] for row in rows), is_live=False)
 
 
 async def restore(call: Call, tx: Transaction, folder_id: int) -> Folder:
@@ -161,7 +162,7 @@ async def restore(call: Call, tx: Transaction, folder_id: int) -> Folder:
         folder.base_id,
     )
     parent_id = await _home(tx, folder, 1 + len(below))
-    name = await free_name(tx, "folders", folder.base_id, parent_id, folder.name)
+    name = await unique_name(tx, "folders", folder.base_id, parent_id, folder.name)
     again = "SET removed_at = NULL, removed_with = NULL, updated_at = $2"
     now = clock.now()
     await tx.execute(
@@ -169,10 +170,10 @@ async def restore(call: Call, tx: Transaction, folder_id: int) -> Folder:
     )
     await tx.execute_many(f"UPDATE folders {again} WHERE id = $1", [(id, now) for id in ids])
     await tx.execute_many(f"UPDATE documents {again} WHERE id = $1", [(row["id"], now) for row in documents])
-    await shelf.show(tx, (row["id"] for row in documents if row["is_enabled"]), is_live=True)
+    await document_index.set_searchable(tx, (row["id"] for row in documents if row["is_enabled"]), is_live=True)
     for row in documents:
-        if row["index_status"] in generations.UNFINISHED:  # what was being read when it was removed has been dropped
-            await generations.renew(tx, row["id"])
+        if row["index_status"] in queue.UNFINISHED_STATUSES:  # what was being read when it was removed has been dropped
+            await queue.requeue(tx, row["id"])
     return await get(tx, call, folder_id, "write")
 
 
@@ -230,18 +231,18 @@ def check_name(name: str) -> str:
     return name
 
 
-async def enter(tx: Transaction, base_id: int, folder_id: int) -> None:
+async def lock_folder(tx: Transaction, base_id: int, folder_id: int) -> None:
     """Make sure that a folder is there and stays there until the transaction ends."""
     if not await _lock(tx, base_id, folder_id):
         raise missing(folder_id, base_id)
 
 
-async def enter_or_root(tx: Transaction, base_id: int, folder_id: int) -> int:
+async def lock_folder_or_root(tx: Transaction, base_id: int, folder_id: int) -> int:
     """As `enter`; the top where the folder is gone."""
     return folder_id if await _lock(tx, base_id, folder_id) else ROOT
 
 
-async def free_name(tx: Transaction, table: str, base_id: int, parent_id: int, name: str) -> str:
+async def unique_name(tx: Transaction, table: str, base_id: int, parent_id: int, name: str) -> str:
     """The name, with a number if it is taken: `plan.pdf`, `plan (2).pdf` …"""
     column = "folder_id" if table == "documents" else "parent_id"
     stem, dot, extension = name.rpartition(".") if table == "documents" else (name, "", "")
@@ -278,24 +279,24 @@ async def _empty(tx: Transaction, folder: Folder) -> None:
                 f"UPDATE {table} SET {column} = $2, name = $3, updated_at = $4 WHERE id = $1",  # noqa: S608
                 row["id"],
                 folder.parent_id,
-                await free_name(tx, table, folder.base_id, folder.parent_id, row["name"]),
+                await unique_name(tx, table, folder.base_id, folder.parent_id, row["name"]),
                 now,
             )
             if table == "documents":
-                await shelf.tell(tx, [row["id"]])
-    await sources.refile(tx, shelf.collection_of(folder.base_id), folder.id, folder.parent_id)
+                await document_index.update(tx, [row["id"]])
+    await sources.move_folder(tx, document_index.collection_of(folder.base_id), folder.id, folder.parent_id)
 
 
 async def _hold(call: Call, tx: Transaction, folder_id: int, *, removed: bool = False) -> Folder:
     """A folder of the caller's to change, as it is once nobody else changes the tree any more."""
     folder = await get(tx, call, folder_id, "write", removed=removed)
-    await bases.hold(tx, folder.base_id)
+    await bases.lock_tree(tx, folder.base_id)
     return await get(tx, call, folder_id, "write", removed=removed)
 
 
 async def _home(tx: Transaction, folder: Folder, height: int) -> int:
     """Where a folder comes back to: where it was, if that is still there and there is room for it."""
-    fits = await _depth(tx, folder.parent_id) + height <= DEEPEST
+    fits = await _depth(tx, folder.parent_id) + height <= MAX_FOLDER_DEPTH
     return folder.parent_id if fits and await is_there(tx, folder.base_id, folder.parent_id) else ROOT
 
 
@@ -331,7 +332,7 @@ async def _place(tx: Transaction, folder: Folder, parent_id: int, name: str) -> 
         clock.now(),
     )
     assert row is not None
-    return folder_of(row)
+    return folder_from_row(row)
 
 
 async def is_there(db: Reader, base_id: int, folder_id: int) -> bool:
@@ -349,16 +350,16 @@ async def _depth(db: Reader, folder_id: int) -> int:
     return row["n"]
 
 
-def missing(folder_id: int, base_id: int | None = None) -> NoFolder:
+def missing(folder_id: int, base_id: int | None = None) -> FolderNotFound:
     """What is said of a folder that is not there for the caller."""
     where = f" in knowledge base {base_id}" if base_id is not None else ""
-    return NoFolder(f"There is no folder {folder_id}{where}, or you may not see it.")
+    return FolderNotFound(f"There is no folder {folder_id}{where}, or you may not see it.")
 
 
 def _taken(name: str) -> Conflict:
     return Conflict(f"There is already a folder named {name!r} here.", remedy="Use it, or choose another name.")
 
 
-def folder_of(row: Row) -> Folder:
+def folder_from_row(row: Row) -> Folder:
     """A folder from its row."""
     return Folder(**{name: row[name] for name in Folder.__dataclass_fields__})

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from almanac.core.call import Call
 from almanac.core.database import Database, Transaction
-from almanac.knowledge import bases, files, readings, shelf
-from almanac.knowledge.files import Files
+from almanac.knowledge import bases, document_index, document_text, files
+from almanac.knowledge.files import FileStore
 
 AT_ONCE = 200  # documents purged in a transaction: others wait for the writer meanwhile
 
@@ -55,11 +55,11 @@ async def purge(db: Database, before: int) -> int:
     return purged
 
 
-async def remove_unused(db: Database, store: Files) -> int:
+async def remove_unused(db: Database, store: FileStore) -> int:
     """Remove the files that nothing refers to any more; how many."""
     removed = 0
     while unused := await files.unused(db):
-        async with store.condemn([blob.name for blob in unused]):
+        async with store.mark_for_deletion([blob.name for blob in unused]):
             names = await db.write(lambda tx, unused=unused: files.forget(tx, unused))
             for name in names:
                 store.remove(name)
@@ -71,8 +71,8 @@ async def remove_unused(db: Database, store: Files) -> int:
 
 async def _purge_documents(tx: Transaction, ids: Sequence[int], before: int) -> int:
     doomed = [row["id"] for id in ids if (row := await tx.fetch_one(_STILL_DOOMED, before, id))]
-    await readings.remove(tx, doomed)
-    await shelf.clear(tx, doomed)
+    await document_text.remove(tx, doomed)
+    await document_index.remove(tx, doomed)
     await tx.execute_many("DELETE FROM documents WHERE id = $1", [(id,) for id in doomed])
     return len(doomed)
 

@@ -6,38 +6,38 @@ from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.settings import Settings
 from almanac.quotas import allowances, usage
-from almanac.quotas.rates import Rates, Rule
+from almanac.quotas.rate_limits import RateLimit, RateLimiter
 
 WINDOW = 60  # seconds
 UNLIMITED = "unlimited"
 
 
-def rule_of(settings: Settings, scopes: frozenset[str]) -> Rule:
+def rule_of(settings: Settings, scopes: frozenset[str]) -> RateLimit:
     """The limit of a token: one that can only read may do so ten times as often."""
     only_reads = bool(scopes) and all(scope.endswith(":read") for scope in scopes)
     # In Redis: rl:{tokenId}:{minute}, as the surface's document has it.
-    return Rule("rl", settings.memory_read_calls if only_reads else settings.memory_calls, WINDOW, "aligned")
+    return RateLimit("rl", settings.memory_read_calls if only_reads else settings.memory_calls, WINDOW, "aligned")
 
 
-async def report(call: Call, settings: Settings, rates: Rates) -> dict[str, Any]:
+async def report(call: Call, settings: Settings, rates: RateLimiter) -> dict[str, Any]:
     """What remains of the caller's limit, what its organisation may use, and has used this month."""
     rule = rule_of(settings, call.actor.scopes)
-    left = await rates.left(rule, call.actor.limit_key) if rule.is_on else None
+    left = await rates.status(rule, call.actor.limit_key) if rule.is_on else None
     now, org_id = clock.now(), call.actor.org_id
     usual = {"knowledge_stored": settings.memory_notes_a_month}
-    entitled = {name: await allowances.most(call.db, org_id, name, usual[name]) for name in allowances.METRICS}
+    entitled = {name: await allowances.monthly_limit(call.db, org_id, name, usual[name]) for name in allowances.METRICS}
     counted = await usage.used(call.db, org_id)
     return {
         "rateLimit": {
             "limit": rule.calls if rule.is_on else UNLIMITED,
             "windowSeconds": rule.seconds,
             "remaining": left.remaining if left else UNLIMITED,
-            "resetsAt": clock.iso(int(left.resets_at * clock.SECOND)) if left else None,
+            "resetsAt": clock.format_timestamp(int(left.resets_at * clock.SECOND)) if left else None,
         },
         "entitlements": {name: UNLIMITED if most is None else most for name, most in entitled.items()},
         "usage": {
             "period": clock.month(now),
-            "nextResetAt": clock.iso(allowances.next_month(now)),
+            "nextResetAt": clock.format_timestamp(allowances.next_month(now)),
             "counts": {**dict.fromkeys(allowances.METRICS, 0), **counted},
         },
     }

@@ -51,7 +51,7 @@ class TaskLink:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class NoteDraft:
     """A note that is to be stored."""
 
     title: str
@@ -64,7 +64,7 @@ class Draft:
     source: str = "agent"
 
 
-def note_of(row: Row) -> Note:
+def note_from_row(row: Row) -> Note:
     """A note from its row."""
     return Note(
         number=row["number"],

@@ -11,17 +11,17 @@ from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Reader, Transaction
 from almanac.core.errors import NotFound, QuotaExceeded
-from almanac.memory import shelf, wording
-from almanac.memory.note import SELECT, Draft, Note, TaskLink, note_of
+from almanac.memory import note_index, note_text
+from almanac.memory.note import SELECT, Note, NoteDraft, TaskLink, note_from_row
 from almanac.quotas import allowances
-from almanac.quotas.repeats import Repeats
-from almanac.search import neighbours
-from almanac.search.passages import Prepared
+from almanac.quotas.idempotency import IdempotencyStore
+from almanac.search.analysis import surrounding_text
+from almanac.search.passage_store import AnalysedPassages
 
-METRIC = "knowledge_stored"
-REMEMBERED = 60  # seconds for which the same token means the same note
+STORED_NOTES_METRIC = "knowledge_stored"
+IDEMPOTENCY_SECONDS = 60  # seconds for which the same token means the same note
 MOST_CITED = 50
-_AFTER = clock.DAY  # what was said longer ago than this is no longer what was said just before
+MAX_CONTEXT_AGE = clock.DAY  # what was said longer ago than this is no longer what was said just before
 _LONG = 4_000  # characters whose words are counted in a thread
 
 _INSERT = """
@@ -34,17 +34,19 @@ WHERE n.author_id = $1 ORDER BY n.number DESC LIMIT 2
 """
 
 
-async def store(call: Call, draft: Draft, repeats: Repeats, usual_quota: int, client_token: str | None = None) -> Note:
+async def store(
+    call: Call, draft: NoteDraft, repeats: IdempotencyStore, usual_quota: int, client_token: str | None = None
+) -> Note:
     """Keep what an agent says. The same token within a minute gives the same note, also to two calls at once."""
     org_id, id = call.actor.org_id, str(uuid.uuid4())
     if client_token is not None:
         # Whoever comes first says which id it is to be; everyone stores under that one, and only one can.
-        id = await repeats.claim(_key(call, client_token), id, REMEMBERED)
+        id = await repeats.get_or_set(_key(call, client_token), id, IDEMPOTENCY_SECONDS)
         if known := await find(call.db, org_id, [id]):
             return _touched(call, known[0])
-    limit = await allowances.most(call.db, org_id, METRIC, usual_quota)
+    limit = await allowances.monthly_limit(call.db, org_id, STORED_NOTES_METRIC, usual_quota)
     try:
-        await allowances.check(call.db, org_id, METRIC, limit)
+        await allowances.check(call.db, org_id, STORED_NOTES_METRIC, limit)
         prepared = await prepare(call.db, call, draft)
         return _touched(call, await call.db.write(lambda tx: add(tx, call, id, draft, prepared, limit)))
     except QuotaExceeded:
@@ -54,23 +56,25 @@ async def store(call: Call, draft: Draft, repeats: Repeats, usual_quota: int, cl
         return _touched(call, known[0])
 
 
-async def stored(call: Call, repeats: Repeats, client_token: str | None) -> Note | None:
+async def stored(call: Call, repeats: IdempotencyStore, client_token: str | None) -> Note | None:
     """The note that a call with this token has stored, if there was one within a minute. To be asked before a call is
     judged: what it brought, such as a moment to come, may have been right then and not be so now."""
-    id = None if client_token is None else await repeats.known(_key(call, client_token))
+    id = None if client_token is None else await repeats.get(_key(call, client_token))
     found = await find(call.db, call.actor.org_id, [id]) if id else []
     return _touched(call, found[0]) if found else None
 
 
-async def prepare(db: Reader, call: Call, draft: Draft) -> Prepared:
+async def prepare(db: Reader, call: Call, draft: NoteDraft) -> AnalysedPassages:
     """What search needs of a draft: before the transaction, for it takes milliseconds."""
     context = await _context(db, call, draft)
     if len(draft.body) <= _LONG:
-        return shelf.prepare(draft.title, draft.body, draft.tags, context)
-    return await asyncio.to_thread(shelf.prepare, draft.title, draft.body, draft.tags, context)
+        return note_index.prepare(draft.title, draft.body, draft.tags, context)
+    return await asyncio.to_thread(note_index.prepare, draft.title, draft.body, draft.tags, context)
 
 
-async def add(tx: Transaction, call: Call, id: str, draft: Draft, prepared: Prepared, limit: int | None) -> Note:
+async def add(
+    tx: Transaction, call: Call, id: str, draft: NoteDraft, prepared: AnalysedPassages, limit: int | None
+) -> Note:
     """Store a draft under an id, count it, and let it be found: all of it or nothing. A note that is there stays."""
     note = Note(
         number=0,
@@ -91,9 +95,9 @@ async def add(tx: Transaction, call: Call, id: str, draft: Draft, prepared: Prep
     if number is None:
         return (await find(tx, note.org_id, [id]))[0]
     await cite(tx, note, draft.cites)
-    await shelf.add(tx, note, prepared)
+    await note_index.add(tx, note, prepared)
     # Last, so that whoever else stores for this organisation waits for no more than the commit.
-    await allowances.spend(tx, note.org_id, METRIC, limit)
+    await allowances.consume(tx, note.org_id, STORED_NOTES_METRIC, limit)
     return replace(note, number=number)
 
 
@@ -129,7 +133,7 @@ async def insert(tx: Transaction, note: Note, links: Iterable[TaskLink]) -> int 
 
 async def cite(tx: Transaction, note: Note, named: Sequence[str]) -> None:
     """Mark the notes that a note rests on: those it names, which must be there, and those it gives the address of."""
-    for id in (*named, *wording.addresses(note.body)[:MOST_CITED]):
+    for id in (*named, *note_text.addresses(note.body)[:MOST_CITED]):
         there = await tx.fetch_one("SELECT 1 FROM notes WHERE id = $1 AND org_id = $2", id, note.org_id)
         if there is None and id in named:
             raise missing(id)
@@ -157,7 +161,7 @@ async def find(db: Reader, org_id: str, ids: Sequence[str]) -> list[Note]:
     names = ", ".join(f"${number}" for number in range(1, len(ids) + 1))
     rows = await db.fetch(f"{SELECT} WHERE n.id IN ({names})", *ids)
     # Not in the statement: SQLite would rather read all notes of the organisation than look each of these up.
-    return [note_of(row) for row in rows if row["org_id"] == org_id]
+    return [note_from_row(row) for row in rows if row["org_id"] == org_id]
 
 
 async def tasks(db: Reader, note: Note) -> list[TaskLink]:
@@ -177,16 +181,16 @@ def missing(id: str) -> NotFound:
     return NotFound(f"There is no note {id}.", remedy="Search for it; it may have been stored elsewhere.")
 
 
-async def _context(db: Reader, call: Call, draft: Draft) -> str:
+async def _context(db: Reader, call: Call, draft: NoteDraft) -> str:
     """What the same agent said just before, under the same title or about the same task: a short note is often the
     next turn of that. It helps to find the note, and is no part of it."""
-    if len(draft.body) > neighbours.SHORT:
+    if len(draft.body) > surrounding_text.SHORT:
         return ""
     said: list[str] = []
     for row in await db.fetch(_BEFORE, call.actor.id):
         is_next = row["title"] == draft.title or (draft.task is not None and row["task_id"] == draft.task.task_id)
-        is_just_before = row["created_at"] > clock.now() - _AFTER and row["org_id"] == call.actor.org_id
-        if not (is_next and is_just_before) or len(row["body"]) > neighbours.SHORT:
+        is_just_before = row["created_at"] > clock.now() - MAX_CONTEXT_AGE and row["org_id"] == call.actor.org_id
+        if not (is_next and is_just_before) or len(row["body"]) > surrounding_text.SHORT:
             break
         said.insert(0, row["body"])
     return "\n".join(said)
@@ -197,5 +201,5 @@ def _key(call: Call, client_token: str) -> str:
 
 
 def _touched(call: Call, note: Note) -> Note:
-    call.touch("note", note.id)
+    call.record_access("note", note.id)
     return note

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from almanac.core.call import Call
 from almanac.core.database import Transaction
 from almanac.memory import notes, supersession
-from almanac.memory.note import Draft, Note
-from almanac.memory.supersession import Superseded
+from almanac.memory.note import Note, NoteDraft
+from almanac.memory.supersession import SupersedeResult
 from almanac.quotas import allowances
 
 
@@ -16,14 +16,14 @@ class Revised:
     """The note that holds now, and what became of the one that did."""
 
     note: Note
-    superseded: Superseded
+    superseded: SupersedeResult
 
 
-async def revise(call: Call, old_id: str, draft: Draft, usual_quota: int) -> Revised:
+async def revise(call: Call, old_id: str, draft: NoteDraft, usual_quota: int) -> Revised:
     """Store a note and let it supersede another: both or neither."""
     org_id, id = call.actor.org_id, str(uuid.uuid4())
-    limit = await allowances.most(call.db, org_id, notes.METRIC, usual_quota)
-    await allowances.check(call.db, org_id, notes.METRIC, limit)
+    limit = await allowances.monthly_limit(call.db, org_id, notes.STORED_NOTES_METRIC, usual_quota)
+    await allowances.check(call.db, org_id, notes.STORED_NOTES_METRIC, limit)
     await notes.get(call.db, call, old_id)  # says that it is not there before any work is done
     prepared = await notes.prepare(call.db, call, draft)
 

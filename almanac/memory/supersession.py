@@ -15,8 +15,8 @@ from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Reader, Transaction
 from almanac.core.errors import Conflict, Forbidden
-from almanac.memory import notes, shelf
-from almanac.memory.note import SELECT, Note, note_of
+from almanac.memory import note_index, notes
+from almanac.memory.note import SELECT, Note, note_from_row
 
 MOST_LISTED = 100
 
@@ -54,7 +54,7 @@ class AlreadySuperseded(Conflict):
 
 
 @dataclass(frozen=True, slots=True)
-class Cited:
+class CitingNote:
     """A note that rests on one that no longer holds."""
 
     id: str
@@ -62,19 +62,19 @@ class Cited:
 
 
 @dataclass(frozen=True, slots=True)
-class Superseded:
+class SupersedeResult:
     """What a link came to."""
 
     old: Note
     new_id: str
     head_id: str
     moved: int  # notes whose head is another one now
-    cited_by: Sequence[Cited]  # live notes that rest on what was superseded
+    cited_by: Sequence[CitingNote]  # live notes that rest on what was superseded
 
 
-async def supersede(call: Call, tx: Transaction, old_id: str, new_id: str, at: int | None = None) -> Superseded:
+async def supersede(call: Call, tx: Transaction, old_id: str, new_id: str, at: int | None = None) -> SupersedeResult:
     """Mark a note as superseded by another, one of which the caller must have written. Again, it changes nothing."""
-    await _take_turn(tx, call.actor.org_id)
+    await _lock_links(tx, call.actor.org_id)
     old, new = await notes.get(tx, call, old_id), await notes.get(tx, call, new_id)
     if not call.actor.is_operator and call.actor.id not in (old.author_id, new.author_id):
         raise Forbidden(
@@ -87,26 +87,26 @@ async def supersede(call: Call, tx: Transaction, old_id: str, new_id: str, at: i
     if old.head_id is not None:
         if old.successor_id != new.id and old.head_id != new.id:
             raise AlreadySuperseded(remedy=f"Supersede {old.head_id}, which holds now, instead.")
-        return Superseded(old, new.id, old.head_id, 0, await cited_by(tx, old, head_id))
+        return SupersedeResult(old, new.id, old.head_id, 0, await cited_by(tx, old, head_id))
     affected = await cited_by(tx, old, head_id)
     moved = await _link(tx, old, new.id, head_id, clock.now() if at is None else at)
-    return Superseded(old, new.id, head_id, moved, affected)
+    return SupersedeResult(old, new.id, head_id, moved, affected)
 
 
-async def cited_by(db: Reader, old: Note, head_id: str) -> list[Cited]:
+async def cited_by(db: Reader, old: Note, head_id: str) -> list[CitingNote]:
     """The live notes that rest on a note, or on one that it stands for."""
     rows = await db.fetch(_CITED, old.id, head_id, MOST_LISTED)
-    return [Cited(row["id"], row["title"]) for row in rows]
+    return [CitingNote(row["id"], row["title"]) for row in rows]
 
 
 async def history(db: Reader, note: Note) -> list[Note]:
     """A note with all that it stands for and all that stands for it, in the order they were stored."""
     head_id = note.head_id or note.id
     rows = await db.fetch(_FAMILY, head_id, MOST_LISTED)
-    return [note_of(row) for row in rows]
+    return [note_from_row(row) for row in rows]
 
 
-async def view(db: Reader, note: Note, at: int) -> Note | None:
+async def note_at(db: Reader, note: Note, at: int) -> Note | None:
     """A note as it stood at a moment; None where it was not there yet."""
     if note.created_at > at:
         return None
@@ -116,7 +116,7 @@ async def view(db: Reader, note: Note, at: int) -> Note | None:
     return replace(note, head_id=chain[-1]["id"])
 
 
-async def _take_turn(tx: Transaction, org_id: str) -> None:
+async def _lock_links(tx: Transaction, org_id: str) -> None:
     """Wait for whoever else links notes of this organisation, and make others wait until the commit."""
     await tx.execute(
         "INSERT INTO memories (org_id, supersessions) VALUES ($1, 1) ON CONFLICT (org_id) DO UPDATE"
@@ -143,5 +143,5 @@ async def _link(tx: Transaction, old: Note, new_id: str, head_id: str, at: int) 
         head_id,
         at,
     )
-    await shelf.tell(tx, replace(old, successor_id=new_id, head_id=head_id, superseded_at=at))
+    await note_index.tell(tx, replace(old, successor_id=new_id, head_id=head_id, superseded_at=at))
     return moved

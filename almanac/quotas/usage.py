@@ -20,7 +20,7 @@ async def count(tx: Transaction, org_id: str, metric: str, amount: int) -> int:
     return row["count"]
 
 
-async def spend(tx: Transaction, org_id: str, metric: str, amount: int, limit: int) -> int:
+async def consume(tx: Transaction, org_id: str, metric: str, amount: int, limit: int) -> int:
     """Take an amount out of the month's quota, or refuse and take nothing; what is left.
 
     Checked and counted in one statement, so two callers cannot both have the last of it.

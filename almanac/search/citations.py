@@ -17,14 +17,14 @@ import numpy as np
 
 from almanac.core.database import Database, Row
 from almanac.core.errors import BadRequest
-from almanac.search import analysis
+from almanac.search.analysis import analyser
 
-LONGEST = 20_000  # characters of a quotation
+MAX_QUOTE_CHARS = 20_000  # characters of a quotation
 MOST_IN_ONE = 100  # places in one passage that are looked at
-ALIKE = 0.5  # the part of the quoted words that a passage needs to be called the nearest
+MIN_SHARED_WORD_SHARE = 0.5  # the part of the quoted words that a passage needs to be called the nearest
 
 _BREAK = re.compile(r"\n\s*")
-_INK = re.compile(r"\S+")
+_NON_SPACE = re.compile(r"\S+")
 _PASSAGES = """
 SELECT p.text, p.span_start, p.span_end, p.page, p.words
 FROM sources s LEFT JOIN passages p ON p.source_id = s.id
@@ -33,7 +33,7 @@ WHERE s.kind = $1 AND s.owner_id = $2 AND s.is_live = 1 ORDER BY p.ordinal
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CitationCheck:
     """What has become of a quotation.
 
     `unchanged`: it stands where it stood, or no place was given and it stands somewhere. `moved`: it stands somewhere
@@ -48,7 +48,7 @@ class Verdict:
     hash: str | None = None  # of that passage's text
 
 
-def hash_of(text: str) -> str:
+def passage_hash(text: str) -> str:
     """What a passage's text is known by."""
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
 
@@ -62,34 +62,34 @@ async def verify(
     text: str | None = None,
     start: int | None = None,
     end: int | None = None,
-) -> Verdict:
+) -> CitationCheck:
     """Whether a passage with this hash, or a text, stands in a thing. Where both are given the text decides.
 
     A text may be a part of a passage, or of several in a row, and white space in it is not compared. The place is the
     span of the passage it was found in. A hash given with its place is also found where that passage has grown.
     """
     quoted = " ".join(text.split()) if text is not None else (hash or "").strip().lower()
-    if not quoted or len(quoted) > LONGEST:
+    if not quoted or len(quoted) > MAX_QUOTE_CHARS:
         raise BadRequest(
             "There is nothing to verify.",
-            remedy=f"Give the hash of a result, or 1 to {LONGEST} characters of its text.",
+            remedy=f"Give the hash of a result, or 1 to {MAX_QUOTE_CHARS} characters of its text.",
         )
     rows = await db.scan(_PASSAGES, kind, owner_id)
     if not rows:
-        return Verdict("gone")
+        return CitationCheck("gone")
     rows = [row for row in rows if row["text"] is not None]
     place = None if start is None else range(start, max(start + 1, start if end is None else end))
     judge = _judge_hash if text is None else _judge_text
     return await asyncio.to_thread(judge, rows, quoted, place)
 
 
-def _judge_hash(rows: Sequence[Row], quoted: str, place: range | None) -> Verdict:
-    same = [(row["span_start"], row["span_end"], row) for row in rows if hash_of(row["text"]) == quoted]
+def _judge_hash(rows: Sequence[Row], quoted: str, place: range | None) -> CitationCheck:
+    same = [(row["span_start"], row["span_end"], row) for row in rows if passage_hash(row["text"]) == quoted]
     if place and not same:
         same = list(_inside(rows, quoted, place))
     if not same:
         there = [row for row in rows if place and row["span_start"] <= place.start < row["span_end"]]
-        return _verdict("changed", there[0]) if there else Verdict("changed")
+        return _verdict("changed", there[0]) if there else CitationCheck("changed")
     if place is None:
         return _verdict("unchanged", same[0][2])
     start, end, row = min(same, key=lambda each: abs(each[0] - place.start))
@@ -104,11 +104,11 @@ def _inside(rows: Sequence[Row], quoted: str, place: range) -> Iterator[tuple[in
         starts = {place.start - first, 0, *(line.end() for line in islice(_BREAK.finditer(text), MOST_IN_ONE))}
         for start in starts:
             end = start + len(place)
-            if start >= 0 and end <= len(text) and hash_of(text[start:end]) == quoted:
+            if start >= 0 and end <= len(text) and passage_hash(text[start:end]) == quoted:
                 yield first + start, first + end, row
 
 
-def _judge_text(rows: Sequence[Row], quoted: str, place: range | None) -> Verdict:
+def _judge_text(rows: Sequence[Row], quoted: str, place: range | None) -> CitationCheck:
     found: tuple[int, int, Row] | None = None
     for each in chain(_within(rows, quoted), _across(rows, quoted)):
         if place is None or each[0] in place:
@@ -118,7 +118,7 @@ def _judge_text(rows: Sequence[Row], quoted: str, place: range | None) -> Verdic
     if found is not None:
         return _verdict("moved", found[2], found[:2])
     nearest = _nearest(rows, quoted)
-    return _verdict("changed", nearest) if nearest else Verdict("changed")
+    return _verdict("changed", nearest) if nearest else CitationCheck("changed")
 
 
 def _within(rows: Sequence[Row], quoted: str) -> Iterator[tuple[int, int, Row]]:
@@ -154,7 +154,7 @@ def _occurrences(text: str, quoted: str) -> Iterator[tuple[int, int]]:
     at = joined.find(quoted)
     if at < 0:
         return
-    places = [match.start() for match in _INK.finditer(text)]
+    places = [match.start() for match in _NON_SPACE.finditer(text)]
     starts = [0, *accumulate(len(word) + 1 for word in words)]
     while at >= 0:
         first, last = (bisect_right(starts, each) - 1 for each in (at, at + len(quoted) - 1))
@@ -164,14 +164,16 @@ def _occurrences(text: str, quoted: str) -> Iterator[tuple[int, int]]:
 
 def _nearest(rows: Sequence[Row], quoted: str) -> Row | None:
     """The passage with the most of the words, if it has enough of them."""
-    asked = np.array(sorted({analysis.hash_of(term) for term in analysis.terms_of(quoted)}), np.int64)
-    best, most = None, max(1, math.ceil(ALIKE * len(asked))) - 1
+    asked = np.array(sorted({analyser.term_hash(term) for term in analyser.terms_of(quoted)}), np.int64)
+    best, most = None, max(1, math.ceil(MIN_SHARED_WORD_SHARE * len(asked))) - 1
     for row in rows:
-        shared = int(np.isin(asked, analysis.own(bytes(row["words"] or b""))).sum())
+        shared = int(np.isin(asked, analyser.own(bytes(row["words"] or b""))).sum())
         if shared > most:
             best, most = row, shared
     return best
 
 
-def _verdict(outcome: str, row: Row, span: tuple[int, int] | None = None) -> Verdict:
-    return Verdict(outcome, *(span or (row["span_start"], row["span_end"])), row["page"], hash_of(row["text"]))
+def _verdict(outcome: str, row: Row, span: tuple[int, int] | None = None) -> CitationCheck:
+    return CitationCheck(
+        outcome, *(span or (row["span_start"], row["span_end"])), row["page"], passage_hash(row["text"])
+    )

@@ -21,7 +21,7 @@ class Passage:
     parent: int | None = None  # its place in the list of the passage around it; None for one that stands alone
 
 
-def passage_of(row: Row) -> Passage:
+def passage_from_row(row: Row) -> Passage:
     """A passage from its row."""
     return Passage(
         start=row["span_start"],

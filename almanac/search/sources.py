@@ -11,8 +11,10 @@ import orjson
 
 from almanac.core.database import Reader, Row, Transaction, Value
 from almanac.jobs import queue
-from almanac.search import analysis, facts, index_rows
-from almanac.search.passage import passage_of
+from almanac.search.analysis import analyser
+from almanac.search.filters import metadata_index
+from almanac.search.index import tables
+from almanac.search.passage import passage_from_row
 
 _PUT = """
 INSERT INTO sources (org_id, collection, kind, owner_id, title, folder_id, tags, metadata, created_at, updated_at,
@@ -36,7 +38,7 @@ class Source:
     org_id: str
     collection: str  # 'base:7'
     kind: str  # 'document'
-    owner_id: str  # what its slice calls it
+    object_id: str  # what its slice calls it
     title: str
     created_at: int
     updated_at: int
@@ -55,13 +57,13 @@ async def put(tx: Transaction, source: Source) -> int:
         "SELECT id, collection, title, tags, metadata, is_live, is_embedded FROM sources WHERE kind = $1"
         " AND owner_id = $2",
         source.kind,
-        source.owner_id,
+        source.object_id,
     )
     if known is None:
-        head = (source.org_id, source.collection, source.kind, source.owner_id)
+        head = (source.org_id, source.collection, source.kind, source.object_id)
         row = await tx.fetch_one(_PUT, *head, *_described(source), int(source.is_live))
         assert row is not None
-        await facts.write(tx, [(row["id"], source.collection, source.metadata, source.tags)])
+        await metadata_index.write(tx, [(row["id"], source.collection, source.metadata, source.tags)])
         return row["id"]
     await tx.execute(_CHANGE, known["id"], source.org_id, *_described(source))
     await _adjust(tx, known, source)
@@ -74,7 +76,7 @@ async def add_many(tx: Transaction, new: Sequence[Source]) -> None:
         await _open(tx, collection, org_id)
         await queue.add(tx, "embed", {"collection": collection}, key=f"embed:{collection}")
     rows = [
-        (each.org_id, each.collection, each.kind, each.owner_id, *_described(each), int(each.is_live), 1, 0)
+        (each.org_id, each.collection, each.kind, each.object_id, *_described(each), int(each.is_live), 1, 0)
         for each in new
     ]
     await tx.insert_many("sources", _COLUMNS, rows)
@@ -88,7 +90,7 @@ async def show(tx: Transaction, kind: str, owner_ids: Iterable[str], *, is_live:
     )
 
 
-async def refile(tx: Transaction, collection: str, folder_id: int, into: int) -> None:
+async def move_folder(tx: Transaction, collection: str, folder_id: int, into: int) -> None:
     """All that was in one folder of a collection is in another now."""
     await tx.execute(
         "UPDATE sources SET folder_id = $3 WHERE collection = $1 AND folder_id = $2", collection, folder_id, into
@@ -128,13 +130,13 @@ async def embedding_state(db: Reader, collection: str, folders: Sequence[int]) -
     return "failed" if await queue.is_dead(db, f"embed:{collection}") else "waiting"
 
 
-async def touch(tx: Transaction, source_ids: Iterable[int]) -> None:
+async def mark_changed(tx: Transaction, source_ids: Iterable[int]) -> None:
     """Note that the passages of sources, their words or their vectors have changed."""
     ids = sorted(set(source_ids))  # in one order, so that two writers cannot lock each other out
     await tx.execute_many("UPDATE sources SET version = version + 1 WHERE id = $1", [(id,) for id in ids])
 
 
-async def ask_for_vectors(tx: Transaction, source_id: int, collection: str) -> None:
+async def enqueue_embedding(tx: Transaction, source_id: int, collection: str) -> None:
     """Have the vectors that a source's passages lack made as soon as a worker can."""
     await tx.execute("UPDATE sources SET is_embedded = 0 WHERE id = $1", source_id)
     await queue.add(tx, "embed", {"collection": collection}, key=f"embed:{collection}")
@@ -165,12 +167,12 @@ async def _adjust(tx: Transaction, known: Row, source: Source) -> None:
         await tx.execute("UPDATE sources SET is_live = $2 WHERE id = $1", known["id"], int(source.is_live))
     if known["collection"] != source.collection:
         await tx.execute("UPDATE sources SET collection = $2 WHERE id = $1", known["id"], source.collection)
-        await index_rows.move(tx, known["id"], source.collection)
+        await tables.move(tx, known["id"], source.collection)
         if not known["is_embedded"] or not await _share_model(tx, known["collection"], source.collection):
-            await ask_for_vectors(tx, known["id"], source.collection)
+            await enqueue_embedding(tx, known["id"], source.collection)
     before = (known["collection"], orjson.loads(known["metadata"]), orjson.loads(known["tags"]))
     if before != (source.collection, source.metadata, list(source.tags)):
-        await facts.rewrite(tx, (known["id"], source.collection, source.metadata, source.tags))
+        await metadata_index.rewrite(tx, (known["id"], source.collection, source.metadata, source.tags))
     if known["title"] != source.title:
         await _retitle(tx, known["id"], source)
 
@@ -183,9 +185,9 @@ async def _share_model(tx: Transaction, one: str, other: str) -> bool:
 
 async def _retitle(tx: Transaction, source_id: int, source: Source) -> None:
     rows = await tx.fetch("SELECT * FROM passages WHERE source_id = $1 ORDER BY ordinal", source_id)
-    words = analysis.count(source.title, [passage_of(row) for row in rows], source.context)
+    words = analyser.count(source.title, [passage_from_row(row) for row in rows], source.context)
     counted = list(zip((row["id"] for row in rows), words, strict=True))
-    await index_rows.write_words(tx, source_id, source.collection, counted)
+    await tables.write_words(tx, source_id, source.collection, counted)
     await tx.execute("DELETE FROM vectors WHERE source_id = $1", source_id)
-    await touch(tx, [source_id])
-    await ask_for_vectors(tx, source_id, source.collection)
+    await mark_changed(tx, [source_id])
+    await enqueue_embedding(tx, source_id, source.collection)

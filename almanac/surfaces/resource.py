@@ -9,7 +9,7 @@ from almanac.surfaces.tool import ToolCall
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class ResourceContent:
     """What is at a URI; `meta` is said beside the text and not in it."""
 
     text: str
@@ -17,7 +17,7 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class ResourceTemplate:
     """A kind of thing that is read by its URI."""
 
     template: str  # 'almanac://knowledge/{id}'; what is in braces goes up to the next slash or the end
@@ -25,7 +25,7 @@ class Resource:
     title: str
     description: str
     mime_type: str
-    read: Callable[[ToolCall, dict[str, str]], Awaitable[Content]]
+    read: Callable[[ToolCall, dict[str, str]], Awaitable[ResourceContent]]
     scopes: frozenset[str] = frozenset()
 
     def match(self, uri: str) -> dict[str, str] | None:

@@ -16,17 +16,17 @@ import structlog
 from opentelemetry.trace import Tracer
 from pydantic import BaseModel
 
-from almanac.audit.ledger import Ledger
+from almanac.audit.recorder import Ledger
 from almanac.core.call import REQUEST_ID, Actor
 from almanac.core.database import Database
-from almanac.core.deadline import Alarm, Deadline
 from almanac.core.errors import AlmanacError, Cancelled, DeadlineExceeded, InsufficientScope, Internal, Unauthorized
-from almanac.identity.tokens import Keyring
-from almanac.net.exchange import Exchange
-from almanac.quotas.rates import Rule
-from almanac.surfaces import message as messages
-from almanac.surfaces.resource import Prompt, Resource
-from almanac.surfaces.tool import House, Raw, Tool, ToolCall
+from almanac.core.timers import Deadline, TimerQueue
+from almanac.identity.tokens import TokenResolver
+from almanac.net.http_exchange import HttpExchange
+from almanac.quotas.rate_limits import RateLimit
+from almanac.surfaces import json_rpc as messages
+from almanac.surfaces.resource import Prompt, ResourceTemplate
+from almanac.surfaces.tool import AppContext, RawResult, Tool, ToolCall
 
 Result = dict[str, Any]
 
@@ -61,7 +61,7 @@ def text_error(error: AlmanacError) -> Result:
 
 def structured(value: Any) -> Result:
     """A result as our own surface gives it: structured, and the same as JSON text for older clients."""
-    if isinstance(value, Raw):
+    if isinstance(value, RawResult):
         return value.result
     text = orjson.dumps(value, default=_jsonable)
     # Serialised once: the fragment goes into the answer as it is.
@@ -89,13 +89,13 @@ def http_error(error: AlmanacError) -> tuple[int, dict[str, Any]]:
     return error.status, messages.error(None, _SERVER_ERROR, error.text, {"code": error.code})
 
 
-class Gate:
+class Authenticator:
     """Lets callers in, by the token of each request. A surface that knows them otherwise brings a gate of its own."""
 
-    def __init__(self, desk: "Desk") -> None:
+    def __init__(self, desk: "ToolDispatcher") -> None:
         self.desk = desk
 
-    async def admit(self, exchange: Exchange) -> Actor:
+    async def authenticate(self, exchange: HttpExchange) -> Actor:
         """Who is calling, before the body is read; an error if nobody who may."""
         secret = self.desk.surface.credential(exchange.headers)
         actor = await self.desk.keyring.resolve(secret) if secret else None
@@ -103,16 +103,16 @@ class Gate:
             raise Unauthorized()
         return actor
 
-    async def greet(self, exchange: Exchange, message: messages.Message) -> tuple[tuple[bytes, bytes], ...]:
+    async def on_message(self, exchange: HttpExchange, message: messages.Message) -> tuple[tuple[bytes, bytes], ...]:
         """A look at the message, which may be refused; the headers that its answer gets."""
         return ()
 
-    async def dismiss(self, exchange: Exchange) -> bool:
+    async def end_session(self, exchange: HttpExchange) -> bool:
         """The caller leaves; whether there was anything to leave."""
         return False
 
 
-def house_rule(house: House, _: Actor) -> Rule:
+def default_rate_limit(house: AppContext, _: Actor) -> RateLimit:
     """The limit that the settings give every token."""
     return house.call_rule
 
@@ -128,18 +128,20 @@ class Surface:
     title: str = ""
     instructions: str = ""
     credential: Callable[[Mapping[bytes, bytes]], str | None] = bearer
-    gate: Callable[["Desk"], Gate] = Gate
+    gate: Callable[["ToolDispatcher"], Authenticator] = Authenticator
     # Counts each request at the door, in place of the house's own limit, where a document says how.
-    meter: Callable[["Desk", Exchange, Actor], Awaitable[None]] | None = None
-    says_when: bool = True  # tells whoever is over a limit, by Retry-After, when to come back
+    limits_before_body: Callable[["ToolDispatcher", HttpExchange, Actor], Awaitable[None]] | None = None
+    sends_retry_after: bool = True  # tells whoever is over a limit, by Retry-After, when to come back
     setting: str = ""  # that must be on for it to be served
-    render: Callable[[AlmanacError], Result] = text_error
-    wrap: Callable[[Any], Result] = structured
+    render_error: Callable[[AlmanacError], Result] = text_error
+    render_result: Callable[[Any], Result] = structured
     http_error: Callable[[AlmanacError], tuple[int, dict[str, Any]]] = http_error
-    rule: Callable[[House, Actor], Rule] = house_rule
-    by_status: tuple[type[AlmanacError], ...] = ()  # failures of calls that the HTTP status tells, not a result
-    names_scopes: bool = False  # lists every tool to everyone, and says which scope a call lacks
-    resources: tuple[Resource, ...] = ()
+    rate_limit: Callable[[AppContext, Actor], RateLimit] = default_rate_limit
+    errors_as_http_status: tuple[
+        type[AlmanacError], ...
+    ] = ()  # failures of calls that the HTTP status tells, not a result
+    lists_all_tools: bool = False  # lists every tool to everyone, and says which scope a call lacks
+    resources: tuple[ResourceTemplate, ...] = ()
     prompts: tuple[Prompt, ...] = ()
     sessions: bool = False  # keeps MCP sessions, where a seed documents them
     streams: bool = False  # answers legacy calls as event streams, so that tools can talk to the client
@@ -147,27 +149,27 @@ class Surface:
     handlers: tuple[tuple[str, type[BaseModel], Any], ...] = ()  # MCP methods beyond tools: (method, params, handler)
 
     @cached_property
-    def slow_tools(self) -> frozenset[str]:
+    def sdk_only_tools(self) -> frozenset[str]:
         """The tools that need the whole SDK: they talk to the client, or have arguments mirrored in headers."""
         return frozenset(
-            tool.name for tool in self.tools if tool.needs_peer or b"x-mcp-header" in orjson.dumps(tool.schema)
+            tool.name for tool in self.tools if tool.needs_client or b"x-mcp-header" in orjson.dumps(tool.schema)
         )
 
 
-class Desk:
+class ToolDispatcher:
     """An open surface: where its calls are served."""
 
-    def __init__(self, surface: Surface, house: House, db: Database, tracer: Tracer | None = None) -> None:
+    def __init__(self, surface: Surface, house: AppContext, db: Database, tracer: Tracer | None = None) -> None:
         self.surface = surface
         self.house = house
         self.db = db
-        self.keyring = Keyring(db, house.remembered)
+        self.keyring = TokenResolver(db, house.remembered)
         self._tracer = tracer
         self._ledger = Ledger(house.trail, house.key)
-        self._alarm = Alarm(house.settings.request_deadline_seconds)
+        self._alarm = TimerQueue(house.settings.request_deadline_seconds)
         self._visible: dict[tuple[frozenset[str], frozenset[str] | None], dict[str, Tool]] = {}
 
-    def visible(self, actor: Actor) -> dict[str, Tool]:
+    def tools_for(self, actor: Actor) -> dict[str, Tool]:
         """The tools this caller may use. What is not here is neither listed nor callable."""
         rights = (actor.scopes, actor.tools)
         found = self._visible.get(rights)
@@ -180,9 +182,9 @@ class Desk:
 
     async def meter(self, actor: Actor) -> None:
         """Count one request against the caller's limit, or refuse."""
-        if self.surface.meter is not None:
+        if self.surface.limits_before_body is not None:
             return  # the door has done so
-        await self.house.rates.hit(self.surface.rule(self.house, actor), actor.limit_key)
+        await self.house.rates.count(self.surface.rate_limit(self.house, actor), actor.limit_key)
 
     async def call(
         self,
@@ -199,7 +201,7 @@ class Desk:
         call = self._call(actor, request_id, peer, path)
         if self._tracer is None:
             return await self._serve(call, name, arguments, is_metered)
-        title = f"tools/call {name if name in self.visible(actor) else _UNKNOWN}"
+        title = f"tools/call {name if name in self.tools_for(actor) else _UNKNOWN}"
         # An exception is not recorded, for its message may hold what the caller sent.
         with self._tracer.start_as_current_span(title, record_exception=False, set_status_on_exception=False) as span:
             span.set_attribute("almanac.surface", self.surface.name)
@@ -231,11 +233,11 @@ class Desk:
         return ProtocolError(_INVALID if error.status < 500 else _INTERNAL, told["message"], told.get("data"))
 
     def _is_shown(self, tool: Tool, actor: Actor) -> bool:
-        within = self.surface.names_scopes or tool.scopes <= actor.scopes
+        within = self.surface.lists_all_tools or tool.scopes <= actor.scopes
         return within and (actor.tools is None or tool.name in actor.tools)
 
     def _call(self, actor: Actor, request_id: str, peer: Any = None, path: str = "") -> ToolCall:
-        return ToolCall(actor, self.db, request_id, house=self.house, peer=peer, path=path or self.surface.path)
+        return ToolCall(actor, self.db, request_id, house=self.house, client=peer, path=path or self.surface.path)
 
     async def _serve(
         self, call: ToolCall, name: str, arguments: dict[str, Any], is_metered: bool, aside: Tool | None = None
@@ -244,10 +246,10 @@ class Desk:
         actor, request_id = call.actor, call.request_id
         REQUEST_ID.set(request_id)
         self.house.trail.calls_in_flight += 1
-        tool = aside or self.visible(actor).get(name)
+        tool = aside or self.tools_for(actor).get(name)
         digest, outcome = "", "ok"
         try:
-            self.house.trail.check()
+            self.house.trail.require_capacity()
             if not is_metered:
                 await self.meter(actor)
             if tool is None:
@@ -255,7 +257,7 @@ class Desk:
             if lacking := tool.scopes - actor.scopes:
                 raise InsufficientScope(f"Your token lacks the scope {', '.join(sorted(lacking))}.")
             digest = self._ledger.digest(arguments)
-            return self.surface.wrap(await self._run(tool, call, arguments))
+            return self.surface.render_result(await self._run(tool, call, arguments))
         except ProtocolError as error:
             outcome = "unknown_tool" if tool is None else f"protocol_{-error.code}"
             raise
@@ -267,9 +269,9 @@ class Desk:
                 )
             if aside is not None:
                 raise self._protocol_error(error) from None
-            if isinstance(error, self.surface.by_status):
+            if isinstance(error, self.surface.errors_as_http_status):
                 raise
-            return self.surface.render(error)
+            return self.surface.render_error(error)
         except asyncio.CancelledError:
             outcome = Cancelled.code
             raise
@@ -277,8 +279,8 @@ class Desk:
             outcome = Internal.code
             _log.exception("tool_failed", surface=self.surface.name, tool=name, request_id=request_id)
             if aside is not None:
-                raise self._protocol_error(Internal.of(request_id)) from None
-            return self.surface.render(Internal.of(request_id))
+                raise self._protocol_error(Internal.for_request(request_id)) from None
+            return self.surface.render_error(Internal.for_request(request_id))
         finally:
             taken = time.perf_counter_ns() - begun
             # The answer goes out in this same step of the loop, so that nobody waits for the bookkeeping.
@@ -287,7 +289,7 @@ class Desk:
             )
 
     def _account(self, call: ToolCall, tool: str, outcome: str, nanoseconds: int, digest: str) -> None:
-        self._ledger.enter(call, self.surface.name, tool, outcome, nanoseconds, digest)
+        self._ledger.record(call, self.surface.name, tool, outcome, nanoseconds, digest)
         self.house.trail.calls_in_flight -= 1  # a stop waits until nothing is in flight
 
     async def _run(self, tool: Tool, call: ToolCall, arguments: dict[str, Any]) -> Any:
@@ -302,18 +304,18 @@ class Desk:
             raise
 
 
-def _reader(resource: Resource, uri: str, parts: dict[str, str]) -> Tool:
-    async def run(call: ToolCall, _: Any) -> Raw:
+def _reader(resource: ResourceTemplate, uri: str, parts: dict[str, str]) -> Tool:
+    async def run(call: ToolCall, _: Any) -> RawResult:
         content = await resource.read(call, parts)
         told = {"uri": uri, "mimeType": resource.mime_type, "text": content.text}
-        return Raw({"contents": [{**told, "_meta": dict(content.meta)} if content.meta else told]})
+        return RawResult({"contents": [{**told, "_meta": dict(content.meta)} if content.meta else told]})
 
     return Tool("resources/read", resource.description, run, arguments=None, scopes=resource.scopes)
 
 
 def _writer(prompt: Prompt, given: dict[str, str]) -> Tool:
-    async def run(call: ToolCall, _: Any) -> Raw:
+    async def run(call: ToolCall, _: Any) -> RawResult:
         said = {"role": "user", "content": {"type": "text", "text": await prompt.render(call, given)}}
-        return Raw({"description": prompt.description, "messages": [said]})
+        return RawResult({"description": prompt.description, "messages": [said]})
 
     return Tool("prompts/get", prompt.description, run, arguments=None)

@@ -8,19 +8,19 @@ from typing import Any, cast
 import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from almanac.audit.trail import Trail
-from almanac.core.arguments import Arguments, expected, problems
+from almanac.audit.trail import AuditTrail
+from almanac.core.arguments import Arguments, describe_arguments, describe_problems
 from almanac.core.call import Call
 from almanac.core.errors import BadRequest
-from almanac.core.remembered import Remembered
 from almanac.core.settings import Settings
-from almanac.knowledge.files import Files
-from almanac.knowledge.runtime import Runtime
-from almanac.net.fetch import Fetcher
-from almanac.quotas.rates import Rates, Rule
-from almanac.quotas.repeats import Repeats
-from almanac.search.search import Search
-from almanac.surfaces.gateway.gateway import Gateway
+from almanac.db.read_cache import ReadCache
+from almanac.knowledge.files import FileStore
+from almanac.knowledge.knowledge_runtime import Runtime
+from almanac.net.fetcher import Fetcher
+from almanac.quotas.idempotency import IdempotencyStore
+from almanac.quotas.rate_limits import RateLimit, RateLimiter
+from almanac.search.engine import SearchEngine
+from almanac.surfaces.gateway.services import Gateway
 
 
 class NoArguments(Arguments):
@@ -35,20 +35,20 @@ _IMPLIED = (("default", None), ("additionalProperties", True))
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class AppContext:
     """What the running server is made of, for the tools that speak of the server itself."""
 
     settings: Settings
-    rates: Rates
-    trail: Trail
-    remembered: Remembered
-    files: Files
+    rates: RateLimiter
+    trail: AuditTrail
+    remembered: ReadCache
+    files: FileStore
     fetcher: Fetcher
-    search: Search
+    search: SearchEngine
     gateway: Gateway
     key: bytes = field(repr=False)  # signs what we must recognise again
-    call_rule: Rule
-    repeats: Repeats
+    call_rule: RateLimit
+    repeats: IdempotencyStore
     started_at: int
     surfaces: Mapping[str, str]  # name: path
     runtime: Runtime | None = None  # answers queries where an operator says so; else search does
@@ -58,13 +58,13 @@ class House:
 class ToolCall(Call):
     """One call of a tool: also the house it is made in and, where the transport has one, the way back to the client."""
 
-    house: House = cast("House", None)
-    peer: Any = None
+    house: AppContext = cast("AppContext", None)
+    client: Any = None
     path: str = ""  # by which it came, where a surface is served under several
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
+class RawResult:
     """A result already in its wire form, for a tool that answers with more than one value."""
 
     result: dict[str, Any]
@@ -86,7 +86,7 @@ class Tool:
     title: str | None = None
     annotations: Mapping[str, Any] = field(default_factory=dict[str, Any])
     entry: Mapping[str, Any] | None = None  # what is listed, to the letter, where a contract gives it
-    needs_peer: bool = False  # talks to the client while it runs: progress, elicitation
+    needs_client: bool = False  # talks to the client while it runs: progress, elicitation
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class Tool:
         if self.entry is not None:
             return dict(self.entry["inputSchema"])
         assert self.arguments is not None
-        return schema_of(self.arguments, nulls=False)
+        return input_schema(self.arguments, nulls=False)
 
     def describe(self) -> dict[str, Any]:
         """Its entry in `tools/list`."""
@@ -105,7 +105,7 @@ class Tool:
             entry["title"] = self.title
         entry |= {"description": self.description, "inputSchema": self.schema}
         if self.output is not None:
-            entry["outputSchema"] = outline_of(self.output)
+            entry["outputSchema"] = output_outline(self.output)
         if self.annotations:
             entry["annotations"] = dict(self.annotations)
         return entry
@@ -119,16 +119,16 @@ class Tool:
         try:
             return self.arguments.model_validate(arguments)
         except ValidationError as error:
-            raise BadRequest(problems(error, _UNKNOWN), remedy=_expected(self.arguments)) from None
+            raise BadRequest(describe_problems(error, _UNKNOWN), remedy=_expected(self.arguments)) from None
 
 
-def contract_beside(file: str) -> dict[str, dict[str, Any]]:
+def load_contract(file: str) -> dict[str, dict[str, Any]]:
     """The entries of the contract that lies beside a surface's module, by their names: written by hand, and served."""
     entries: list[dict[str, Any]] = orjson.loads((Path(file).parent / "contract.json").read_bytes())
     return {entry["name"]: entry for entry in entries}
 
 
-def tool_of(
+def tool_from_contract(
     entry: Mapping[str, Any],
     run: Run,
     scopes: frozenset[str] = frozenset(),
@@ -139,7 +139,7 @@ def tool_of(
     return Tool(entry["name"], entry["description"], run, arguments, scopes, annotations=annotations, entry=entry)
 
 
-def schema_of(model: type[Any], *, nulls: bool = True) -> dict[str, Any]:
+def input_schema(model: type[Any], *, nulls: bool = True) -> dict[str, Any]:
     """A type's JSON schema in as few words as it can be said in: an agent reads all of them before it can begin.
 
     Without `nulls`, an argument that may be left out is not said to be null as well, which some clients cannot read.
@@ -149,9 +149,9 @@ def schema_of(model: type[Any], *, nulls: bool = True) -> dict[str, Any]:
     return schema
 
 
-def outline_of(model: type[Any]) -> dict[str, Any]:
+def output_outline(model: type[Any]) -> dict[str, Any]:
     """What an answer holds: its fields, and those of the things it lists. What else is in it shows when it comes."""
-    schema = schema_of(model)
+    schema = input_schema(model)
     # All fields are always there; to name the first of them is enough to tell an answer from anything else.
     return _outline(schema, schema.get("$defs", {})) | {"required": schema.get("required", [])[:1]}
 
@@ -202,4 +202,4 @@ def _simplified(schema: dict[str, Any], nulls: bool) -> dict[str, Any]:
 
 
 def _expected(model: type[BaseModel]) -> str:
-    return expected(model) if model.model_fields else "This tool takes no arguments."
+    return describe_arguments(model) if model.model_fields else "This tool takes no arguments."

@@ -8,16 +8,16 @@ from almanac.core.arguments import Arguments
 from almanac.core.database import Transaction
 from almanac.core.errors import BadRequest
 from almanac.identity.roles import Role
-from almanac.knowledge import bases, documents, folders, inventory, nodes, readings, trash
-from almanac.knowledge.bases import Base
-from almanac.knowledge.documents import Added, Document
+from almanac.knowledge import bases, document_status, document_text, document_tree, documents, folders, trash
+from almanac.knowledge.bases import KnowledgeBase
+from almanac.knowledge.document_tree import Node
+from almanac.knowledge.documents import AddResult, Document
 from almanac.knowledge.folders import Folder
-from almanac.knowledge.nodes import Node
-from almanac.knowledge.passages import Splitter
-from almanac.search import passages
-from almanac.search.index import Coverage
-from almanac.web import shapes, uploads
-from almanac.web.rest import PREFIX, Answer, Ask
+from almanac.knowledge.ingest.splitter import PassageSplitter
+from almanac.search import passage_store
+from almanac.search.index.protocol import Coverage
+from almanac.web import multipart, shapes
+from almanac.web.rest import PREFIX, Ask, RestAnswer
 
 # Bases
 
@@ -28,7 +28,7 @@ async def list_bases(ask: Ask, at: shapes.FindBases, _: None) -> shapes.BaseList
     return shapes.BaseList(await _bases(ask, page.items), page.total, page.offset, page.has_more)
 
 
-async def add_base(ask: Ask, _: Any, given: shapes.AddBase) -> Answer:
+async def add_base(ask: Ask, _: Any, given: shapes.AddBase) -> RestAnswer:
     """A new base."""
     splitter = _splitter(given.splitter)
     base = await ask.db.write(
@@ -55,7 +55,7 @@ async def change_base(ask: Ask, at: shapes.AtBase, given: shapes.ChangeBase) -> 
     _check_change(given)
     splitter = _splitter(given.splitter)
     base = await ask.db.write(
-        lambda tx: bases.change(ask, tx, at.base_id, name=given.name, description=given.description, splitter=splitter)
+        lambda tx: bases.update(ask, tx, at.base_id, name=given.name, description=given.description, splitter=splitter)
     )
     return await _base(ask, base)
 
@@ -92,10 +92,10 @@ async def browse(ask: Ask, at: shapes.AtNodes, _: None) -> shapes.NodeList:
     if at.recursive:
         if at.model_fields_set & {"limit", "offset"}:
             raise BadRequest("limit and offset are for one level at a time.", remedy="Leave them or recursive out.")
-        tree = await nodes.tree(ask, at.base_id, at.folder_id)
+        tree = await document_tree.tree(ask, at.base_id, at.folder_id)
         below = [_node(node, deep=True) for node in tree.nodes]
         return shapes.NodeList(at.base_id, at.folder_id, below, 0, False, tree.count, tree.warnings)
-    level = await nodes.browse(ask, at.base_id, at.folder_id, limit=at.limit, offset=at.offset)
+    level = await document_tree.browse(ask, at.base_id, at.folder_id, limit=at.limit, offset=at.offset)
     found = [_node(node, deep=False) for node in level.nodes]
     return shapes.NodeList(at.base_id, at.folder_id, found, at.offset, level.has_more, None, [])
 
@@ -115,7 +115,7 @@ async def retry_base(ask: Ask, at: shapes.AtBase, _: None) -> shapes.Counted:
 # Folders
 
 
-async def add_folder(ask: Ask, at: shapes.AtBase, given: shapes.AddFolder) -> Answer:
+async def add_folder(ask: Ask, at: shapes.AtBase, given: shapes.AddFolder) -> RestAnswer:
     """A new folder."""
     folder = await ask.db.write(lambda tx: folders.add(ask, tx, at.base_id, given.name, given.parent_id))
     return _created(f"/folders/{folder.id}", _folder(folder))
@@ -153,11 +153,11 @@ async def restore_folder(ask: Ask, at: shapes.AtFolder, _: None) -> shapes.Folde
 # Documents
 
 
-async def add_document(ask: Ask, at: shapes.AtBase, _: None) -> Answer:
+async def add_document(ask: Ask, at: shapes.AtBase, _: None) -> RestAnswer:
     """A new document, of what comes in the body."""
-    added = await uploads.add(ask, at.base_id)
+    added = await multipart.add(ask, at.base_id)
     shown = _added(added)
-    return _created(f"/documents/{shown.id}", shown) if added.outcome == "added" else Answer(shown, 200)
+    return _created(f"/documents/{shown.id}", shown) if added.outcome == "added" else RestAnswer(shown, 200)
 
 
 async def get_document(ask: Ask, at: shapes.AtDocument, _: None) -> shapes.DocumentFacts:
@@ -175,7 +175,7 @@ async def change_document(ask: Ask, at: shapes.AtDocument, given: shapes.ChangeD
             await documents.move(ask, tx, [at.document_id], given.folder_id or folders.ROOT, given.base_id)
         if given.is_enabled is not None:
             await documents.enable(ask, tx, [at.document_id], given.is_enabled)
-        return await documents.change(
+        return await documents.update(
             ask, tx, at.document_id, name=given.name, tags=given.tags, metadata=given.metadata
         )
 
@@ -201,17 +201,17 @@ async def reindex_document(ask: Ask, at: shapes.AtDocument, _: None) -> shapes.D
 
 async def replace_content(ask: Ask, at: shapes.AtDocument, _: None) -> shapes.AddedFacts:
     """A document, with new content."""
-    return _added(await uploads.replace(ask, at.document_id))
+    return _added(await multipart.replace(ask, at.document_id))
 
 
 async def read_document(ask: Ask, at: shapes.AtContent, _: None) -> shapes.Excerpt:
     """Some of a document's text."""
     if at.page is None:
-        found = await readings.read(ask, at.document_id, offset=at.offset, limit=at.limit)
+        found = await document_text.read(ask, at.document_id, offset=at.offset, limit=at.limit)
     elif at.model_fields_set & {"limit", "offset"}:
         raise BadRequest("A page is read as a whole.", remedy="Leave out offset and limit, or page.")
     else:
-        found = await readings.read_page(ask, at.document_id, at.page)
+        found = await document_text.read_page(ask, at.document_id, at.page)
     return shapes.Excerpt(
         document_id=at.document_id,
         name=found.document.name,
@@ -228,7 +228,7 @@ async def read_document(ask: Ask, at: shapes.AtContent, _: None) -> shapes.Excer
 async def list_passages(ask: Ask, at: shapes.AtPassages, _: None) -> shapes.PassageList:
     """Some of a document's passages."""
     document = await documents.get(ask.db, ask, at.document_id)
-    found = await passages.find(ask.db, "document", str(at.document_id), offset=at.offset, limit=at.limit)
+    found = await passage_store.find(ask.db, "document", str(at.document_id), offset=at.offset, limit=at.limit)
     items = [_passage(each, ordinal) for ordinal, each in enumerate(found, at.offset)]
     total = document.passages or 0
     return shapes.PassageList(items, total, at.offset, at.offset + len(items) < total)
@@ -260,8 +260,8 @@ _BATCHES: dict[str, Callable[[Ask, Transaction, list[int]], Awaitable[None]]] = 
 }
 
 
-def _created(path: str, value: Any) -> Answer:
-    return Answer(value, 201, ((b"location", f"{PREFIX}{path}".encode()),))
+def _created(path: str, value: Any) -> RestAnswer:
+    return RestAnswer(value, 201, ((b"location", f"{PREFIX}{path}".encode()),))
 
 
 def _check_change(given: Arguments) -> None:
@@ -269,24 +269,24 @@ def _check_change(given: Arguments) -> None:
         raise BadRequest("There is nothing to change.", remedy=f"Give one of: {', '.join(type(given).model_fields)}.")
 
 
-def _splitter(given: shapes.Splitting | None) -> Splitter | None:
-    return None if given is None else Splitter.from_options(given.model_dump(exclude_none=True))
+def _splitter(given: shapes.Splitting | None) -> PassageSplitter | None:
+    return None if given is None else PassageSplitter.from_options(given.model_dump(exclude_none=True))
 
 
 def _moment(at: int) -> str:
-    return clock.iso(at) or ""
+    return clock.format_timestamp(at) or ""
 
 
-async def _base(ask: Ask, base: Base) -> shapes.BaseFacts:
+async def _base(ask: Ask, base: KnowledgeBase) -> shapes.BaseFacts:
     return (await _bases(ask, [base]))[0]
 
 
-async def _bases(ask: Ask, found: Sequence[Base]) -> list[shapes.BaseFacts]:
-    covered = await inventory.coverages(ask.db, ask.rest.search.index, [base.id for base in found])
+async def _bases(ask: Ask, found: Sequence[KnowledgeBase]) -> list[shapes.BaseFacts]:
+    covered = await document_status.coverages(ask.db, ask.rest.search.index, [base.id for base in found])
     return [_base_facts(base, covered.get(base.id)) for base in found]
 
 
-def _base_facts(base: Base, covered: Coverage | None) -> shapes.BaseFacts:
+def _base_facts(base: KnowledgeBase, covered: Coverage | None) -> shapes.BaseFacts:
     splitter = base.splitter
     parent_size = splitter.parent_size if splitter.strategy == "hierarchical" else None
     return shapes.BaseFacts(
@@ -303,7 +303,7 @@ def _base_facts(base: Base, covered: Coverage | None) -> shapes.BaseFacts:
         splitter=shapes.SplitterFacts(splitter.strategy, splitter.size, splitter.overlap, parent_size),
         created_at=_moment(base.created_at),
         updated_at=_moment(base.updated_at),
-        removed_at=clock.iso(base.removed_at),
+        removed_at=clock.format_timestamp(base.removed_at),
     )
 
 
@@ -368,11 +368,11 @@ def _document(document: Document) -> shapes.DocumentFacts:
     return shapes.DocumentFacts(**_facts(document))
 
 
-def _added(added: Added) -> shapes.AddedFacts:
+def _added(added: AddResult) -> shapes.AddedFacts:
     return shapes.AddedFacts(**_facts(added.document), outcome=added.outcome)
 
 
-def _passage(passage: passages.Passage, ordinal: int) -> shapes.PassageFacts:
+def _passage(passage: passage_store.Passage, ordinal: int) -> shapes.PassageFacts:
     return shapes.PassageFacts(
         ordinal=ordinal,
         kind=passage.kind,

@@ -88,7 +88,7 @@ def describe(endpoints: Sequence[Endpoint], prefix: str = PREFIX) -> dict[str, A
 
 def parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     """What an endpoint takes in its path and its query."""
-    schema = cast("dict[str, Any]", _plain(endpoint.place.model_json_schema()))
+    schema = cast("dict[str, Any]", _plain(endpoint.parameters.model_json_schema()))
     required = schema.get("required", [])
     return [_parameter(endpoint, name, each, name in required) for name, each in schema["properties"].items()]
 

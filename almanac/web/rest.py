@@ -20,11 +20,10 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from almanac.assist.agent import Agent
-from almanac.audit.ledger import Ledger
-from almanac.core.arguments import Arguments, expected, problems
+from almanac.audit.recorder import Ledger
+from almanac.core.arguments import Arguments, describe_arguments, describe_problems
 from almanac.core.call import REQUEST_ID, Actor, Call
 from almanac.core.database import Database
-from almanac.core.deadline import Alarm, Deadline
 from almanac.core.errors import (
     AlmanacError,
     BadRequest,
@@ -37,14 +36,15 @@ from almanac.core.errors import (
     TooLarge,
     Unauthorized,
 )
-from almanac.core.neighbourhood import Neighbourhood
 from almanac.core.settings import Settings
-from almanac.identity.tokens import Keyring
-from almanac.knowledge.files import Files
-from almanac.net.exchange import Exchange, Stopping, TooSlow
-from almanac.net.fetch import Fetcher
-from almanac.quotas.rates import Rates, Rule
-from almanac.search.search import Search
+from almanac.core.timers import Deadline, TimerQueue
+from almanac.identity.tokens import TokenResolver
+from almanac.knowledge.files import FileStore
+from almanac.net.allowed_hosts import AllowedHosts
+from almanac.net.fetcher import Fetcher
+from almanac.net.http_exchange import BodyTimeout, HttpExchange, ServerStopping
+from almanac.quotas.rate_limits import RateLimit, RateLimiter
+from almanac.search.engine import SearchEngine
 
 PREFIX = "/api/v1"
 SURFACE = "rest"
@@ -90,7 +90,7 @@ class Parameters(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Answer(NamedTuple):
+class RestAnswer(NamedTuple):
     """An answer that has more to say than its endpoint's usual status."""
 
     value: Any
@@ -102,7 +102,7 @@ class Admission(NamedTuple):
     """Who is let in and, where the credential says more than that, what it says."""
 
     actor: Actor
-    says: str = ""
+    claims: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,14 +112,14 @@ class Rest:
     endpoints: tuple["Endpoint", ...]
     settings: Settings
     db: Database
-    keyring: Keyring
-    rates: Rates
-    call_rule: Rule
+    keyring: TokenResolver
+    rates: RateLimiter
+    call_rule: RateLimit
     ledger: Ledger
-    neighbourhood: Neighbourhood
-    files: Files
+    neighbourhood: AllowedHosts
+    files: FileStore
     fetcher: Fetcher
-    search: Search
+    search: SearchEngine
     key: bytes = field(repr=False)
     agent: Agent
     prefix: str = PREFIX
@@ -133,12 +133,12 @@ class Rest:
         ordered = sorted(paths.items(), key=lambda item: item[0].count("{"))
         # A key is whatever somebody called a thing, and may have slashes in it.
         spelt = [(path.replace("{key}", "{key:path}"), methods) for path, methods in ordered]
-        return [Route(self.prefix + path, Junction(self, methods)) for path, methods in spelt]
+        return [Route(self.prefix + path, RestEndpoint(self, methods)) for path, methods in spelt]
 
     @cached_property
-    def alarm(self) -> Alarm:
+    def alarm(self) -> TimerQueue:
         """Rings for the requests that take too long."""
-        return Alarm(self.settings.request_deadline_seconds)
+        return TimerQueue(self.settings.request_deadline_seconds)
 
 
 @dataclass(slots=True)
@@ -146,7 +146,7 @@ class Ask(Call):
     """One request being served: a call, what came with it, and the house it is made in."""
 
     rest: Rest = cast("Rest", None)
-    exchange: Exchange = cast("Exchange", None)
+    exchange: HttpExchange = cast("HttpExchange", None)
     deadline: Deadline = cast("Deadline", None)
     says: str = ""  # by the credential
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -168,7 +168,7 @@ class Ask(Call):
         except orjson.JSONDecodeError:
             raise NotJson() from None
         if not isinstance(given, dict):
-            raise BadRequest("The body is not a JSON object.", remedy=expected(model))
+            raise BadRequest("The body is not a JSON object.", remedy=describe_arguments(model))
         self.note(cast("dict[str, Any]", given))
         return parse(model, cast("dict[str, Any]", given))
 
@@ -182,10 +182,10 @@ class Ask(Call):
 
 Run = Callable[[Ask, Any, Any], Awaitable[Any]]
 Tell = Callable[[Ask, AlmanacError], dict[str, Any] | None]
-Admit = Callable[[Rest, Exchange], Awaitable[Admission]]
+Admit = Callable[[Rest, HttpExchange], Awaitable[Admission]]
 
 
-async def by_token(rest: Rest, exchange: Exchange) -> Admission:
+async def by_token(rest: Rest, exchange: HttpExchange) -> Admission:
     """Whoever's token came with the request, as `Authorization: Bearer` or `X-API-Key`."""
     scheme, _, given = exchange.headers.get(b"authorization", b"").partition(b" ")
     bearer = given.strip() if scheme.lower() == b"bearer" else b""
@@ -209,7 +209,7 @@ class Endpoint:
     summary: str
     run: Run
     scope: str  # empty: any token will do
-    place: type[Parameters] = Parameters  # what is in the path and the query
+    parameters: type[Parameters] = Parameters  # what is in the path and the query
     body: type[Arguments] | None = None
     answer: Any = None  # the type of what is answered as JSON; bytes for a file, None for nothing
     status: int = 200
@@ -220,10 +220,10 @@ class Endpoint:
     admit: Admit = by_token
     credentials: tuple[str, ...] = ()  # what is taken by OpenAPI's names, where it is not a token as usual
     tell: Tell | None = None  # how a failure is put, for callers that know another form; None of it for the usual one
-    fails_with: int | None = None  # the status of a failure so put, where it is not its own
+    error_status: int | None = None  # the status of a failure so put, where it is not its own
 
 
-class Junction:
+class RestEndpoint:
     """The ASGI application at one path."""
 
     def __init__(self, rest: Rest, methods: Mapping[str, Endpoint]) -> None:
@@ -232,19 +232,19 @@ class Junction:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
-        exchange = Exchange(scope, receive, send)
+        exchange = HttpExchange(scope, receive, send)
         try:
             await self._serve(exchange)
         except AlmanacError as error:
             await _refuse(exchange, error)
         except asyncio.CancelledError:
-            await _refuse(exchange, Stopping())
+            await _refuse(exchange, ServerStopping())
             raise
         except Exception:  # noqa: BLE001 - the ASGI edge
             _log.exception("request_failed", request_id=exchange.request_id)
-            await _refuse(exchange, Internal.of(exchange.request_id))
+            await _refuse(exchange, Internal.for_request(exchange.request_id))
 
-    async def _serve(self, exchange: Exchange) -> None:
+    async def _serve(self, exchange: HttpExchange) -> None:
         rest = self._rest
         rest.neighbourhood.check(exchange.read_headers())
         endpoint = self._methods.get(exchange.scope["method"])
@@ -258,7 +258,7 @@ class Junction:
         except AlmanacError as error:
             if endpoint.tell is None:
                 raise
-            await _refuse(exchange, error, endpoint.tell(ask, error), endpoint.fails_with)
+            await _refuse(exchange, error, endpoint.tell(ask, error), endpoint.error_status)
         else:
             await _send(exchange, endpoint, answered)
 
@@ -271,8 +271,8 @@ async def account(ask: Ask, name: str, scope: str, work: Callable[[], Awaitable[
     ledger.trail.calls_in_flight += 1
     outcome = Internal.code
     try:
-        ledger.trail.check()
-        await ask.rest.rates.hit(ask.rest.call_rule, ask.actor.limit_key)
+        ledger.trail.require_capacity()
+        await ask.rest.rates.count(ask.rest.call_rule, ask.actor.limit_key)
         _check_rights(name, scope, ask.actor)
         answered = await work()
         outcome = "ok"
@@ -285,7 +285,7 @@ async def account(ask: Ask, name: str, scope: str, work: Callable[[], Awaitable[
         raise
     finally:
         ledger.trail.calls_in_flight -= 1
-        ledger.enter(ask, SURFACE, name, outcome, time.perf_counter_ns() - begun, ask.digest)
+        ledger.record(ask, SURFACE, name, outcome, time.perf_counter_ns() - begun, ask.digest)
 
 
 def _check_rights(name: str, scope: str, actor: Actor) -> None:
@@ -300,7 +300,7 @@ async def _run(endpoint: Endpoint, ask: Ask) -> Any:
         with ask.deadline:
             given = {**ask.exchange.scope["path_params"], **read_query(ask.exchange)}
             ask.note(given)
-            place = parse(endpoint.place, given)
+            place = parse(endpoint.parameters, given)
             reads = endpoint.body is not None and not endpoint.forms and not ask.exchange.is_read
             body = await ask.read_json(endpoint.body) if endpoint.body and reads else None
             return await endpoint.run(ask, place, body)
@@ -308,7 +308,7 @@ async def _run(endpoint: Endpoint, ask: Ask) -> Any:
         if not ask.deadline.is_over:
             raise
         is_waiting = endpoint.body is not None and not ask.exchange.is_read
-        raise (TooSlow() if is_waiting else DeadlineExceeded()) from None
+        raise (BodyTimeout() if is_waiting else DeadlineExceeded()) from None
 
 
 def parse(model: type[T], given: Mapping[str, Any]) -> T:
@@ -316,15 +316,15 @@ def parse(model: type[T], given: Mapping[str, Any]) -> T:
     try:
         return model.model_validate(given)
     except ValidationError as error:
-        raise BadRequest(problems(error, _NO_MORE), remedy=expected(model)) from None
+        raise BadRequest(describe_problems(error, _NO_MORE), remedy=describe_arguments(model)) from None
 
 
-def content_type(exchange: Exchange) -> bytes:
+def content_type(exchange: HttpExchange) -> bytes:
     """What the body is said to be, without parameters."""
     return exchange.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
 
 
-def read_query(exchange: Exchange) -> dict[str, str]:
+def read_query(exchange: HttpExchange) -> dict[str, str]:
     """The parameters of the query string, each of them once."""
     try:
         pairs = parse_qsl(
@@ -343,18 +343,18 @@ def read_query(exchange: Exchange) -> dict[str, str]:
     return found
 
 
-async def _send(exchange: Exchange, endpoint: Endpoint, answered: Any) -> None:
+async def _send(exchange: HttpExchange, endpoint: Endpoint, answered: Any) -> None:
     if answered is None:
         answered = Response(status_code=204)
     if isinstance(answered, Response):
-        await answered(exchange.scope, exchange.receive, exchange.send_stamped)
+        await answered(exchange.scope, exchange.receive, exchange.send_with_request_id)
         return
-    value, status, headers = answered if isinstance(answered, Answer) else Answer(answered, endpoint.status)
+    value, status, headers = answered if isinstance(answered, RestAnswer) else RestAnswer(answered, endpoint.status)
     await exchange.reply(status, orjson.dumps(value), headers)
 
 
 async def _refuse(
-    exchange: Exchange, error: AlmanacError, told: dict[str, Any] | None = None, status: int | None = None
+    exchange: HttpExchange, error: AlmanacError, told: dict[str, Any] | None = None, status: int | None = None
 ) -> None:
     if exchange.is_answered:
         return  # too late to say anything else
@@ -367,7 +367,7 @@ async def _refuse(
         extra.append((b"allow", error.allowed.encode()))
     elif isinstance(error, RateLimited):
         extra.append((b"retry-after", b"%d" % error.retry_after))
-    elif isinstance(error, TooLarge | TooSlow):
+    elif isinstance(error, TooLarge | BodyTimeout):
         extra.append((b"connection", b"close"))  # the rest of the body is not read
     status = status if told and status else error.status
     told = told or {"error": error.text, "code": error.code}

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from almanac.knowledge import finding
-from almanac.knowledge.finding import Citation, Hit, Inquiry
+from almanac.knowledge import document_search
+from almanac.knowledge.document_search import CitationArguments, DocumentResult, SearchArguments
 from almanac.web.rest import Ask
 
 
@@ -61,9 +61,9 @@ class VerdictFacts:
     hash: Annotated[str | None, Field(description="Of the passage there.")]
 
 
-async def search(ask: Ask, _: Any, given: Inquiry) -> ResultList:
+async def search(ask: Ask, _: Any, given: SearchArguments) -> ResultList:
     """The passages that answer best."""
-    found = await finding.inquire(ask, ask.rest.search, given)
+    found = await document_search.search_documents(ask, ask.rest.search, given)
     return ResultList(
         results=[_result(hit, ask.rest.settings.url) for hit in found.hits],
         offset=given.offset,
@@ -73,20 +73,20 @@ async def search(ask: Ask, _: Any, given: Inquiry) -> ResultList:
     )
 
 
-async def verify_citation(ask: Ask, _: Any, given: Citation) -> VerdictFacts:
+async def verify_citation(ask: Ask, _: Any, given: CitationArguments) -> VerdictFacts:
     """Whether something quoted is still there."""
-    verdict = await finding.verify(ask, given)
+    verdict = await document_search.verify(ask, given)
     return VerdictFacts(verdict.outcome, verdict.start, verdict.end, verdict.page, verdict.hash)
 
 
-def _result(hit: Hit, public: str) -> ResultFacts:
+def _result(hit: DocumentResult, public: str) -> ResultFacts:
     found = hit.found
     return ResultFacts(
         id=hit.id,
         document_id=hit.document_id,
         base_id=hit.base_id,
         title=found.title,
-        url=finding.url_of(public, hit.document_id, hit.source_url),
+        url=document_search.url_of(public, hit.document_id, hit.source_url),
         text=found.text,
         score=round(found.score, 4),
         legs=list(found.legs),

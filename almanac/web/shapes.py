@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from almanac.core.arguments import HIGHEST_ID, Arguments
-from almanac.knowledge import documents, readings
+from almanac.core.arguments import MAX_ID, Arguments
+from almanac.knowledge import document_text, documents
 from almanac.web.rest import Parameters
 
 _FURTHEST = 1_000_000_000
@@ -22,13 +22,13 @@ def _whole(value: Any) -> Any:
 
 
 # In a path or a query; the limits come first, to be a part of what is described
-Id = Annotated[int, Field(ge=1, le=HIGHEST_ID), BeforeValidator(_whole)]
-Place = Annotated[int, Field(ge=0, le=HIGHEST_ID, description="A folder; 0 is the top."), BeforeValidator(_whole)]
+Id = Annotated[int, Field(ge=1, le=MAX_ID), BeforeValidator(_whole)]
+Place = Annotated[int, Field(ge=0, le=MAX_ID, description="A folder; 0 is the top."), BeforeValidator(_whole)]
 Offset = Annotated[int, Field(ge=0, le=_FURTHEST, description="How many to skip."), BeforeValidator(_whole)]
 Limit = Annotated[int, Field(ge=1, le=500, description="How many at most."), BeforeValidator(_whole)]
 # In a body
-IdGiven = Annotated[int, Field(ge=1, le=HIGHEST_ID)]
-PlaceGiven = Annotated[int, Field(ge=0, le=HIGHEST_ID, description="A folder; 0 is the top.")]
+IdGiven = Annotated[int, Field(ge=1, le=MAX_ID)]
+PlaceGiven = Annotated[int, Field(ge=0, le=MAX_ID, description="A folder; 0 is the top.")]
 
 Moment = Annotated[str, Field(description="ISO 8601, UTC.", examples=["2026-11-02T09:30:00.000Z"])]
 RoleName = Literal["RestrictedAnalyst", "Reporter", "Developer", "Maintainer", "Owner"]
@@ -109,7 +109,9 @@ class AtContent(AtDocument):
     page: Annotated[int, Field(ge=1, le=_FURTHEST), BeforeValidator(_whole)] | None = None
     offset: Annotated[Offset, Field(description="The first character.")] = 0
     limit: Annotated[
-        int, Field(ge=1, le=readings.MOST, description="How many characters at most."), BeforeValidator(_whole)
+        int,
+        Field(ge=1, le=document_text.MAX_READ_CHARS, description="How many characters at most."),
+        BeforeValidator(_whole),
     ] = 20_000
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from starlette.routing import Route
 
 from almanac.memory import limits
-from almanac.web.rest import Ask, Endpoint, Junction, Rest
+from almanac.web.rest import Ask, Endpoint, Rest, RestEndpoint
 
 PATH = "/mcp/usage"
 
@@ -20,4 +20,4 @@ USAGE = Endpoint("GET", PATH, "usage", "What remains of your limits", usage, sco
 
 def route(rest: Rest) -> Route:
     """It stands beside the MCP endpoints, where their clients look for it, and not below the REST prefix."""
-    return Route(PATH, Junction(rest, {"GET": USAGE}))
+    return Route(PATH, RestEndpoint(rest, {"GET": USAGE}))

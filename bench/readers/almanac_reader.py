@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pool
 
-from almanac.knowledge.parsers import kinds, reading
+from almanac.knowledge.parsers import file_types, parse_file
 
 
 def read(path: str) -> int:
     file = Path(path)
-    return len(reading.parse(file, file.name, kinds.sniff(file, file.name)).text)
+    return len(parse_file.parse(file, file.name, file_types.detect_file_type(file, file.name)).text)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from statistics import median
 import almanac_reader
 import pypdfium2_reader
 
-from almanac.knowledge.parsers.forkserver import COLLECT_AFTER
+from almanac.sandbox.fork_server import COLLECT_AFTER
 
 
 def spend(read: Callable[[str], int], path: str) -> float:

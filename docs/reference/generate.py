@@ -25,9 +25,9 @@ from almanac.core.settings import Settings, environment_names
 from almanac.surfaces import contracts
 from almanac.surfaces.weknora.tools import CONTRACT
 from almanac.web import openapi
-from almanac.web.agents import AGENT_ENDPOINTS
-from almanac.web.agents import PREFIX as AGENTS_PREFIX
-from almanac.web.catalogue_endpoints import CATALOGUE_ENDPOINTS, CATALOGUE_PREFIX
+from almanac.web.agents.messages import AGENT_ENDPOINTS
+from almanac.web.agents.messages import PREFIX as AGENTS_PREFIX
+from almanac.web.catalogue.routes import CATALOGUE_ENDPOINTS, CATALOGUE_PREFIX
 from almanac.web.endpoints import ENDPOINTS
 from almanac.web.rest import PREFIX, Endpoint
 
@@ -291,8 +291,8 @@ def _default(item: "Field[Any]") -> str:
 
 def _holders(scope: str) -> str:
     holders = ["an administrator"]
-    holders += ["a user"] if scope in scopes.EVERYDAY else []
-    holders += ["an agent"] if scope in scopes.AGENT_DEFAULT else []
+    holders += ["a user"] if scope in scopes.UNPRIVILEGED_SCOPES else []
+    holders += ["an agent"] if scope in scopes.DEFAULT_AGENT_SCOPES else []
     return ", ".join(holders)
 
 

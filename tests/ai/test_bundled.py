@@ -16,7 +16,16 @@ import pytest
 
 from almanac.ai.bundled import DEFAULT, BundledEmbedder
 from almanac.ai.embedder import Vectors
-from almanac.ai.encoder import DESCRIPTION, MODEL, TOKENIZER, TOKENS_AT_ONCE, Description, Encoder, Folder, batch
+from almanac.ai.encoder import (
+    DESCRIPTION,
+    MODEL,
+    TOKENIZER,
+    TOKENS_AT_ONCE,
+    Encoder,
+    ModelDescription,
+    ModelFolder,
+    batch,
+)
 from almanac.ai.errors import BadModel, WrongDimension
 
 SENTENCES = [
@@ -149,7 +158,7 @@ class HeldUp(Encoder):
     def __init__(self) -> None:
         self.may, self.runs = threading.Event(), 0
 
-    def describe(self) -> Description:
+    def describe(self) -> ModelDescription:
         return DEFAULT.describe()
 
     def load(self) -> Encoder:
@@ -196,7 +205,7 @@ async def test_a_file_that_was_tampered_with_is_never_loaded(tmp_path: Path, nam
         byte = file.read(1)
         file.seek(200_000)
         file.write(bytes([byte[0] ^ 1]))
-    for ask in (BundledEmbedder(Folder(folder)).query, BundledEmbedder(Folder(folder)).passages):
+    for ask in (BundledEmbedder(ModelFolder(folder)).query, BundledEmbedder(ModelFolder(folder)).passages):
         with pytest.raises(BadModel, match="not the one it should be") as caught:
             await ask("x")
         assert str(tmp_path) not in caught.value.text
@@ -206,19 +215,19 @@ async def test_a_file_that_is_missing_is_named_as_the_problem(tmp_path: Path):
     folder = copy_model(tmp_path / "model")
     (folder / MODEL).unlink()
     with pytest.raises(BadModel, match="missing"):
-        await BundledEmbedder(Folder(folder)).query("x")
+        await BundledEmbedder(ModelFolder(folder)).query("x")
 
 
 def test_a_folder_without_a_description_is_no_model(tmp_path: Path):
     with pytest.raises(BadModel, match="no embedding model of this name"):
-        BundledEmbedder(Folder(tmp_path))
+        BundledEmbedder(ModelFolder(tmp_path))
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"languages": []}', '{"languages": [], "colour": 1}'])
 def test_a_description_that_cannot_be_read_is_refused(tmp_path: Path, content: str):
     (tmp_path / DESCRIPTION).write_text(content)
     with pytest.raises(BadModel, match="cannot be read"):
-        BundledEmbedder(Folder(tmp_path))
+        BundledEmbedder(ModelFolder(tmp_path))
 
 
 async def test_a_file_that_is_no_model_is_refused(tmp_path: Path):
@@ -227,14 +236,14 @@ async def test_a_file_that_is_no_model_is_refused(tmp_path: Path):
     digest = hashlib.sha256((folder / MODEL).read_bytes()).hexdigest()
     describe_anew(folder, sha256={**DEFAULT.describe().sha256, MODEL: digest})
     with pytest.raises(BadModel, match="none that ONNX Runtime can run"):
-        await BundledEmbedder(Folder(folder)).query("x")
+        await BundledEmbedder(ModelFolder(folder)).query("x")
 
 
 async def test_a_model_of_another_dimension_than_described_is_refused_with_the_fix(tmp_path: Path):
     folder = copy_model(tmp_path / "model")
     describe_anew(folder, dimension=512)
     with pytest.raises(WrongDimension, match="384 dimensions, not 512") as caught:
-        await BundledEmbedder(Folder(folder)).query("x")
+        await BundledEmbedder(ModelFolder(folder)).query("x")
     assert "ALMANAC_EMBEDDING_MODEL" in caught.value.text
 
 

@@ -11,15 +11,15 @@ from typing import Any, TypeVar
 
 import pytest
 
-import almanac.premises
+import almanac.bootstrap
 from almanac.audit import trail
-from almanac.audit.trail import Entry, Trail
+from almanac.audit.trail import AuditEntry, AuditTrail
 from almanac.core import clock
 from almanac.core.database import Database, Row, Transaction, Value
 from almanac.core.errors import AuditUnavailable
 from almanac.db.connect import connect
 from almanac.db.errors import DatabaseFull, DatabaseUnavailable
-from almanac.identity import first, principals
+from almanac.identity import first_start, principals
 from tests.house import Running, running, settings_for
 
 T = TypeVar("T")
@@ -40,8 +40,8 @@ class Flaky:
     async def fetch_one(self, sql: str, *args: Value) -> Row | None:
         return await self._db.fetch_one(sql, *args)
 
-    def version(self) -> bytes | None:
-        return self._db.version()
+    def commit_version(self) -> bytes | None:
+        return self._db.commit_version()
 
     async def scan(self, sql: str, *args: Value) -> list[Row]:
         return await self._db.scan(sql, *args)
@@ -52,11 +52,11 @@ class Flaky:
             raise self.problem
         return await self._db.write(body)
 
-    def exclusive(self, name: str) -> AbstractAsyncContextManager[None]:
-        return self._db.exclusive(name)
+    def lock(self, name: str) -> AbstractAsyncContextManager[None]:
+        return self._db.lock(name)
 
-    async def pool(self) -> dict[str, int]:
-        return await self._db.pool()
+    async def pool_stats(self) -> dict[str, int]:
+        return await self._db.pool_stats()
 
     async def close(self) -> None:
         await self._db.close()
@@ -67,11 +67,11 @@ class Office:
     """A trail being written, and whom its entries are about."""
 
     db: Flaky
-    trail: Trail
+    trail: AuditTrail
     org_id: str
     principal_id: int
 
-    def entry(self, tool: str = "whoami", **facts: Any) -> Entry:
+    def entry(self, tool: str = "whoami", **facts: Any) -> AuditEntry:
         values: dict[str, Any] = {
             "at": clock.now(),
             "org_id": self.org_id,
@@ -85,7 +85,7 @@ class Office:
             "touched": "base:1 document:7",
             "request_id": "r-1",
         }
-        return Entry(**{**values, **facts})
+        return AuditEntry(**{**values, **facts})
 
     async def rows(self) -> list[str]:
         return [row["tool"] for row in await self.db.fetch("SELECT tool FROM audit ORDER BY id")]
@@ -97,12 +97,12 @@ class Office:
 
 
 @asynccontextmanager
-async def office(database: Database, *also: trail.Also) -> AsyncGenerator[Office]:
-    await first.begin(database)
+async def office(database: Database, *also: trail.AfterWrite) -> AsyncGenerator[Office]:
+    await first_start.create_first_admin(database)
     row = await database.fetch_one("SELECT id, org_id FROM principals")
     assert row is not None
     flaky = Flaky(database)
-    written = Trail(flaky, also)
+    written = AuditTrail(flaky, also)
     writing = asyncio.create_task(written.run())
     try:
         yield Office(flaky, written, row["org_id"], row["id"])
@@ -122,7 +122,7 @@ def test_a_call_is_in_the_database_within_a_second_with_all_that_is_known_of_it(
     answer = server.rpc("tools/call", {"name": "whoami", "arguments": {}}, headers={"x-request-id": "my-request.1"})
     assert answer.headers["x-request-id"] == "my-request.1"
 
-    async def read(db: Database) -> trail.Line:
+    async def read(db: Database) -> trail.AuditRow:
         async with asyncio.timeout(1.0):
             while not (found := await trail.find(db)):
                 await asyncio.sleep(0.01)
@@ -142,7 +142,7 @@ def test_every_outcome_leaves_a_row_and_no_row_holds_what_was_asked(server: Runn
     server.rpc("tools/call", {"name": "marker-tool", "arguments": {"x": "marker-value"}})
     server.rpc("tools/list")
 
-    async def read(db: Database) -> list[trail.Line]:
+    async def read(db: Database) -> list[trail.AuditRow]:
         async with asyncio.timeout(2.0):
             while len(found := await trail.find(db)) < 3:
                 await asyncio.sleep(0.01)
@@ -257,23 +257,23 @@ async def test_when_the_database_comes_back_only_at_the_stop_nothing_is_lost(dat
 async def test_at_the_limit_it_refuses_and_when_the_rows_are_written_it_takes_calls_again(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(trail, "MOST_WAITING", 10)
+    monkeypatch.setattr(trail, "MAX_PENDING_ENTRIES", 10)
     async with office(database) as at:
         at.db.problem = DatabaseUnavailable("gone")
         for _ in range(10):
-            at.trail.check()
+            at.trail.require_capacity()
             at.trail.add(at.entry())
         with pytest.raises(AuditUnavailable):
-            at.trail.check()
+            at.trail.require_capacity()
         async with asyncio.timeout(3):
             while at.db.refused < 1:
                 await asyncio.sleep(0.02)
         with pytest.raises(AuditUnavailable):  # rows in hand count as well as rows waiting
-            at.trail.check()
+            at.trail.require_capacity()
         at.db.problem = None
         await at.until(10, within=2.5)
         await asyncio.sleep(0)
-        at.trail.check()
+        at.trail.require_capacity()
 
 
 @pytest.mark.usefixtures("hasty")
@@ -286,8 +286,8 @@ def test_calls_are_refused_while_they_cannot_be_accounted_for_and_taken_again_af
         opened.append(Flaky(await connect(url, pool_size=pool_size)))
         return opened[-1]
 
-    monkeypatch.setattr(almanac.premises, "connect", open_flaky)
-    monkeypatch.setattr(trail, "MOST_WAITING", 5)
+    monkeypatch.setattr(almanac.bootstrap, "connect", open_flaky)
+    monkeypatch.setattr(trail, "MAX_PENDING_ENTRIES", 5)
     with running(settings_for(database_url, tmp_path / "home")) as live:
         opened[-1].problem = DatabaseUnavailable("gone")
         texts = [live.call("whoami")["content"][0]["text"] for _ in range(5)]
@@ -325,7 +325,7 @@ async def test_a_stop_waits_for_the_entries_of_calls_in_flight(database: Databas
 async def test_what_is_derived_from_calls_is_written_with_them_or_not_at_all(database: Database):
     failures = [DatabaseUnavailable("lost before the commit")]
 
-    async def also(tx: Transaction, entries: Sequence[Entry]) -> None:
+    async def also(tx: Transaction, entries: Sequence[AuditEntry]) -> None:
         await tx.execute("UPDATE orgs SET name = name || $1", "".join(entry.tool for entry in entries))
         if failures:
             raise failures.pop()
@@ -374,7 +374,7 @@ async def test_the_trail_is_read_newest_first_by_caller_tool_time_and_number(dat
 async def test_the_calls_of_someone_removed_stay_in_the_trail(database: Database):
     async with office(database) as at:
         at.trail.add(at.entry())
-    admin = await principals.pick(database, at.org_id, "admin")
+    admin = await principals.get_by_name(database, at.org_id, "admin")
     await database.write(lambda tx: principals.remove(tx, admin))
     assert [line.actor for line in await trail.find(database)] == ["admin"]
 

@@ -3,18 +3,18 @@
 from pathlib import Path
 from typing import Any
 
-from almanac.catalogue import seed
-from almanac.catalogue.importing import Import, Report
+from almanac.catalogue import catalogue_file
+from almanac.catalogue.importer import CatalogueImport, Report
 from almanac.core import scopes
 from almanac.core.call import Actor, Call
 from almanac.core.database import Database
-from almanac.identity import first, orgs, principals
+from almanac.identity import first_start, orgs, principals
 
 FILE = Path(__file__).parents[2] / "docs" / "examples" / "products.json"
 POWERJET = "68dfc8fd5e40fe1ae99c6b5b"
 
 
-async def call_of(db: Database, org: str = first.ORG, name: str = "admin", *, admin: bool = True) -> Call:
+async def call_of(db: Database, org: str = first_start.ORG, name: str = "admin", *, admin: bool = True) -> Call:
     """A call by somebody with every scope, who is made if need be."""
     owner = next((each for each in await orgs.find(db) if each.name == org), None)
     owner = owner or await db.write(lambda tx: orgs.add(tx, org))
@@ -38,4 +38,6 @@ async def call_of(db: Database, org: str = first.ORG, name: str = "admin", *, ad
 
 async def fill(call: Call, raw: bytes | None = None, form: str = "json", **how: Any) -> Report:
     """Import a seed: that of the shop, or another."""
-    return await Import(call, seed.parse(FILE.read_bytes() if raw is None else raw, form), **how).run()
+    return await CatalogueImport(
+        call, catalogue_file.parse(FILE.read_bytes() if raw is None else raw, form), **how
+    ).run()

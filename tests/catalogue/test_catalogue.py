@@ -10,31 +10,32 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from almanac.assist import retrieval
-from almanac.assist.retrieval import Retrieve
+from almanac.assist.retrieval import NamespaceQuery
 from almanac.catalogue import (
     attachments,
     categories,
     entities,
+    entity_text,
     ids,
+    metadata_filters,
     namespaces,
-    predicates,
-    prose,
     relations,
     rights,
     vocabulary,
 )
-from almanac.catalogue.attachments import Paper
-from almanac.catalogue.entities import Changes, Draft
+from almanac.catalogue.attachments import AttachmentDraft
+from almanac.catalogue.entities import EntityChanges, EntityDraft
 from almanac.core.call import Call
 from almanac.core.database import Database, Transaction
 from almanac.core.errors import AlmanacError, BadRequest, Conflict, Forbidden, NotFound
 from almanac.db.connect import connect
 from almanac.identity import access
 from almanac.identity.roles import Role
-from almanac.search import conditions, filters, sources
-from almanac.search.opening import open_search
-from almanac.search.question import Filter
-from almanac.search.search import Search
+from almanac.search import sources
+from almanac.search.backends import open_search
+from almanac.search.engine import SearchEngine
+from almanac.search.filters import conditions, source_filter
+from almanac.search.query import SourceFilter
 from almanac.search.sources import Source
 from tests.catalogue.shop import POWERJET, call_of, fill
 from tests.house import settings_for, work_off
@@ -50,26 +51,26 @@ async def call(database: Database) -> Call:
 
 
 @pytest.fixture
-async def search(database: Database, database_url: str, tmp_path: Path) -> AsyncIterator[Search]:
+async def search(database: Database, database_url: str, tmp_path: Path) -> AsyncIterator[SearchEngine]:
     async with open_search(settings_for(database_url, tmp_path / "home"), database) as opened:
         yield opened
 
 
-async def found(call: Call, search: Search, query: str, namespace: str = "everything", **more: Any) -> list[str]:
-    asked = Retrieve.model_validate({"namespace": namespace, "query": query, **more})
+async def found(call: Call, search: SearchEngine, query: str, namespace: str = "everything", **more: Any) -> list[str]:
+    asked = NamespaceQuery.model_validate({"namespace": namespace, "query": query, **more})
     return [each.metadata.get("name", each.id) for each in await retrieval.retrieve(call, search, asked)]
 
 
 async def add(call: Call, **fields: Any) -> entities.Entity:
-    draft = Draft.model_validate({"category": "washers", **fields})
+    draft = EntityDraft.model_validate({"category": "washers", **fields})
     return await call.db.write(lambda tx: entities.add(tx, call, draft))
 
 
 async def change(call: Call, id: str, **fields: Any) -> entities.Entity:
-    return await call.db.write(lambda tx: entities.change(tx, call, id, Changes.model_validate(fields)))
+    return await call.db.write(lambda tx: entities.update(tx, call, id, EntityChanges.model_validate(fields)))
 
 
-async def test_an_entity_is_found_by_its_words_as_soon_as_it_is_written(call: Call, search: Search):
+async def test_an_entity_is_found_by_its_words_as_soon_as_it_is_written(call: Call, search: SearchEngine):
     made = await add(call, name="Geyser", description="Throws zwolfberg water.")
     assert await found(call, search, "zwolfberg") == ["Geyser"]
     await change(call, made.id, description="Throws quintel water.")
@@ -77,7 +78,7 @@ async def test_an_entity_is_found_by_its_words_as_soon_as_it_is_written(call: Ca
     assert await found(call, search, "quintel") == ["Geyser"]
 
 
-async def test_what_is_archived_or_removed_is_found_no_more(call: Call, search: Search):
+async def test_what_is_archived_or_removed_is_found_no_more(call: Call, search: SearchEngine):
     made = await add(call, name="Geyser", description="zwolfberg", status="draft")
     assert await found(call, search, "zwolfberg") == ["Geyser"]
     await change(call, made.id, status="archived")
@@ -91,7 +92,7 @@ async def test_what_is_archived_or_removed_is_found_no_more(call: Call, search: 
         await entities.get(call.db, call, made.id)
 
 
-async def test_an_entity_that_moves_is_found_where_it_is(call: Call, search: Search):
+async def test_an_entity_that_moves_is_found_where_it_is(call: Call, search: SearchEngine):
     assert await found(call, search, "Brook balconies", "washers only", topK=1) == ["Brook 1400"]
     [brook] = await entities.among(call.db, call.actor.org_id, "name", ["Brook 1400"])
     await change(call, brook.id, category="Products/Mowers")
@@ -100,16 +101,16 @@ async def test_an_entity_that_moves_is_found_where_it_is(call: Call, search: Sea
 
 
 async def test_a_category_that_is_renamed_is_found_by_its_new_name(
-    call: Call, search: Search, database_url: str, tmp_path: Path
+    call: Call, search: SearchEngine, database_url: str, tmp_path: Path
 ):
     assert await found(call, search, "zwolfberg") == []
-    await call.db.write(lambda tx: categories.change(tx, call, "Products/Mowers", name="Zwolfbergs"))
+    await call.db.write(lambda tx: categories.update(tx, call, "Products/Mowers", name="Zwolfbergs"))
     await work_off(call.db, settings_for(database_url, tmp_path / "home", embedding=False))
     assert await found(call, search, "zwolfbergs") == ["Meadow 40"]
     assert await found(call, search, "lawns", metadata={"category": "Zwolfbergs"}) == ["Meadow 40"]
 
 
-async def test_as_many_are_found_as_match_however_long_one_of_them_is(call: Call, search: Search):
+async def test_as_many_are_found_as_match_however_long_one_of_them_is(call: Call, search: SearchEngine):
     long = "\n\n".join(f"The zwolfberg number {n} is a zwolfberg of the zwolfberg kind. " * 30 for n in range(200))
     await add(call, name="Encyclopedia", details=long)
     for number in range(12):
@@ -121,7 +122,7 @@ async def test_as_many_are_found_as_match_however_long_one_of_them_is(call: Call
     assert "Encyclopedia" in names
 
 
-async def test_a_namespace_whose_categories_are_gone_holds_nothing(call: Call, search: Search):
+async def test_a_namespace_whose_categories_are_gone_holds_nothing(call: Call, search: SearchEngine):
     empty = await call.db.write(lambda tx: categories.add(tx, call, "Passing"))
     await call.db.write(lambda tx: namespaces.add(tx, call, "passing", "", [empty.id]))
     await call.db.write(lambda tx: categories.remove(tx, call, empty.id))
@@ -137,30 +138,32 @@ async def test_names_that_are_always_there_cannot_be_taken(call: Call):
 async def test_a_category_is_not_moved_below_itself_nor_removed_while_something_is_in_it(call: Call):
     for key, parent in (("Products", "Products/Washers/Electric"), ("Products", "Products")):
         with pytest.raises(BadRequest):
-            await call.db.write(lambda tx, key=key, parent=parent: categories.change(tx, call, key, parent=parent))
+            await call.db.write(lambda tx, key=key, parent=parent: categories.update(tx, call, key, parent=parent))
     for key in ("Products", "Products/Mowers"):
         with pytest.raises(Conflict):
             await call.db.write(lambda tx, key=key: categories.remove(tx, call, key))
-    moved = await call.db.write(lambda tx: categories.change(tx, call, "Products/Mowers", parent="null"))
+    moved = await call.db.write(lambda tx: categories.update(tx, call, "Products/Mowers", parent="null"))
     assert moved.parent == categories.TOP
     with pytest.raises(Conflict):
-        await call.db.write(lambda tx: categories.change(tx, call, "Mowers", name="Products"))
+        await call.db.write(lambda tx: categories.update(tx, call, "Mowers", name="Products"))
 
 
 async def test_only_who_was_given_the_role_writes(call: Call):
     reader = await call_of(call.db, name="reader", admin=False)
-    draft = Draft.model_validate({"name": "x", "category": "washers"})
+    draft = EntityDraft.model_validate({"name": "x", "category": "washers"})
     attempts: tuple[Attempt, ...] = (
         lambda tx: entities.add(tx, reader, draft),
-        lambda tx: entities.change(tx, reader, POWERJET, Changes(name="y")),
+        lambda tx: entities.update(tx, reader, POWERJET, EntityChanges(name="y")),
         lambda tx: entities.remove(tx, reader, POWERJET),
         lambda tx: categories.add(tx, reader, "x"),
-        lambda tx: categories.change(tx, reader, "washers", name="x"),
+        lambda tx: categories.update(tx, reader, "washers", name="x"),
         lambda tx: categories.remove(tx, reader, "washers"),
         lambda tx: namespaces.add(tx, reader, "x", "", []),
         lambda tx: vocabulary.add(tx, reader, "alias", "x", "x", ""),
         lambda tx: relations.link(tx, reader, POWERJET, POWERJET, "accessory"),
-        lambda tx: attachments.add(tx, reader, Paper(name="x", url="https://example.org/x.png", annotations={})),
+        lambda tx: attachments.add(
+            tx, reader, AttachmentDraft(name="x", url="https://example.org/x.png", annotations={})
+        ),
         lambda tx: attachments.link(tx, reader, POWERJET, url="https://example.org/powerjet.png"),
     )  # fmt: skip
     for attempt in attempts:
@@ -176,15 +179,17 @@ async def test_another_organisations_things_are_not_there(call: Call):
     stranger = await call_of(call.db, "elsewhere", "boss")
     other = await call.db.write(lambda tx: categories.add(tx, stranger, "Theirs"))
     theirs = await call.db.write(
-        lambda tx: entities.add(tx, stranger, Draft.model_validate({"name": "PowerJet 1800", "category": other.id}))
+        lambda tx: entities.add(
+            tx, stranger, EntityDraft.model_validate({"name": "PowerJet 1800", "category": other.id})
+        )
     )
     assert (await entities.get(call.db, call, "PowerJet 1800")).id == POWERJET
     washers = (await categories.tree(call.db, call.actor.org_id)).pick("washers")
     attempts: tuple[Attempt, ...] = (
-        lambda tx: entities.change(tx, stranger, POWERJET, Changes(name="y")),
+        lambda tx: entities.update(tx, stranger, POWERJET, EntityChanges(name="y")),
         lambda tx: entities.remove(tx, stranger, POWERJET),
-        lambda tx: entities.change(tx, stranger, theirs.id, Changes(category=washers.id)),
-        lambda tx: categories.change(tx, stranger, washers.id, name="x"),
+        lambda tx: entities.update(tx, stranger, theirs.id, EntityChanges(category=washers.id)),
+        lambda tx: categories.update(tx, stranger, washers.id, name="x"),
         lambda tx: categories.add(tx, stranger, "x", parent=washers.id),
         lambda tx: categories.add(tx, stranger, "x", alias="washers"),
         lambda tx: namespaces.add(tx, stranger, "x", "", [washers.id]),
@@ -216,7 +221,7 @@ MEANINGLESS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("metadata", MEANINGLESS)
 def test_a_filter_that_means_nothing_is_refused(metadata: Any):
     with pytest.raises(BadRequest):
-        predicates.condition(metadata)
+        metadata_filters.to_condition(metadata)
 
 
 Wish = dict[str, Any]
@@ -273,10 +278,10 @@ def test_a_filter_leaves_the_same_by_facts_as_by_looking_at_everything(
                 await db.write(lambda tx, source=source: sources.put(tx, source))
             for wish in wanted:
                 try:
-                    condition = predicates.condition(wish)
+                    condition = metadata_filters.to_condition(wish)
                 except AlmanacError:
                     continue
-                where, args = filters.resolve(Filter(condition=condition), collections=["c"])
+                where, args = source_filter.resolve(SourceFilter(condition=condition), collections=["c"])
                 got = await db.fetch(f"SELECT s.owner_id FROM sources s WHERE s.collection = 'c' AND {where}", *args)
                 meant = conditions.parse(condition)
                 expected = {str(n) for n, row in enumerate(rows) if conditions.holds(meant, row)}
@@ -298,15 +303,17 @@ def test_ids_come_in_the_order_in_which_they_were_made_and_are_all_different():
 
 
 def test_markup_is_read_as_a_reader_would():
-    text = prose.plain("<h1>Care</h1><p>Rinse &amp; dry<br>it.</p><script>alert(1)</script><style>x</style>")
+    text = entity_text.plain("<h1>Care</h1><p>Rinse &amp; dry<br>it.</p><script>alert(1)</script><style>x</style>")
     assert text.split() == ["Care", "Rinse", "&", "dry", "it."]
-    assert prose.plain("1 < 2 and **bold**") == "1 < 2 and **bold**"
+    assert entity_text.plain("1 < 2 and **bold**") == "1 < 2 and **bold**"
 
 
 @given(st.text(alphabet="ab \n", max_size=6000), st.integers(0, 3))
 def test_a_text_is_cut_into_pieces_that_hold_all_of_it(text: str, times: int):
     whole = text * (times + 1)
-    pieces = prose.passages((whole,), {}, "c")
-    assert all(len(piece.text) <= prose.LONGEST for piece in pieces)
+    pieces = entity_text.entity_passages((whole,), {}, "c")
+    assert all(len(piece.text) <= entity_text.PASSAGE_CHARS for piece in pieces)
     joined = "".join(piece.text for piece in pieces)
-    assert joined.split() == whole.strip()[: prose.MOST].split() or "".join(joined.split()) == "".join(whole.split())
+    assert joined.split() == whole.strip()[: entity_text.MAX_ENTITY_CHARS].split() or "".join(
+        joined.split()
+    ) == "".join(whole.split())

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from almanac.app import SURFACES
-from almanac.audit.trail import Entry, Trail
+from almanac.audit.trail import AuditEntry, AuditTrail
 from almanac.core import clock, scopes
 from almanac.core.database import Database
 from almanac.db import migrate
@@ -22,7 +22,7 @@ from almanac.jobs import queue
 from almanac.surfaces import contracts
 from tests.cli.conftest import Almanac
 from tests.cli.program import Answer
-from tests.quotas.test_rates import free_port
+from tests.quotas.test_rate_limits import free_port
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ OPTIONS = {
     "audit": "--user --tool --since",
 }
 TOOLS = {tool.name for surface in SURFACES for tool in surface.tools}
-NEWEST = migrate.packaged()[-1].version
+NEWEST = migrate.bundled_migrations()[-1].version
 TOKEN = re.compile(r"(wg|ag|ak|mcp)-[A-Za-z0-9_-]{43}\n")
 
 
@@ -452,11 +452,13 @@ def test_the_doctor_fails_when_a_migration_waits(peopled: Almanac):
 def test_the_audit_trail_is_read_by_caller_tool_and_time(peopled: Almanac):
     async def write(db: Database) -> None:
         people = await db.fetch("SELECT id, org_id, name FROM principals ORDER BY id")
-        trail, now = Trail(db), clock.now()
+        trail, now = AuditTrail(db), clock.now()
         for row, tool, age in ((0, "whoami", 0), (0, "search", 2 * clock.HOUR), (1, "whoami", clock.MINUTE)):
             who = people[row]
             trail.add(
-                Entry(now - age, who["org_id"], who["id"], 1, "almanac", tool, "ok", 1500, "d", "base:1 base:2", "r")
+                AuditEntry(
+                    now - age, who["org_id"], who["id"], 1, "almanac", tool, "ok", 1500, "d", "base:1 base:2", "r"
+                )
             )
         await trail.flush()
 
@@ -484,7 +486,7 @@ def test_dead_jobs_are_listed_and_can_be_tried_again(peopled: Almanac):
     async def kill(db: Database) -> int:
         id = await db.write(lambda tx: queue.add(tx, "import", {"file": "a"}))
         (job,) = await queue.claim(db, "w", ["import"], limit=1, lease=clock.MINUTE)
-        assert await queue.bury(db, job, "ValueError: not [/a] table, nor [red]one[/red]")
+        assert await queue.mark_dead(db, job, "ValueError: not [/a] table, nor [red]one[/red]")
         return id
 
     id = with_database(kill)
@@ -502,7 +504,7 @@ def test_a_dead_job_can_be_discarded_for_good(peopled: Almanac):
     async def kill(db: Database) -> int:
         id = await db.write(lambda tx: queue.add(tx, "import", {}))
         (job,) = await queue.claim(db, "w", ["import"], limit=1, lease=clock.MINUTE)
-        assert await queue.bury(db, job, "no use")
+        assert await queue.mark_dead(db, job, "no use")
         return id
 
     id = with_database(kill)

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from almanac.cli import progress, report
-from almanac.cli.haul import Haul, Piece
-from almanac.cli.operator import over_base
+from almanac.cli.support import ingest_report, progress
+from almanac.cli.support.ingest_run import IngestFile, IngestRun
+from almanac.cli.support.operator_call import call_for_base
 from almanac.core.database import Database
 from almanac.jobs import queue
-from almanac.search import embedding, upkeep
-from almanac.search.index import Coverage
+from almanac.search.index.protocol import Coverage
+from almanac.search.jobs import collection_status, embed_passages
 from tests.cli.conftest import Almanac
 from tests.cli.program import Answer, run, serving
 from tests.cli.test_commands import rows, with_database
-from tests.cli.test_knowledge import change, fill
+from tests.cli.test_kb import change, fill
 from tests.house import settings_for, work_off
 
 TEXTS = {"pump.md": "# Pump\n\nForty turns a minute.", "cat.md": "# Cat\n\nA cat sleeps."}
@@ -180,7 +180,7 @@ def test_a_model_that_cannot_be_reached_leaves_everything_as_it_was(library: Alm
 def test_ctrl_c_stops_a_rebuild_between_two_batches_and_nothing_is_broken(
     library: Almanac, monkeypatch: pytest.MonkeyPatch
 ):
-    embed = upkeep.embed
+    embed = collection_status.embed
 
     async def embed_and_interrupt(*given: Any) -> None:
         await embed(*given)
@@ -188,8 +188,8 @@ def test_ctrl_c_stops_a_rebuild_between_two_batches_and_nothing_is_broken(
         while signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # until it has been heard
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(embedding, "AT_ONCE", 1)
-    monkeypatch.setattr(upkeep, "embed", embed_and_interrupt)
+    monkeypatch.setattr(embed_passages, "AT_ONCE", 1)
+    monkeypatch.setattr(collection_status, "embed", embed_and_interrupt)
     answer = library("index", "rebuild", "--vectors")
     assert (answer.code, answer.out) == (130, "1 passage embedded\n")
     assert answer.err == "Stopped; what was done is kept. Run the command again to have all of it done.\n"
@@ -352,10 +352,10 @@ def test_whoever_stops_waiting_for_vectors_is_told_that_words_are_found_already(
     library: Almanac, capsys: pytest.CaptureFixture[str]
 ):
     async def work(db: Database) -> None:
-        haul = Haul(await over_base(db, 1), 1, [Piece("a.md", "added", "success", 1, was_read=True)])
+        haul = IngestRun(await call_for_base(db, 1), 1, [IngestFile("a.md", "added", "success", 1, was_read=True)])
         for covered in (Coverage(1024, 312), Coverage(5, 5), None):
             haul.covered = covered
-            report.tell(haul, [], is_stopped=True)
+            ingest_report.tell(haul, [], is_stopped=True)
 
     with_database(work)
     assert capsys.readouterr().err.splitlines() == [
@@ -366,7 +366,7 @@ def test_whoever_stops_waiting_for_vectors_is_told_that_words_are_found_already(
 
 def test_the_time_that_vectors_take_is_not_counted_as_reading(library: Almanac):
     async def work(db: Database) -> None:
-        haul = Haul(await over_base(db, 1), 1, [Piece("a.md")], done=1, pages=20)
+        haul = IngestRun(await call_for_base(db, 1), 1, [IngestFile("a.md")], done=1, pages=20)
         haul.began -= 100
         haul.ended = haul.began + 10
         assert progress.rate(haul) == "2.0 pages/s"

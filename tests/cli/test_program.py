@@ -28,7 +28,7 @@ from tests.cli.program import (
     workers,
 )
 from tests.conftest import Cluster
-from tests.web.test_plumbing import key, samples
+from tests.web.test_health import key, samples
 
 TOKEN = re.compile(r"wg-[A-Za-z0-9_-]{43}")
 

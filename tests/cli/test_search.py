@@ -14,7 +14,7 @@ import pytest
 from almanac.ai.bundled import DEFAULT
 from tests.cli.conftest import Almanac
 from tests.cli.program import Answer, command, environment, run, serving
-from tests.cli.test_knowledge import blocks, fill
+from tests.cli.test_kb import blocks, fill
 
 FILES = {
     "pumps.md": "# Pump P-40\n\n## Care\n\nOil the bearing every spring, and after each flood.\n",

@@ -15,11 +15,11 @@ from mcp.shared.exceptions import MCPError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from almanac.app import SURFACES, create_app
+from almanac.bootstrap import load_settings, open_database
 from almanac.core.settings import Settings
-from almanac.identity import first
-from almanac.premises import load_settings, open_store
+from almanac.identity import first_start
 from almanac.surfaces.surface import ProtocolError, Surface
-from almanac.surfaces.tool import Raw, Run, Tool, ToolCall, tool_of
+from almanac.surfaces.tool import RawResult, Run, Tool, ToolCall, tool_from_contract
 from tests.conformance.fixtures import EVENT_STORE, HANDLERS, TOOLS, FixtureTool
 
 # These never talk back to the client, so in the modern era our own fast path answers them.
@@ -35,13 +35,13 @@ PLAIN = {
 
 def adapt(fixture: FixtureTool) -> Tool:
     entry = {"name": fixture.name, "description": fixture.description, "inputSchema": fixture.input_schema}
-    return replace(tool_of(entry, _runner(fixture)), needs_peer=fixture.name not in PLAIN)
+    return replace(tool_from_contract(entry, _runner(fixture)), needs_client=fixture.name not in PLAIN)
 
 
 def _runner(fixture: FixtureTool) -> Run:
-    async def run(call: ToolCall, arguments: dict[str, Any]) -> Raw:
+    async def run(call: ToolCall, arguments: dict[str, Any]) -> RawResult:
         try:
-            return Raw(await fixture.run(call.peer, arguments))
+            return RawResult(await fixture.run(call.client, arguments))
         except MCPError as error:
             raise ProtocolError(error.code, error.message, error.data) from None
 
@@ -74,8 +74,8 @@ class Shim:
 
 
 async def first_token(settings: Settings) -> str:
-    async with open_store(settings) as db:
-        token = await first.begin(db)
+    async with open_database(settings) as db:
+        token = await first_start.create_first_admin(db)
     assert token is not None
     return token
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from almanac.core.settings import BadSetting, Settings, environment_names, load, shown
-from almanac.premises import load_settings
+from almanac.bootstrap import load_settings
+from almanac.core.settings import InvalidSetting, Settings, environment_names, load, shown
 
 FIELDS: dict[str, "Field[Any]"] = {item.name: item for item in fields(Settings)}
 SECRETS = {
@@ -169,39 +169,39 @@ def test_the_names_that_the_seeds_document_are_read(variable: str, text: str, na
     ],
 )  # fmt: skip
 def test_a_bad_value_names_the_setting_and_its_source(variable: str, text: str, complaint: str):
-    with pytest.raises(BadSetting) as caught:
+    with pytest.raises(InvalidSetting) as caught:
         load({variable: text})
     assert caught.value.text == complaint
 
 
 def test_a_bad_value_in_the_file_or_an_option_says_so():
-    with pytest.raises(BadSetting, match=r"^port \(from file\) must be a whole number\.$"):
+    with pytest.raises(InvalidSetting, match=r"^port \(from file\) must be a whole number\.$"):
         load({}, {"port": True})
-    with pytest.raises(BadSetting, match=r"^workers \(from option\) must be at least 1\.$"):
+    with pytest.raises(InvalidSetting, match=r"^workers \(from option\) must be at least 1\.$"):
         load({}, None, {"workers": 0})
 
 
 def test_a_database_of_an_unknown_kind_is_a_bad_setting_and_its_password_stays_unsaid():
-    with pytest.raises(BadSetting, match=r"database_url \(from environment ALMANAC_DATABASE_URL\)") as caught:
+    with pytest.raises(InvalidSetting, match=r"database_url \(from environment ALMANAC_DATABASE_URL\)") as caught:
         load({"ALMANAC_DATABASE_URL": "mysql://root:hunter2@db/almanac"})
     assert "hunter2" not in caught.value.text
 
 
 def test_a_redis_url_that_is_none_is_a_bad_setting():
-    with pytest.raises(BadSetting, match=r"redis_url \(from environment REDIS_URL\)"):
+    with pytest.raises(InvalidSetting, match=r"redis_url \(from environment REDIS_URL\)"):
         load({"REDIS_URL": "localhost:6379"})
 
 
 def test_an_unknown_entry_in_the_file_is_refused_with_the_nearest_name():
-    with pytest.raises(BadSetting, match=r"unknown entry 'rate_limit_cals'\. Did you mean rate_limit_calls\?$"):
+    with pytest.raises(InvalidSetting, match=r"unknown entry 'rate_limit_cals'\. Did you mean rate_limit_calls\?$"):
         load({}, {"rate_limit_cals": 5})
-    with pytest.raises(BadSetting, match=r"unknown entry 'zzz'\.$"):
+    with pytest.raises(InvalidSetting, match=r"unknown entry 'zzz'\.$"):
         load({}, {"zzz": 5})
 
 
 def test_a_table_in_the_file_is_an_unknown_entry_too(clean: Path):
     (clean / "almanac.toml").write_text("[server]\nport = 1\n")
-    with pytest.raises(BadSetting, match=r"unknown entry 'server'"):
+    with pytest.raises(InvalidSetting, match=r"unknown entry 'server'"):
         load_settings()
 
 
@@ -234,7 +234,7 @@ def test_a_file_that_cannot_be_read_is_one_line_naming_it(
         file.write_bytes(content)
     elif content is not None:
         file.mkdir()
-    with pytest.raises(BadSetting) as caught:
+    with pytest.raises(InvalidSetting) as caught:
         load_settings()
     assert str(file) in caught.value.text
     assert "\n" not in caught.value.text

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from almanac.core.database import Database, Transaction, Value
-from almanac.db.connect import BadUrl, connect
-from almanac.db.errors import Conflict, DatabaseError, DatabaseUnavailable, StatementRejected
+from almanac.db.connect import InvalidDatabaseUrl, connect
+from almanac.db.errors import ConstraintConflict, DatabaseError, DatabaseUnavailable, StatementRejected
 
 TABLES = (
     "CREATE TABLE things (id BIGINT PRIMARY KEY, name TEXT UNIQUE, size BIGINT NOT NULL DEFAULT 0)",
@@ -162,11 +162,11 @@ async def failure(work: Awaitable[Any]) -> DatabaseError:
 async def test_a_duplicate_is_a_conflict_that_names_its_columns_but_no_value(db: Database) -> None:
     await db.write(insert(1, "s3cret"))
     error = await failure(db.write(insert(2, "s3cret")))
-    assert isinstance(error, Conflict)
+    assert isinstance(error, ConstraintConflict)
     assert (error.kind, error.table, error.columns) == ("unique", "things", ("name",))
     assert "s3cret" not in f"{error} {error!r} {error.__cause__}"
     error = await failure(db.write(insert(1)))
-    assert isinstance(error, Conflict)
+    assert isinstance(error, ConstraintConflict)
     assert error.columns == ("id",)
 
 
@@ -175,13 +175,13 @@ async def test_a_conflict_over_two_columns_names_both(db: Database) -> None:
     sql = "INSERT INTO parts (thing_id, a, b) VALUES (1, 2, 3)"
     await db.write(lambda tx: tx.execute(sql))
     error = await failure(db.write(lambda tx: tx.execute(sql)))
-    assert isinstance(error, Conflict)
+    assert isinstance(error, ConstraintConflict)
     assert error.columns == ("a", "b")
 
 
 async def test_a_missing_parent_is_a_conflict(db: Database) -> None:
     error = await failure(db.write(lambda tx: tx.execute("INSERT INTO parts (thing_id) VALUES (9)")))
-    assert isinstance(error, Conflict)
+    assert isinstance(error, ConstraintConflict)
     assert error.kind == "foreign"
 
 
@@ -210,11 +210,11 @@ async def test_reads_raise_the_same_errors(db: Database) -> None:
 async def test_a_failed_statement_dooms_its_transaction_even_if_caught(db: Database) -> None:
     async def body(tx: Transaction) -> str:
         await insert(1, "a")(tx)
-        with pytest.raises(Conflict):
+        with pytest.raises(ConstraintConflict):
             await insert(2, "a")(tx)
         return "all is well"
 
-    assert isinstance(await failure(db.write(body)), Conflict)
+    assert isinstance(await failure(db.write(body)), ConstraintConflict)
     assert await ids(db) == []
 
 
@@ -242,7 +242,7 @@ async def test_an_exclusive_section_is_held_by_one_at_a_time(database: Database,
     inside: list[str] = []
 
     async def enter(db: Database, name: str) -> None:
-        async with db.exclusive(name):
+        async with db.lock(name):
             inside.append(name)
             assert inside.count(name) == 1
             await db.fetch("SELECT 1")
@@ -250,13 +250,13 @@ async def test_an_exclusive_section_is_held_by_one_at_a_time(database: Database,
             inside.remove(name)
 
     await asyncio.gather(*(enter(db, name) for db in (database, other) for name in ("a", "a", "b")))
-    async with database.exclusive("a"), database.exclusive("b"):
+    async with database.lock("a"), database.lock("b"):
         pass
     await other.close()
 
 
 async def test_the_pool_tells_its_size(database: Database) -> None:
-    assert set(await database.pool()) == {"open", "idle", "waiting"}
+    assert set(await database.pool_stats()) == {"open", "idle", "waiting"}
 
 
 async def test_a_closed_database_refuses(database_url: str) -> None:
@@ -292,6 +292,6 @@ async def test_a_database_that_cannot_be_reached_is_unavailable(url: str) -> Non
     "url", ["mysql://root:hunter2@host/x", "sqlite://", "sqlite:///", "x.db", "", "postgresql://u:hun/ter2@host/x"]
 )
 async def test_an_unknown_url_is_refused_without_repeating_its_password(url: str) -> None:
-    with pytest.raises(BadUrl, match="cannot be read") as caught:
+    with pytest.raises(InvalidDatabaseUrl, match="cannot be read") as caught:
         await connect(url)
     assert "hun" not in caught.value.text

@@ -15,7 +15,7 @@ from almanac.db import migrate
 from almanac.db.connect import connect
 from almanac.db.errors import DatabaseError, MigrationRefused
 from almanac.db.migrate import Migration
-from almanac.search import facts
+from almanac.search.filters import metadata_index
 from tests.conftest import Cluster
 
 STEPS = [
@@ -91,16 +91,16 @@ async def schema(db: Database) -> list[tuple[str, ...]]:
 
 async def test_an_empty_database_has_version_0_and_everything_pending(empty: Database) -> None:
     assert await migrate.version(empty) == 0
-    assert await migrate.pending(empty) == migrate.packaged()
-    assert await migrate.apply(empty) == migrate.packaged()
+    assert await migrate.pending(empty) == migrate.bundled_migrations()
+    assert await migrate.apply(empty) == migrate.bundled_migrations()
     assert await migrate.pending(empty) == []
     assert await migrate.apply(empty) == []
-    assert await migrate.version(empty) == migrate.packaged()[-1].version
+    assert await migrate.version(empty) == migrate.bundled_migrations()[-1].version
 
 
-@pytest.mark.parametrize("applied", range(len(migrate.packaged()) + 1))
+@pytest.mark.parametrize("applied", range(len(migrate.bundled_migrations()) + 1))
 async def test_every_past_version_leads_to_the_same_schema(applied: int, empty: Database, migrated: Database) -> None:
-    steps = migrate.packaged()
+    steps = migrate.bundled_migrations()
     assert await migrate.apply(empty, steps[:applied]) == steps[:applied]
     assert await migrate.apply(empty, steps) == steps[applied:]
     assert await schema(empty) == await schema(migrated)
@@ -156,11 +156,13 @@ async def test_two_processes_at_once_apply_each_file_once(empty_database_url: st
     ]
     outputs = [(await process.communicate())[0].decode().split() for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
-    assert sorted(int(word) for words in outputs for word in words) == [step.version for step in migrate.packaged()]
+    assert sorted(int(word) for words in outputs for word in words) == [
+        step.version for step in migrate.bundled_migrations()
+    ]
 
 
 async def test_passages_from_before_search_become_sources_and_passages_to_be_analysed(empty: Database) -> None:
-    steps = migrate.packaged()
+    steps = migrate.bundled_migrations()
     await migrate.apply(empty, steps[:3])
     for statement in migrate.statements(BEFORE_SEARCH):
         await empty.write(lambda tx, sql=statement: tx.execute(sql))
@@ -184,7 +186,7 @@ async def test_passages_from_before_search_become_sources_and_passages_to_be_ana
 
 
 async def test_metadata_from_before_the_catalogue_can_be_looked_up_as_if_it_were_written_now(empty: Database) -> None:
-    steps = migrate.packaged()
+    steps = migrate.bundled_migrations()
     before = next(place for place, step in enumerate(steps) if step.name == "catalogue")
     metadata = {
         "t": "x" * 50,
@@ -204,7 +206,7 @@ async def test_metadata_from_before_the_catalogue_can_be_looked_up_as_if_it_were
     await migrate.apply(empty, steps)
     read = "SELECT f.source_id, d.name, f.text, f.number FROM facts f JOIN fields d ON d.id = f.field"
     moved = {tuple(row[n] for n in range(4)) for row in await empty.fetch(read)}
-    await empty.write(lambda tx: facts.rewrite(tx, (1, "base:1", metadata, ["a"])))
+    await empty.write(lambda tx: metadata_index.rewrite(tx, (1, "base:1", metadata, ["a"])))
     assert {tuple(row[n] for n in range(4)) for row in await empty.fetch(read)} == moved
     assert (1, "n", None, 5.0) in moved
     assert {row[0] for row in moved} == {1}
@@ -245,7 +247,7 @@ async def test_someone_who_may_not_create_extensions_is_told_who_may(postgres_cl
 async def test_an_extension_that_is_too_old_is_refused(
     postgres_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(migrate._OLDEST, "vector", (99, 1))  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setitem(migrate.MIN_EXTENSION_VERSIONS, "vector", (99, 1))  # pyright: ignore[reportPrivateUsage]
     db = await connect(postgres_cluster.blank())
     with pytest.raises(MigrationRefused, match=r"version 0\.\S+, and 99\.1 is needed.*ALTER EXTENSION vector UPDATE"):
         await migrate.apply(db)
@@ -273,4 +275,4 @@ def test_misnamed_files_are_refused(tmp_path: Path, names: list[str]) -> None:
     for name in names:
         (tmp_path / name).write_text("SELECT 1;")
     with pytest.raises(MigrationRefused, match=r"call it like|renumber one"):
-        migrate.packaged(tmp_path)
+        migrate.bundled_migrations(tmp_path)

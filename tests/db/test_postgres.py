@@ -83,9 +83,9 @@ async def test_a_deadlock_is_resolved_by_running_the_loser_again(database: Datab
 
 async def test_a_lock_is_dropped_when_its_holder_dies(database: Database, killer: Database) -> None:
     with suppress(DatabaseUnavailable):
-        async with database.exclusive("x"):
+        async with database.lock("x"):
             await killer.fetch(KILL_OTHERS)
-    async with asyncio.timeout(5), killer.exclusive("x"):
+    async with asyncio.timeout(5), killer.lock("x"):
         pass
 
 
@@ -100,10 +100,10 @@ async def test_whoever_waits_for_a_lock_keeps_no_index_from_being_built(database
     other = await connect(database_url)
 
     async def wait() -> None:
-        async with other.exclusive("index"):
+        async with other.lock("index"):
             pass
 
-    async with database.exclusive("index"):
+    async with database.lock("index"):
         waiting = asyncio.create_task(wait())
         await asyncio.sleep(0.3)
         async with asyncio.timeout(20):  # it waits for every statement that began before it

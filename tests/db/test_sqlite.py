@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from almanac.core.database import Transaction
-from almanac.db.errors import Conflict, DatabaseFull, DatabaseUnavailable
+from almanac.db.errors import ConstraintConflict, DatabaseFull, DatabaseUnavailable
 from almanac.db.sqlite import SqliteDatabase
 
 
@@ -153,7 +153,7 @@ async def test_a_violation_found_only_at_commit_is_its_own_bodys(db: SqliteDatab
         db.write(lambda tx: insert(tx, 2)),
     )
     assert outcomes[0] is None
-    assert isinstance(outcomes[1], Conflict)
+    assert isinstance(outcomes[1], ConstraintConflict)
     assert outcomes[2] is None
     assert await count(db) == 2
 

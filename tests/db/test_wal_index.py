@@ -29,48 +29,48 @@ async def add(db: Database, name: str) -> None:
 
 async def test_reading_leaves_the_version_as_it_is_and_every_commit_changes_it(tmp_path: Path):
     db = await make(tmp_path / "a.db")
-    seen = {db.version()}
+    seen = {db.commit_version()}
     for number in range(50):
         await db.fetch("SELECT * FROM things")
         await db.scan("SELECT * FROM things")
-        assert db.version() in seen
+        assert db.commit_version() in seen
         await add(db, str(number))
-        assert db.version() not in seen
-        seen.add(db.version())
+        assert db.commit_version() not in seen
+        seen.add(db.commit_version())
     await db.close()
 
 
 async def test_a_commit_by_another_process_shows(tmp_path: Path):
     db = await make(tmp_path / "a.db")
-    before = db.version()
+    before = db.commit_version()
     subprocess.run([sys.executable, "-c", COMMIT_ELSEWHERE, tmp_path / "a.db"], check=True)
-    assert db.version() != before
+    assert db.commit_version() != before
     assert len(await db.fetch("SELECT * FROM things")) == 1
     await db.close()
 
 
 async def test_a_transaction_that_is_rolled_back_or_still_open_does_not_show(tmp_path: Path):
     db = await make(tmp_path / "a.db")
-    before = db.version()
+    before = db.commit_version()
     other = sqlite3.connect(tmp_path / "a.db")
     other.execute("INSERT INTO things VALUES ('maybe')")
-    assert db.version() == before
+    assert db.commit_version() == before
     other.rollback()
-    assert db.version() == before
+    assert db.commit_version() == before
     other.close()
     await db.close()
 
 
 async def test_the_log_starting_anew_is_no_way_back_to_an_earlier_version(tmp_path: Path):
     db = await make(tmp_path / "a.db")
-    seen = {db.version()}
+    seen = {db.commit_version()}
     for number in range(20):
         other = sqlite3.connect(tmp_path / "a.db")
         other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         other.close()
         await add(db, str(number))
-        assert db.version() not in seen
-        seen.add(db.version())
+        assert db.commit_version() not in seen
+        seen.add(db.commit_version())
     await db.close()
 
 
@@ -80,9 +80,9 @@ async def test_a_database_opened_while_another_of_the_same_file_closes_sees_its_
     for number in range(5):
         second = await make(path)
         await first.close()
-        before = second.version()
+        before = second.commit_version()
         await add(second, str(number))
-        assert second.version() != before
+        assert second.commit_version() != before
         first = second
     await first.close()
 

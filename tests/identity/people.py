@@ -36,7 +36,7 @@ class Town:
         async def body(tx: Transaction) -> Group:
             made = await groups.add(tx, owner.id, name)
             for member, role in members.items():
-                await groups.set_member(tx, made, await principals.pick(tx, owner.id, member), role)
+                await groups.set_member(tx, made, await principals.get_by_name(tx, owner.id, member), role)
             return made
 
         return await self.do(body)

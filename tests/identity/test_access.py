@@ -9,7 +9,7 @@ from almanac.core.call import Actor
 from almanac.core.database import Transaction
 from almanac.core.errors import Forbidden, NotFound
 from almanac.identity import access, groups, principals
-from almanac.identity.access import Thing
+from almanac.identity.access import ProtectedObject
 from almanac.identity.roles import Role
 from tests.identity.people import Town
 
@@ -60,7 +60,7 @@ class Village:
 
     def __init__(self, town: Town) -> None:
         self.town = town
-        self.things: dict[str, Thing] = {}
+        self.things: dict[str, ProtectedObject] = {}
         self.actors: dict[tuple[str, str], Actor] = {}
 
     async def build(self) -> "Village":
@@ -69,7 +69,7 @@ class Village:
         circle = await self.town.group("circle", self.town.other)
         for number, level in enumerate(LEVELS, 1):
             group_id = team.id if level == "group" else None
-            self.things[level] = Thing("base", number, self.town.acme.id, level, owner.id, group_id)
+            self.things[level] = ProtectedObject("base", number, self.town.acme.id, level, owner.id, group_id)
         for relation, role, _ in expectations():
             foreign = relation.startswith("foreign")
             org = self.town.other if foreign else self.town.acme
@@ -123,28 +123,28 @@ async def test_require_agrees_with_may_and_says_what_is_missing(town: Town):
             for action in LETTERS.values():
                 if action in actions:
                     held = await access.require(town.db, call, action, thing, name="knowledge base 1")
-                    assert held is await access.role(town.db, call.actor, thing)
+                    assert held is await access.role_on(town.db, call.actor, thing)
                 elif actions:
                     with pytest.raises(Forbidden, match=f"^To {action} knowledge base 1 needs the role"):
                         await access.require(town.db, call, action, thing, name="knowledge base 1")
                 else:
                     with pytest.raises(NotFound):
                         await access.require(town.db, call, action, thing, name="knowledge base 1")
-            assert call.touched == ([f"base:{thing.id}"] if actions else [])
+            assert call.accessed == ([f"base:{thing.id}"] if actions else [])
 
 
 async def test_asking_for_many_things_at_once_answers_as_asking_for_each(town: Town):
     village = await Village(town).build()
-    strange = [Thing("base", n, town.other.id, level) for n, level in enumerate(LEVELS, 1)]
-    unrelated = [Thing("base", 90 + n, town.acme.id, level, 1, None) for n, level in enumerate(LEVELS)]
+    strange = [ProtectedObject("base", n, town.other.id, level) for n, level in enumerate(LEVELS, 1)]
+    unrelated = [ProtectedObject("base", 90 + n, town.acme.id, level, 1, None) for n, level in enumerate(LEVELS)]
     things = [*village.things.values(), *strange, *unrelated]
     for actor in village.actors.values():
         for limit in (None, frozenset({1, 3})):
             asking = replace(actor, bases=limit)
-            each = [await access.role(town.db, asking, thing) for thing in things]
-            assert await access.roles(town.db, asking, things) == each
-            assert await access.roles(town.db, asking, things[::-1]) == each[::-1]
-    assert await access.roles(town.db, next(iter(village.actors.values())), []) == []
+            each = [await access.role_on(town.db, asking, thing) for thing in things]
+            assert await access.roles_on(town.db, asking, things) == each
+            assert await access.roles_on(town.db, asking, things[::-1]) == each[::-1]
+    assert await access.roles_on(town.db, next(iter(village.actors.values())), []) == []
 
 
 @pytest.mark.parametrize("role", Role)
@@ -153,45 +153,45 @@ async def test_who_made_a_thing_for_others_owns_it_while_they_may_write_there(to
     actor = await town.actor(maria)
     team = await town.group("team", maria=role)
     expected = Role.Owner if role >= Role.Developer else role
-    ours = Thing("base", 1, town.acme.id, "group", maria.id, team.id)
-    everyones = Thing("base", 2, town.acme.id, "organization", maria.id)
-    mine = Thing("base", 3, town.acme.id, "personal", maria.id)
-    assert await access.role(town.db, actor, ours) is expected
+    ours = ProtectedObject("base", 1, town.acme.id, "group", maria.id, team.id)
+    everyones = ProtectedObject("base", 2, town.acme.id, "organization", maria.id)
+    mine = ProtectedObject("base", 3, town.acme.id, "personal", maria.id)
+    assert await access.role_on(town.db, actor, ours) is expected
     await town.do(lambda tx: access.grant(tx, everyones, role, principal_id=maria.id))
-    assert await access.role(town.db, actor, everyones) is max(expected, Role.Reporter)
+    assert await access.role_on(town.db, actor, everyones) is max(expected, Role.Reporter)
     await town.do(lambda tx: access.grant(tx, mine, role, principal_id=maria.id))
-    assert await access.role(town.db, actor, mine) is Role.Owner
+    assert await access.role_on(town.db, actor, mine) is Role.Owner
     for thing in (ours, everyones, mine):
-        assert await access.roles(town.db, actor, [thing]) == [await access.role(town.db, actor, thing)]
+        assert await access.roles_on(town.db, actor, [thing]) == [await access.role_on(town.db, actor, thing)]
 
 
 async def test_who_has_left_the_group_keeps_nothing_but_what_they_are_given(town: Town):
     maria = await town.add("maria")
     actor = await town.actor(maria)
     team = await town.group("team", maria=Role.Maintainer)
-    thing = Thing("base", 1, town.acme.id, "group", maria.id, team.id)
-    assert await access.role(town.db, actor, thing) is Role.Owner
+    thing = ProtectedObject("base", 1, town.acme.id, "group", maria.id, team.id)
+    assert await access.role_on(town.db, actor, thing) is Role.Owner
     await town.do(lambda tx: tx.execute("DELETE FROM members WHERE principal_id = $1", maria.id))
-    assert await access.role(town.db, actor, thing) is None
+    assert await access.role_on(town.db, actor, thing) is None
     await town.do(lambda tx: access.grant(tx, thing, Role.Reporter, principal_id=maria.id))
-    assert await access.role(town.db, actor, thing) is Role.Reporter
+    assert await access.role_on(town.db, actor, thing) is Role.Reporter
     await town.do(lambda tx: access.grant(tx, thing, Role.Developer, principal_id=maria.id))
-    assert await access.role(town.db, actor, thing) is Role.Owner
+    assert await access.role_on(town.db, actor, thing) is Role.Owner
 
 
 async def test_a_foreign_or_hidden_thing_answers_exactly_like_one_that_never_was(town: Town):
     actor = await town.actor(await town.add("maria"))
     theirs = await town.add("boss", org=town.other)
-    hidden = Thing("base", 8, town.acme.id, "personal", (await town.add("adam")).id)
-    foreign = [Thing("base", 7, town.other.id, level, theirs.id) for level in LEVELS]
+    hidden = ProtectedObject("base", 8, town.acme.id, "personal", (await town.add("adam")).id)
+    foreign = [ProtectedObject("base", 7, town.other.id, level, theirs.id) for level in LEVELS]
     answers: set[tuple[str, int, str]] = set()
     for thing in (None, hidden, *foreign):
-        for action in access.ACTIONS:
+        for action in access.MIN_ROLE_BY_ACTION:
             call = town.call(actor)
             with pytest.raises(NotFound) as caught:
                 await access.require(town.db, call, action, thing, name="knowledge base 7")
             answers.add((caught.value.code, caught.value.status, caught.value.text))
-            assert call.touched == []
+            assert call.accessed == []
     assert answers == {("not_found", 404, "There is no knowledge base 7, or you may not see it.")}
 
 
@@ -200,64 +200,64 @@ async def test_the_highest_of_several_roles_wins(town: Town):
     actor = await town.actor(maria)
     team = await town.group("team", maria=Role.Reporter)
     friends = await town.group("friends", maria=Role.RestrictedAnalyst)
-    thing = Thing("base", 1, town.acme.id, "group", None, team.id)
-    assert await access.role(town.db, actor, thing) is Role.Reporter
+    thing = ProtectedObject("base", 1, town.acme.id, "group", None, team.id)
+    assert await access.role_on(town.db, actor, thing) is Role.Reporter
     await town.do(lambda tx: access.grant(tx, thing, Role.RestrictedAnalyst, principal_id=maria.id))
-    assert await access.role(town.db, actor, thing) is Role.Reporter
+    assert await access.role_on(town.db, actor, thing) is Role.Reporter
     await town.do(lambda tx: access.grant(tx, thing, Role.Developer, group_id=friends.id))
-    assert await access.role(town.db, actor, thing) is Role.Developer
+    assert await access.role_on(town.db, actor, thing) is Role.Developer
     await town.do(lambda tx: access.grant(tx, thing, Role.Maintainer, principal_id=maria.id))
-    assert await access.role(town.db, actor, thing) is Role.Maintainer
+    assert await access.role_on(town.db, actor, thing) is Role.Maintainer
 
 
 async def test_a_grant_can_be_changed_and_withdrawn_and_holds_from_the_next_question(town: Town):
     maria = await town.add("maria")
     actor = await town.actor(maria)
     friends = await town.group("friends", maria=Role.Owner)
-    thing = Thing("entity", "65f0c0ffee", town.acme.id, "personal")
+    thing = ProtectedObject("entity", "65f0c0ffee", town.acme.id, "personal")
     await town.do(lambda tx: access.grant(tx, thing, Role.Owner, principal_id=maria.id))
     await town.do(lambda tx: access.grant(tx, thing, Role.Reporter, principal_id=maria.id))
-    assert await access.role(town.db, actor, thing) is Role.Reporter
-    assert await town.do(lambda tx: access.withdraw(tx, thing, principal_id=maria.id))
-    assert await access.role(town.db, actor, thing) is None
+    assert await access.role_on(town.db, actor, thing) is Role.Reporter
+    assert await town.do(lambda tx: access.revoke_grant(tx, thing, principal_id=maria.id))
+    assert await access.role_on(town.db, actor, thing) is None
     await town.do(lambda tx: access.grant(tx, thing, Role.Developer, group_id=friends.id))
-    assert await access.role(town.db, actor, thing) is Role.Developer
-    assert await town.do(lambda tx: access.withdraw(tx, thing, group_id=friends.id))
-    assert not await town.do(lambda tx: access.withdraw(tx, thing, group_id=friends.id))
-    assert await access.role(town.db, actor, thing) is None
+    assert await access.role_on(town.db, actor, thing) is Role.Developer
+    assert await town.do(lambda tx: access.revoke_grant(tx, thing, group_id=friends.id))
+    assert not await town.do(lambda tx: access.revoke_grant(tx, thing, group_id=friends.id))
+    assert await access.role_on(town.db, actor, thing) is None
 
 
 async def test_a_grant_is_for_one_thing_of_one_kind(town: Town):
     maria = await town.add("maria")
     actor = await town.actor(maria)
-    thing = Thing("base", 1, town.acme.id, "personal")
+    thing = ProtectedObject("base", 1, town.acme.id, "personal")
     await town.do(lambda tx: access.grant(tx, thing, Role.Owner, principal_id=maria.id))
-    assert await access.role(town.db, actor, Thing("base", 2, town.acme.id, "personal")) is None
-    assert await access.role(town.db, actor, Thing("folder", 1, town.acme.id, "personal")) is None
+    assert await access.role_on(town.db, actor, ProtectedObject("base", 2, town.acme.id, "personal")) is None
+    assert await access.role_on(town.db, actor, ProtectedObject("folder", 1, town.acme.id, "personal")) is None
 
 
 async def test_removing_someone_takes_their_grants_with_them(town: Town):
     maria = await town.add("maria")
     actor = await town.actor(maria)
-    thing = Thing("base", 1, town.acme.id, "personal")
+    thing = ProtectedObject("base", 1, town.acme.id, "personal")
     await town.do(lambda tx: access.grant(tx, thing, Role.Owner, principal_id=maria.id))
     await town.do(lambda tx: principals.remove(tx, maria))
-    assert await access.role(town.db, actor, thing) is None
+    assert await access.role_on(town.db, actor, thing) is None
 
 
 async def test_a_token_limited_to_bases_sees_no_other_whoever_holds_it(town: Town):
     boss = await town.add("boss", admin=True)
     actor = await town.actor(boss, bases=[1, 3])
-    mine = {n: Thing("base", n, town.acme.id, "personal", boss.id) for n in (1, 2, 3)}
-    ours = {n: Thing("base", n, town.acme.id, "organization") for n in (1, 2)}
+    mine = {n: ProtectedObject("base", n, town.acme.id, "personal", boss.id) for n in (1, 2, 3)}
+    ours = {n: ProtectedObject("base", n, town.acme.id, "organization") for n in (1, 2)}
     assert [await access.may(town.db, actor, "own", mine[n]) for n in (1, 2, 3)] == [True, False, True]
     assert [await access.may(town.db, actor, "search", ours[n]) for n in (1, 2)] == [True, False]
     with pytest.raises(NotFound):
         await access.require(town.db, town.call(actor), "search", mine[2], name="knowledge base 2")
-    assert await access.may(town.db, actor, "own", Thing("folder", 2, town.acme.id, "personal", boss.id))
+    assert await access.may(town.db, actor, "own", ProtectedObject("folder", 2, town.acme.id, "personal", boss.id))
 
 
 async def test_an_action_nobody_knows_is_a_mistake_in_our_code_not_a_permission(town: Town):
     actor = await town.actor(await town.add("maria", admin=True))
     with pytest.raises(KeyError):
-        await access.may(town.db, actor, "fly", Thing("base", 1, town.acme.id, "organization"))
+        await access.may(town.db, actor, "fly", ProtectedObject("base", 1, town.acme.id, "organization"))

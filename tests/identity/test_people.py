@@ -46,7 +46,7 @@ def test_a_bad_name_is_refused_with_what_a_name_may_be(name: str):
 async def test_organisations_have_unguessable_ids_and_are_listed_oldest_first(town: Town):
     assert uuid.UUID(town.acme.id).version == 4
     assert await orgs.find(town.db) == [town.acme, town.other]
-    assert await orgs.pick(town.db, "Other") == town.other
+    assert await orgs.get_by_name(town.db, "Other") == town.other
 
 
 async def test_an_organisation_s_name_is_its_own(town: Town):
@@ -56,17 +56,17 @@ async def test_an_organisation_s_name_is_its_own(town: Town):
 
 async def test_an_unknown_organisation_is_not_found_and_two_must_be_told_apart(town: Town):
     with pytest.raises(NotFound, match="no organisation named 'Nobody'"):
-        await orgs.pick(town.db, "Nobody")
+        await orgs.get_by_name(town.db, "Nobody")
     with pytest.raises(BadRequest, match="more than one organisation") as caught:
-        await orgs.pick(town.db, None)
+        await orgs.get_by_name(town.db, None)
     assert "--org" in caught.value.next_step
 
 
 async def test_the_only_organisation_need_not_be_named(database: Database):
     with pytest.raises(NotFound, match="no organisation yet"):
-        await orgs.pick(database, None)
+        await orgs.get_by_name(database, None)
     only = await database.write(lambda tx: orgs.add(tx, "Only"))
-    assert await orgs.pick(database, None) == only
+    assert await orgs.get_by_name(database, None) == only
 
 
 async def test_users_and_agents_share_one_space_of_names_in_each_organisation(town: Town):
@@ -76,8 +76,8 @@ async def test_users_and_agents_share_one_space_of_names_in_each_organisation(to
         await town.add("maria", kind="agent")
     double = await town.add("maria", kind="agent", org=town.other)
     assert double.id != maria.id
-    assert await principals.pick(town.db, town.acme.id, "maria") == maria
-    assert await principals.pick(town.db, town.other.id, "maria") == double
+    assert await principals.get_by_name(town.db, town.acme.id, "maria") == maria
+    assert await principals.get_by_name(town.db, town.other.id, "maria") == double
 
 
 async def test_principals_are_listed_by_kind_and_name(town: Town):
@@ -99,7 +99,7 @@ async def test_a_removed_user_is_gone_with_their_memberships_and_their_name_is_f
     await town.group("research", maria=Role.Owner)
     await town.do(lambda tx: principals.remove(tx, maria))
     with pytest.raises(NotFound):
-        await principals.pick(town.db, town.acme.id, "maria")
+        await principals.get_by_name(town.db, town.acme.id, "maria")
     assert (await groups.find(town.db, town.acme.id))[0].members == 0
     again = await town.add("maria")
     assert again.id != maria.id
@@ -112,11 +112,11 @@ async def test_someone_of_another_organisation_answers_exactly_like_nobody(town:
     answers: list[tuple[str, str]] = []
     for name in ("spy", "nobody"):
         with pytest.raises(NotFound) as caught:
-            await principals.pick(town.db, town.acme.id, name)
+            await principals.get_by_name(town.db, town.acme.id, name)
         answers.append((caught.value.code, caught.value.text.replace(name, "…")))
     for name in ("theirs", "nothing"):
         with pytest.raises(NotFound) as caught:
-            await groups.pick(town.db, town.acme.id, name)
+            await groups.get_by_name(town.db, town.acme.id, name)
         answers.append((caught.value.code, caught.value.text.replace(name, "…")))
     assert answers[0] == answers[1]
     assert answers[2] == answers[3]

@@ -11,8 +11,8 @@ import pytest
 from almanac.core import clock, scopes
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest, NotFound
-from almanac.core.remembered import Remembered
-from almanac.identity import first, orgs, principals, tokens
+from almanac.db.read_cache import ReadCache
+from almanac.identity import first_start, orgs, principals, tokens
 from tests.house import Running, running, settings_for
 from tests.identity.people import Town
 
@@ -162,7 +162,7 @@ def test_revocation_and_removal_hold_from_the_very_next_call(server: Running):
     async def remove(db: Database) -> None:
         row = await db.fetch_one("SELECT org_id FROM principals WHERE name = 'adam'")
         assert row is not None
-        adam = await principals.pick(db, row["org_id"], "adam")
+        adam = await principals.get_by_name(db, row["org_id"], "adam")
         await db.write(lambda tx: principals.remove(tx, adam))
 
     assert server.call("whoami", token=other)["structuredContent"]["name"] == "adam"
@@ -174,8 +174,8 @@ def test_revocation_and_removal_hold_from_the_very_next_call(server: Running):
     ("who", "granted"),
     [
         ({"admin": True}, frozenset(scopes.SCOPES)),
-        ({}, scopes.EVERYDAY),
-        ({"kind": "agent"}, scopes.AGENT_DEFAULT),
+        ({}, scopes.UNPRIVILEGED_SCOPES),
+        ({"kind": "agent"}, scopes.DEFAULT_AGENT_SCOPES),
     ],
 )
 async def test_without_named_scopes_each_gets_what_is_usual_for_them(
@@ -207,7 +207,7 @@ async def test_who_is_no_longer_an_administrator_loses_the_privileged_scopes_at_
     await town.do(lambda tx: tx.execute("UPDATE principals SET is_admin = 0 WHERE id = $1", boss.id))
     actor = await tokens.resolve(town.db, secret)
     assert actor is not None
-    assert (actor.is_admin, actor.scopes) == (False, scopes.EVERYDAY)
+    assert (actor.is_admin, actor.scopes) == (False, scopes.UNPRIVILEGED_SCOPES)
 
 
 async def test_limits_to_bases_and_tools_are_kept_and_come_with_the_caller(town: Town):
@@ -242,7 +242,7 @@ async def test_last_use_is_kept_to_the_minute_and_never_goes_back(town: Town):
     seen: list[int | None] = []
     for moments in ([0], [10, 59], [30, 61, 45], [2], [121], [122]):
         used = [(token_id, begun + seconds * clock.SECOND) for seconds in moments]
-        await town.do(lambda tx, used=used: tokens.note_used(tx, used))
+        await town.do(lambda tx, used=used: tokens.record_last_use(tx, used))
         last = (await tokens.find(town.db, maria))[0].last_used_at
         seen.append(None if last is None else (last - begun) // clock.SECOND)
     assert seen == [0, 0, 61, 61, 61, 122]
@@ -265,9 +265,9 @@ def test_last_use_is_recorded_by_calls_within_a_second(server: Running):
 
 
 async def test_a_keyring_forgets_whatever_anyone_has_changed(database: Database):
-    secret = await first.begin(database)
+    secret = await first_start.create_first_admin(database)
     assert secret is not None
-    keyring = tokens.Keyring(database, Remembered(database))
+    keyring = tokens.TokenResolver(database, ReadCache(database))
     actor = await keyring.resolve(secret)
     assert actor is not None
     assert await keyring.resolve(secret) == actor
@@ -277,11 +277,11 @@ async def test_a_keyring_forgets_whatever_anyone_has_changed(database: Database)
 
 
 async def test_a_keyring_knows_when_a_token_ends(database: Database):
-    assert await first.begin(database)
-    admin = await principals.pick(database, (await orgs.pick(database, None)).id, first.ADMIN)
+    assert await first_start.create_first_admin(database)
+    admin = await principals.get_by_name(database, (await orgs.get_by_name(database, None)).id, first_start.ADMIN)
     ends = clock.now() + clock.SECOND // 5
     secret, _ = await database.write(lambda tx: tokens.issue(tx, admin, expires_at=ends))
-    keyring = tokens.Keyring(database, Remembered(database))
+    keyring = tokens.TokenResolver(database, ReadCache(database))
     assert await keyring.resolve(secret) is not None
     while clock.now() <= ends:
         await asyncio.sleep(0.01)

@@ -108,7 +108,7 @@ async def test_a_lease_that_ran_out_is_taken_over_and_the_late_finish_is_dropped
     assert (second.id, second.fence, second.attempts, second.worker) == (first.id, 2, 2, "w2")
     assert not await finish(database, first)
     assert not await queue.fail(database, first, "late")
-    assert not await queue.bury(database, first, "late")
+    assert not await queue.mark_dead(database, first, "late")
     assert await queue.release(database, [first]) == []
     assert await queue.extend(database, [first], LEASE) == []
     assert await read(database, first.id) == second
@@ -152,8 +152,8 @@ async def test_failing_retries_later_and_later_then_gives_up(database: Database)
         waits.append(job.run_at - now)
         assert await claim(database, job.run_at - 1) == []
         now = job.run_at
-    assert queue.FIRST_RETRY * 0.5 <= waits[0] <= queue.FIRST_RETRY * 1.5
-    assert queue.FIRST_RETRY <= waits[1] <= queue.FIRST_RETRY * 3
+    assert queue.MIN_RETRY_DELAY * 0.5 <= waits[0] <= queue.MIN_RETRY_DELAY * 1.5
+    assert queue.MIN_RETRY_DELAY <= waits[1] <= queue.MIN_RETRY_DELAY * 3
     assert await queue.fail(database, await claim_one(database, now), "hail", now=now)
     job = await read(database, id)
     assert (job.state, job.error, job.finished_at) == ("dead", "hail", now)
@@ -167,12 +167,12 @@ async def test_a_failure_may_say_when_to_try_again(database: Database) -> None:
 
 def test_waiting_doubles_up_to_a_limit_and_is_spread() -> None:
     for attempts in range(1, 100):
-        wait = min(queue.FIRST_RETRY * 2 ** (attempts - 1), queue.LAST_RETRY)
+        wait = min(queue.MIN_RETRY_DELAY * 2 ** (attempts - 1), queue.MAX_RETRY_DELAY)
         assert wait * 0.5 <= queue.backoff(attempts) <= wait * 1.5
     assert len({queue.backoff(1) for _ in range(20)}) > 1
 
 
-@pytest.mark.parametrize("give_up", [queue.fail, queue.bury])
+@pytest.mark.parametrize("give_up", [queue.fail, queue.mark_dead])
 async def test_a_stored_error_is_short_and_storable(
     database: Database, give_up: Callable[[Database, Job, str], Awaitable[bool]]
 ) -> None:
@@ -180,7 +180,7 @@ async def test_a_stored_error_is_short_and_storable(
     assert await give_up(database, await claim_one(database), "\x00\ud800é" * 5000)
     error = (await read(database, id)).error
     assert error is not None
-    assert len(error) <= queue.MAX_ERROR
+    assert len(error) <= queue.MAX_ERROR_CHARS
     assert "\x00" not in error
 
 
@@ -198,7 +198,7 @@ async def test_released_jobs_are_as_if_never_claimed(database: Database) -> None
 async def test_an_operator_finds_and_retries_dead_jobs(database: Database) -> None:
     ids = [await add(database) for _ in range(3)]
     for second, job in enumerate(await claim(database)):
-        await queue.bury(database, job, "broken", now=NOW + second)
+        await queue.mark_dead(database, job, "broken", now=NOW + second)
     assert [job.id for job in await queue.find(database, "dead")] == ids[::-1]
     assert [job.id for job in await queue.find(database, "dead", limit=1)] == ids[-1:]
     assert await queue.retry(database, ids[0], now=NOW)
@@ -211,7 +211,7 @@ async def test_an_operator_finds_and_retries_dead_jobs(database: Database) -> No
 
 async def test_a_dead_job_is_not_retried_beside_its_successor(database: Database) -> None:
     dead = await add(database, key="lawn-1")
-    await queue.bury(database, await claim_one(database), "broken")
+    await queue.mark_dead(database, await claim_one(database), "broken")
     successor = await add(database, key="lawn-1")
     assert not await queue.retry(database, dead)
     await finish(database, await claim_one(database))
@@ -225,7 +225,7 @@ async def test_pruning_forgets_old_finished_jobs_only(database: Database) -> Non
     old, new, dead, _ = await claim(database)
     await database.write(lambda tx: queue.finish(tx, old, now=NOW))
     await database.write(lambda tx: queue.finish(tx, new, now=NOW + 10))
-    await queue.bury(database, dead, "broken", now=NOW)
+    await queue.mark_dead(database, dead, "broken", now=NOW)
     assert await database.write(lambda tx: queue.prune(tx, NOW + 10)) == 1
     assert await queue.get(database, old.id) is None
     assert await queue.counts(database) == {"queued": 0, "running": 1, "dead": 1}

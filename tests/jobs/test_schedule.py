@@ -61,7 +61,7 @@ async def test_moments_missed_while_nothing_ran_become_one(database: Database) -
 
 
 async def test_a_schedule_that_runs_alone_adds_nothing_while_its_last_job_is_unfinished(database: Database) -> None:
-    index = Schedule("index", "mow", Every(60), is_alone=True)
+    index = Schedule("index", "mow", Every(60), skip_while_unfinished=True)
     await schedule.tick(database, [index], NOW)
     [first] = await schedule.tick(database, [index], NOW + 60 * SECOND)
     assert await schedule.tick(database, [index], NOW + 120 * SECOND) == [first]

@@ -18,7 +18,7 @@ from almanac.db.errors import DatabaseUnavailable
 from almanac.jobs import queue
 from almanac.jobs.queue import Job
 from almanac.jobs.schedule import Every, Schedule
-from almanac.jobs.worker import Effect, Handler, Permanent, Worker
+from almanac.jobs.worker import Effect, Handler, PermanentFailure, Worker
 
 POLL = SECOND // 100
 WORKER = """
@@ -215,7 +215,7 @@ async def test_a_handler_that_raises_is_tried_again_and_then_dead(db: Database) 
     assert job.state == "dead"
     assert job.error is not None
     assert job.error.startswith("BadRequest: wet grass")
-    assert len(job.error) == queue.MAX_ERROR
+    assert len(job.error) == queue.MAX_ERROR_CHARS
 
 
 async def test_the_words_of_a_foreign_exception_are_not_kept(db: Database) -> None:
@@ -233,7 +233,7 @@ async def test_a_permanent_failure_is_dead_at_once(db: Database) -> None:
     [id] = await add(db)
 
     async def handler(job: Job) -> None:
-        raise Permanent("no such lawn")
+        raise PermanentFailure("no such lawn")
 
     async with working(db, {"mow": handler}):
         await settled(db)

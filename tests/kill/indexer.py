@@ -13,14 +13,17 @@ from contextlib import suppress
 import numpy as np
 
 from almanac.ai.embedder import Vectors
+from almanac.bootstrap import load_settings, open_database
 from almanac.core import clock
 from almanac.core.database import Database
 from almanac.core.settings import Settings
 from almanac.jobs.worker import Worker
-from almanac.premises import load_settings, open_store
-from almanac.search import compaction, embedding, index_postgres, opening
-from almanac.search.embedding import Embed, Forget
-from almanac.search.upkeep import Reword
+from almanac.search import backends
+from almanac.search.index.embedded import compaction
+from almanac.search.index.postgres import postgres_index
+from almanac.search.jobs import embed_passages
+from almanac.search.jobs.collection_status import AnalysePassages
+from almanac.search.jobs.embed_passages import DeleteOldVectors, EmbedPassages
 
 DIMENSION = 16
 AT_ONCE = 8  # passages, so that a kill finds many batches to come between
@@ -54,9 +57,9 @@ async def tend(settings: Settings, db: Database, stop: asyncio.Event) -> None:
     """What the schedule has done every half minute, without a pause."""
     while not stop.is_set():
         if settings.on_sqlite:
-            await compaction.compact(db, opening.folder_of(settings), least=1, masked=0.1)
+            await compaction.compact(db, backends.folder_of(settings), least=1, masked=0.1)
         else:
-            await index_postgres.maintain(db)
+            await postgres_index.maintain(db)
         with suppress(TimeoutError):
             async with asyncio.timeout(0.02):
                 await stop.wait()
@@ -64,11 +67,11 @@ async def tend(settings: Settings, db: Database, stop: asyncio.Event) -> None:
 
 async def work() -> None:
     settings = load_settings().settings
-    embedding.AT_ONCE = AT_ONCE
+    embed_passages.AT_ONCE = AT_ONCE
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    async with open_store(settings) as db:
-        handlers = {"embed": Embed(db, Slow()), "forget": Forget(db), "reword": Reword(db)}
+    async with open_database(settings) as db:
+        handlers = {"embed": EmbedPassages(db, Slow()), "forget": DeleteOldVectors(db), "reword": AnalysePassages(db)}
         lease = round(settings.job_lease_seconds * clock.SECOND)
         worker = Worker(db, handlers, lease=lease, poll=clock.SECOND // 20)
         await asyncio.gather(worker.run(stop), tend(settings, db, stop))

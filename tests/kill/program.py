@@ -16,12 +16,12 @@ import uvicorn
 from pydantic import Field
 
 from almanac.app import SURFACES, create_app
+from almanac.bootstrap import configure_logs, load_settings, open_database
 from almanac.core import clock
 from almanac.core.database import Database, Transaction
 from almanac.jobs import queue
 from almanac.jobs.queue import Job
 from almanac.jobs.worker import Effect, Worker
-from almanac.premises import configure_logs, load_settings, open_store
 from almanac.surfaces.surface import Surface
 from almanac.surfaces.tool import Arguments, Tool, ToolCall
 
@@ -69,7 +69,7 @@ async def work() -> None:
     settings = load_settings().settings
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    async with open_store(settings) as db:
+    async with open_database(settings) as db:
 
         async def keep(job: Job) -> Effect:
             begun = (job.id, job.fence, clock.now())

@@ -20,7 +20,7 @@ import pytest
 from almanac.core import clock
 from almanac.core.database import Database
 from almanac.db.connect import connect
-from almanac.identity import first
+from almanac.identity import first_start
 from tests.house import request
 from tests.kill.program import create_tables
 
@@ -135,7 +135,7 @@ def everything(
 
 async def prepare(db: Database) -> str:
     await create_tables(db)
-    token = await first.begin(db)
+    token = await first_start.create_first_admin(db)
     assert token is not None
     return token
 

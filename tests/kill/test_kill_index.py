@@ -16,9 +16,11 @@ import numpy as np
 
 from almanac.core.database import Database
 from almanac.core.settings import Settings
-from almanac.search import compaction, embedding, opening, upkeep
-from almanac.search.index import Scope
-from almanac.search.opening import open_search
+from almanac.search import backends
+from almanac.search.backends import open_search
+from almanac.search.index.embedded import compaction
+from almanac.search.index.protocol import SearchScope
+from almanac.search.jobs import collection_status, embed_passages
 from tests.house import settings_for
 from tests.kill.indexer import Slow, vector_of
 from tests.kill.test_kill import ask, wait_until
@@ -78,7 +80,7 @@ async def fill(db: Database) -> None:
         await db.write(lambda tx: tx.execute("DELETE FROM terms"))
         await db.write(lambda tx: tx.execute("UPDATE sources SET passages = 0, length = 0"))
     await db.write(lambda tx: tx.execute("UPDATE passages SET words = NULL"))
-    await upkeep.survey(db)
+    await collection_status.enqueue_missing(db)
 
 
 def word(kind: str, number: int) -> str:
@@ -100,11 +102,11 @@ async def disturb(db: Database, settings: Settings, turn: int) -> None:
     shelf.things[str(gone)] = shelf.things[str(moved)]
     await shelf.remove(str(gone))
     async with open_search(settings, db) as search:
-        scope = Scope(COLLECTIONS)
-        found = await search.index.words(scope, terms(word("version", turn + 1)), 50)
+        scope = SearchScope(COLLECTIONS)
+        found = await search.index.keyword_hits(scope, terms(word("version", turn + 1)), 50)
         assert len(found.ids) == 1 + moved % 9
-        assert len((await search.index.words(scope, terms(word("thing", gone)), 50)).ids) == 0
-    assert await upkeep.compare(settings, db) == []
+        assert len((await search.index.keyword_hits(scope, terms(word("thing", gone)), 50)).ids) == 0
+    assert await collection_status.compare(settings, db) == []
     # How long one waits, and how often a job is tried, is the queue's affair.
     await db.write(lambda tx: tx.execute("UPDATE jobs SET attempts = 0, run_at = 0 WHERE state = 'queued'"))
     await db.write(lambda tx: tx.execute("UPDATE jobs SET attempts = 0, lease_until = 0 WHERE state = 'running'"))
@@ -121,27 +123,27 @@ async def unfinished(db: Database) -> int:
 
 
 async def check(db: Database, settings: Settings) -> None:
-    standings = await upkeep.standings(db)
+    standings = await collection_status.collection_statuses(db)
     assert [each.collection for each in standings] == list(COLLECTIONS)
     assert {each.model for each in standings} == {Slow.name}
     assert all(each.is_embedded and not each.unread for each in standings)
-    assert await upkeep.compare(settings, db) == []
+    assert await collection_status.compare(settings, db) == []
     await check_vectors(db, settings)
     if settings.on_sqlite:
-        folder = opening.folder_of(settings)
+        folder = backends.folder_of(settings)
         await compaction.compact(db, folder)  # which also removes what was left half-written
         there = await asyncio.to_thread(lambda: {file.name for file in folder.iterdir()})
         assert there == {row["file"] for row in await db.fetch("SELECT file FROM segments")}
-        assert await upkeep.compare(settings, db) == []
+        assert await collection_status.compare(settings, db) == []
 
 
 async def check_vectors(db: Database, settings: Settings) -> None:
     """Each passage has the vector of its own text, and is found by it."""
-    rows = [row for name in COLLECTIONS async for batch in upkeep.walk(db, name, 50) for row in batch]
+    rows = [row for name in COLLECTIONS async for batch in collection_status.walk(db, name, 50) for row in batch]
     assert len(rows) > THINGS
     async with open_search(settings, db) as search:
         for row in rows[:: len(rows) // 20]:
-            asked = vector_of(embedding.text_of(row))
-            hits = await search.index.vectors(Scope(COLLECTIONS), Slow.name, asked, 1)
+            asked = vector_of(embed_passages.text_of(row))
+            hits = await search.index.vector_hits(SearchScope(COLLECTIONS), Slow.name, asked, 1)
             assert hits.ids.tolist() == [row["id"]]
             assert np.isclose(hits.scores[0], 1, atol=1e-2)

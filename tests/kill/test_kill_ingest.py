@@ -26,9 +26,10 @@ import pytest
 from almanac.core import clock, scopes
 from almanac.core.call import Actor, Call
 from almanac.core.database import Database
-from almanac.identity import first, orgs, principals
-from almanac.knowledge import bases, documents, ingest, trash
-from almanac.knowledge.files import Files
+from almanac.identity import first_start, orgs, principals
+from almanac.knowledge import bases, documents, trash
+from almanac.knowledge.files import FileStore
+from almanac.knowledge.ingest import ingest_job
 from tests.kill.test_kill import ask, wait_until
 
 pytestmark = pytest.mark.xdist_group("kill")  # each of these keeps a machine busy, and has deadlines
@@ -39,7 +40,7 @@ CLIENTS = 4
 LEASE = 2.0
 # Each a kill: of the server, a worker, a process that reads one file, or the one that forks those.
 KILLS = ("worker", "parser", "server", "nursery", "worker", "parser", "server", "worker", "parser", "worker", "nursery")
-UNFINISHED = ", ".join(f"'{status}'" for status in documents.UNFINISHED)
+UNFINISHED = ", ".join(f"'{status}'" for status in documents.UNFINISHED_STATUSES)
 
 
 def content_of(number: int) -> tuple[str, bytes]:
@@ -146,14 +147,14 @@ def everything(database_url: str, home: Path) -> Generator[tuple[Process, list[P
 
 
 async def administrator(db: Database) -> Call:
-    org = await orgs.pick(db, None)
-    person = await principals.pick(db, org.id, "admin")
+    org = await orgs.get_by_name(db, None)
+    person = await principals.get_by_name(db, org.id, "admin")
     held = frozenset(scopes.SCOPES)
     return Call(Actor(person.id, person.name, "user", org.id, org.name, True, 1, "user", held), db, "r")
 
 
 async def prepare(db: Database) -> tuple[str, int]:
-    token = await first.begin(db)
+    token = await first_start.create_first_admin(db)
     assert token is not None
     call = await administrator(db)
     base = await db.write(lambda tx: bases.add(call, tx, "Manuals"))
@@ -232,8 +233,8 @@ def kill_parser(workers: list[Process], what: str) -> bool:
 async def settle(db: Database, home: Path) -> None:
     """What the worker's own chores do in the course of an hour."""
     await db.write(lambda tx: tx.execute("UPDATE documents SET updated_at = updated_at - $1", clock.HOUR))
-    await ingest.sweep(db)
-    store = Files(home, 10_000_000)
+    await ingest_job.sweep(db)
+    store = FileStore(home, 10_000_000)
     await store.clear(db)
     await trash.remove_unused(db, store)
     store.close()

@@ -13,17 +13,17 @@ from almanac.jobs import queue
 from almanac.jobs.queue import Job
 from almanac.jobs.worker import Handler
 from almanac.knowledge import bases, documents, folders
-from almanac.knowledge import passages as cutting
-from almanac.knowledge.bases import Base
-from almanac.knowledge.documents import Added, Document, Draft
-from almanac.knowledge.files import Files, Stored
+from almanac.knowledge.bases import KnowledgeBase
+from almanac.knowledge.documents import AddResult, Document, DocumentDraft
+from almanac.knowledge.files import FileStore, StoredFile
 from almanac.knowledge.folders import Folder
-from almanac.knowledge.ingest import Ingest
-from almanac.knowledge.parsers import kinds
-from almanac.knowledge.parsers.nursery import Nursery
-from almanac.knowledge.parsers.outcome import Outcome
-from almanac.knowledge.parsers.parsed import Block, Page, Parsed, Unreadable
-from almanac.knowledge.parsers.reading import pack
+from almanac.knowledge.ingest import splitter as cutting
+from almanac.knowledge.ingest.ingest_job import Ingest
+from almanac.knowledge.parsers import file_types
+from almanac.knowledge.parsers.parse_file import pack
+from almanac.knowledge.parsers.parsed_file import Block, ParsedFile, TextPage, UnreadableFile
+from almanac.sandbox.pool import SandboxPool
+from almanac.sandbox.result import SandboxResult
 from tests.identity.people import Town, settle
 
 T = TypeVar("T")
@@ -31,28 +31,33 @@ T = TypeVar("T")
 MOST_BYTES = 10_000_000
 
 
-class Lectern(Nursery):
+class Lectern(SandboxPool):
     """Reads plain text in this very process, which is all that tests of the verbs need: a form feed begins a page,
     and what begins with UNREADABLE cannot be read."""
 
-    async def parse(self, path: Path, name: str, options: dict[str, Any]) -> Outcome:
+    def __init__(self) -> None:
+        super().__init__("")
+
+    async def parse(self, path: Path, name: str, options: dict[str, Any]) -> SandboxResult:
         content = path.read_text("utf-8")
         if content.startswith("UNREADABLE"):
-            raise Unreadable("corrupt", "The file is damaged.")
+            raise UnreadableFile("corrupt", "The file is damaged.")
         parsed = paged(content)
-        found = cutting.split(parsed, cutting.Splitter.from_options(options))
-        return Outcome(pack(kinds.PLAIN, parsed, found), 0, 0.0, 0.0)
+        found = cutting.split(parsed, cutting.PassageSplitter.from_options(options))
+        return SandboxResult(pack(file_types.PLAIN, parsed, found), 0, 0.0, 0.0)
 
 
-def paged(content: str) -> Parsed:
+def paged(content: str) -> ParsedFile:
     """A text as a parser gives it, with a page for each part between form feeds."""
-    parts, start, pages, blocks = content.split("\f"), 0, list[Page](), list[Block]()
+    parts, start, pages, blocks = content.split("\f"), 0, list[TextPage](), list[Block]()
     for number, part in enumerate(parts, 1):
         end = start + len(part)
-        pages.append(Page(number, start, min(end + 1, len(content))))
+        pages.append(TextPage(number, start, min(end + 1, len(content))))
         blocks += [Block("text", start, end)] if part.strip() else []
         start = end + 1
-    return Parsed(content.replace("\f", "\n"), tuple(blocks), tuple(pages) if len(parts) > 1 else (), title="A title")
+    return ParsedFile(
+        content.replace("\f", "\n"), tuple(blocks), tuple(pages) if len(parts) > 1 else (), title="A title"
+    )
 
 
 @dataclass
@@ -61,10 +66,10 @@ class Library:
 
     town: Town
     home: Path
-    files: Files
+    files: FileStore
     librarian: Principal
     call: Call
-    base: Base
+    base: KnowledgeBase
     ingest: Ingest
 
     @property
@@ -74,19 +79,21 @@ class Library:
     async def do(self, body: Callable[[Transaction], Awaitable[T]]) -> T:
         return await self.db.write(body)
 
-    async def folder(self, name: str, parent_id: int = 0, base: Base | None = None) -> Folder:
+    async def folder(self, name: str, parent_id: int = 0, base: KnowledgeBase | None = None) -> Folder:
         base_id = (base or self.base).id
         return await self.do(lambda tx: folders.add(self.call, tx, base_id, name, parent_id))
 
-    async def add(self, name: str, content: str, *, base: Base | None = None, **draft: Any) -> Added:
+    async def add(self, name: str, content: str, *, base: KnowledgeBase | None = None, **draft: Any) -> AddResult:
         """A document, waiting to be read."""
         base_id = (base or self.base).id
-        return await self.store(content, lambda tx, s: documents.add(self.call, tx, base_id, Draft(name, **draft), s))
+        return await self.store(
+            content, lambda tx, s: documents.add(self.call, tx, base_id, DocumentDraft(name, **draft), s)
+        )
 
-    async def replace(self, document_id: int, content: str) -> Added:
+    async def replace(self, document_id: int, content: str) -> AddResult:
         return await self.store(content, lambda tx, s: documents.replace(self.call, tx, document_id, s))
 
-    async def store(self, content: str, body: Callable[[Transaction, Stored], Awaitable[T]]) -> T:
+    async def store(self, content: str, body: Callable[[Transaction, StoredFile], Awaitable[T]]) -> T:
         async with self.files.receive(self.db) as incoming:
             await incoming.write(content.encode())
             stored = await incoming.finish()
@@ -140,7 +147,7 @@ async def found(db: Database, home: Path) -> Library:
     librarian = await town.add("librarian")
     call = town.call(await town.actor(librarian))
     base = await db.write(lambda tx: bases.add(call, tx, "Manuals"))
-    files = Files(home, MOST_BYTES)
+    files = FileStore(home, MOST_BYTES)
     return Library(town, home, files, librarian, call, base, Ingest(db, files, Lectern(), 2))
 
 

@@ -13,10 +13,11 @@ from almanac.core.errors import AlmanacError, Forbidden, NotFound
 from almanac.identity import access, groups
 from almanac.identity.principals import Principal
 from almanac.identity.roles import Role
-from almanac.knowledge import bases, documents, downloads, folders, intake, nodes, readings, trash
-from almanac.knowledge.bases import LEVELS, Base
-from almanac.knowledge.documents import Draft
-from almanac.knowledge.intake import Target
+from almanac.knowledge import bases, document_text, document_tree, documents, downloads, folders, trash
+from almanac.knowledge.bases import LEVELS, KnowledgeBase
+from almanac.knowledge.documents import DocumentDraft
+from almanac.knowledge.ingest import uploads
+from almanac.knowledge.ingest.uploads import UploadTarget
 from tests.knowledge.library import Library, operator_of
 
 KEY = b"a key that is long enough for HS256"
@@ -76,18 +77,18 @@ READS: dict[str, tuple[Role, Read]] = {
     "folders.get": (Role.Reporter, lambda c, _, s: folders.get(c.db, c, s.folder)),
     "documents.get": (Role.Reporter, lambda c, _, s: documents.get(c.db, c, s.document)),
     "documents.get removed": (Role.Reporter, lambda c, _, s: documents.get(c.db, c, s.removed_document, removed=True)),
-    "readings.read": (Role.Reporter, lambda c, _, s: readings.read(c, s.document)),
-    "readings.read_page": (Role.Reporter, lambda c, _, s: readings.read_page(c, s.document, 2)),
-    "nodes.browse": (Role.Reporter, lambda c, _, s: nodes.browse(c, s.base)),
-    "nodes.browse folder": (Role.Reporter, lambda c, _, s: nodes.browse(c, s.base, s.folder)),
-    "nodes.tree": (Role.Reporter, lambda c, _, s: nodes.tree(c, s.base)),
-    "nodes.tree folder": (Role.Reporter, lambda c, _, s: nodes.tree(c, s.base, s.folder)),
+    "readings.read": (Role.Reporter, lambda c, _, s: document_text.read(c, s.document)),
+    "readings.read_page": (Role.Reporter, lambda c, _, s: document_text.read_page(c, s.document, 2)),
+    "nodes.browse": (Role.Reporter, lambda c, _, s: document_tree.browse(c, s.base)),
+    "nodes.browse folder": (Role.Reporter, lambda c, _, s: document_tree.browse(c, s.base, s.folder)),
+    "nodes.tree": (Role.Reporter, lambda c, _, s: document_tree.tree(c, s.base)),
+    "nodes.tree folder": (Role.Reporter, lambda c, _, s: document_tree.tree(c, s.base, s.folder)),
     "trash.find": (Role.Developer, lambda c, _, s: trash.find(c, s.base)),
     "downloads.issue": (Role.Reporter, lambda c, _, s: downloads.issue(c, KEY, s.document)),
     "downloads.open_file": (Role.Reporter, lambda c, it, s: downloads.open_file(c, it.files, s.document, "inline")),
 }
 WRITES: dict[str, tuple[Role, Write]] = {
-    "bases.change": (Role.Maintainer, lambda c, tx, s: bases.change(c, tx, s.base, name="Other")),
+    "bases.change": (Role.Maintainer, lambda c, tx, s: bases.update(c, tx, s.base, name="Other")),
     "bases.share": (Role.Maintainer, lambda c, tx, s: bases.share(c, tx, s.base, Role.Reporter, user="guest")),
     "bases.unshare": (Role.Maintainer, lambda c, tx, s: bases.share(c, tx, s.base, None, group="friends")),
     "bases.remove": (Role.Maintainer, lambda c, tx, s: bases.remove(c, tx, s.base)),
@@ -100,7 +101,7 @@ WRITES: dict[str, tuple[Role, Write]] = {
     "folders.remove": (Role.Developer, lambda c, tx, s: folders.remove(c, tx, s.folder, contents="delete")),
     "folders.empty": (Role.Developer, lambda c, tx, s: folders.remove(c, tx, s.folder, contents="move")),
     "folders.restore": (Role.Developer, lambda c, tx, s: folders.restore(c, tx, s.removed_folder)),
-    "documents.change": (Role.Developer, lambda c, tx, s: documents.change(c, tx, s.document, tags=["x"])),
+    "documents.change": (Role.Developer, lambda c, tx, s: documents.update(c, tx, s.document, tags=["x"])),
     "documents.move": (Role.Developer, lambda c, tx, s: documents.move(c, tx, [s.document], 0)),
     "documents.enable": (Role.Developer, lambda c, tx, s: documents.enable(c, tx, [s.document], False)),
     "documents.remove": (Role.Developer, lambda c, tx, s: documents.remove(c, tx, [s.document])),
@@ -110,7 +111,7 @@ WRITES: dict[str, tuple[Role, Write]] = {
 }
 
 
-async def _restored(call: Call, tx: Transaction, shelf: Shelf) -> Base:
+async def _restored(call: Call, tx: Transaction, shelf: Shelf) -> KnowledgeBase:
     await tx.execute("UPDATE bases SET removed_at = 1 WHERE id = $1", shelf.base)
     return await bases.restore(call, tx, shelf.base)
 
@@ -141,7 +142,7 @@ class City:
             name = line.split()[0]
             self.actors[name] = await self._person(name, founder, keeper, team)
         for shelf in self.shelves.values():
-            base = await bases.known(town.db, shelf.base)
+            base = await bases.get_or_none(town.db, shelf.base)
             assert base is not None
             await town.do(lambda tx, base=base: access.grant(tx, base.thing, Role.Developer, principal_id=keeper.id))
         return self
@@ -188,7 +189,7 @@ class City:
             await groups.set_member(tx, circle, person, Role.RestrictedAnalyst)  # counts for what is the group's own
             holder = {"group_id": circle.id}
         for (owner, _), shelf in self.shelves.items():
-            base = await bases.known(tx, shelf.base)
+            base = await bases.get_or_none(tx, shelf.base)
             assert base is not None
             if owner == "founder":
                 await access.grant(tx, base.thing, role, **holder)
@@ -270,13 +271,17 @@ async def test_content_is_taken_in_from_developers_only_and_of_others_nothing_is
     held_before = library.stored()
     for caller, level, held in expectations():
         call, shelf = city.town.call(city.actors[caller]), city.shelf(caller, level)
-        place, there = Target(base_id=shelf.base), Target(document_id=shelf.document)
-        draft = Draft(f"{caller} {level} {way}.txt")
+        place, there = UploadTarget(base_id=shelf.base), UploadTarget(document_id=shelf.document)
+        draft = DocumentDraft(f"{caller} {level} {way}.txt")
         ways: dict[str, Callable[[], Awaitable[Any]]] = {
-            "add": lambda c=call, p=place, d=draft: intake.take(c, files, p, d, lambda i: i.write(d.name.encode())),
-            "replace": lambda c=call, t=there, d=draft: intake.take(c, files, t, d, lambda i: i.write(d.name.encode())),
-            "text": lambda c=call, p=place, d=draft: intake.take_text(c, files, p, d, d.name),
-            "base64": lambda c=call, p=place, d=draft: intake.take_base64(c, files, p, d, "QUJD"),
+            "add": lambda c=call, p=place, d=draft: uploads.store_content(
+                c, files, p, d, lambda i: i.write(d.name.encode())
+            ),
+            "replace": lambda c=call, t=there, d=draft: uploads.store_content(
+                c, files, t, d, lambda i: i.write(d.name.encode())
+            ),
+            "text": lambda c=call, p=place, d=draft: uploads.take_text(c, files, p, d, d.name),
+            "base64": lambda c=call, p=place, d=draft: uploads.take_base64(c, files, p, d, "QUJD"),
         }
         if held and held >= Role.Developer:
             await ways[way]()
@@ -312,7 +317,7 @@ async def test_documents_move_between_bases_only_where_the_caller_may_write_in_b
         wider = replace(actor, bases=None if actor.bases is None else actor.bases | {own.id})
         call = city.town.call(wider)
         mine = await city.library.store(
-            "mine", lambda tx, s, c=call, b=own.id: documents.add(c, tx, b, Draft("mine.txt"), s)
+            "mine", lambda tx, s, c=call, b=own.id: documents.add(c, tx, b, DocumentDraft("mine.txt"), s)
         )
         expected = type(None) if held and held >= Role.Developer else Forbidden if held else NotFound
         for ids, target in (([mine.document.id], shelf.base), ([shelf.document], own.id)):

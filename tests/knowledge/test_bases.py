@@ -10,13 +10,13 @@ from almanac.core.call import Call
 from almanac.core.errors import BadRequest, Forbidden, NotFound
 from almanac.identity import principals
 from almanac.identity.roles import Role
-from almanac.knowledge import bases, documents, nodes
-from almanac.knowledge.bases import Base, Share
-from almanac.knowledge.passages import Splitter
+from almanac.knowledge import bases, document_tree, documents
+from almanac.knowledge.bases import KnowledgeBase, Share
+from almanac.knowledge.ingest.splitter import PassageSplitter
 from tests.knowledge.library import Library, operator_of
 
 
-async def make(library: Library, name: str, call: Call | None = None, **how: Any) -> Base:
+async def make(library: Library, name: str, call: Call | None = None, **how: Any) -> KnowledgeBase:
     return await library.do(lambda tx: bases.add(call or library.call, tx, name, **how))
 
 
@@ -25,7 +25,7 @@ async def names(call: Call, **how: Any) -> list[str]:
 
 
 async def test_a_new_base_is_its_maker_s_and_has_what_was_said_of_it(library: Library):
-    splitter = Splitter(size=900)
+    splitter = PassageSplitter(size=900)
     made = await library.do(
         lambda tx: bases.add(library.call, tx, "  Pumps \n and  valves ", description=" All. ", splitter=splitter)
     )
@@ -41,7 +41,7 @@ async def test_a_name_that_cannot_be_used_is_refused_and_makes_nothing(library: 
     with pytest.raises(BadRequest):
         await make(library, name)
     with pytest.raises(BadRequest):
-        await library.do(lambda tx: bases.change(library.call, tx, library.base.id, name=name))
+        await library.do(lambda tx: bases.update(library.call, tx, library.base.id, name=name))
     assert await library.count("bases") == 1
 
 
@@ -50,7 +50,7 @@ async def test_a_description_that_cannot_be_used_is_refused(library: Library, te
     with pytest.raises(BadRequest):
         await make(library, "Pumps", description=text)
     with pytest.raises(BadRequest):
-        await library.do(lambda tx: bases.change(library.call, tx, library.base.id, description=text))
+        await library.do(lambda tx: bases.update(library.call, tx, library.base.id, description=text))
 
 
 async def test_the_longest_name_and_description_fit_in_any_script(library: Library):
@@ -158,11 +158,11 @@ async def test_a_token_limited_to_bases_lists_no_others(library: Library):
 
 async def test_a_change_keeps_what_it_does_not_name(library: Library):
     made = await make(library, "Pumps", description="Oil")
-    renamed = await library.do(lambda tx: bases.change(library.call, tx, made.id, name="Valves"))
+    renamed = await library.do(lambda tx: bases.update(library.call, tx, made.id, name="Valves"))
     assert (renamed.name, renamed.description) == ("Valves", "Oil")
-    described = await library.do(lambda tx: bases.change(library.call, tx, made.id, description=""))
+    described = await library.do(lambda tx: bases.update(library.call, tx, made.id, description=""))
     assert (described.name, described.description) == ("Valves", "")
-    cut = await library.do(lambda tx: bases.change(library.call, tx, made.id, splitter=Splitter(size=999)))
+    cut = await library.do(lambda tx: bases.update(library.call, tx, made.id, splitter=PassageSplitter(size=999)))
     assert (cut.name, cut.splitter.size, cut.created_at) == ("Valves", 999, made.created_at)
     assert await names(library.call, query="pumps") == []
     assert await names(library.call, query="valves") == ["Valves"]
@@ -217,7 +217,7 @@ async def test_nobody_takes_from_another_a_role_above_their_own(library: Library
     for name, role in (("boss", Role.Owner), ("keeper", Role.Maintainer)):
         await town.add(name)
         await library.do(lambda tx, name=name, role=role: bases.share(library.call, tx, base_id, role, user=name))
-    keeper = town.call(await town.actor(await principals.pick(library.db, town.acme.id, "keeper")))
+    keeper = town.call(await town.actor(await principals.get_by_name(library.db, town.acme.id, "keeper")))
     for role in (None, Role.Reporter):
         with pytest.raises(Forbidden, match="'boss' is Owner here, and you are Maintainer"):
             await library.do(lambda tx, role=role: bases.share(keeper, tx, base_id, role, user="boss"))
@@ -234,8 +234,8 @@ async def test_a_removed_base_and_all_in_it_are_gone_until_it_is_restored(librar
     for look in (
         lambda: bases.get(library.db, library.call, library.base.id),
         lambda: library.get(document.id),
-        lambda: nodes.browse(library.call, library.base.id),
-        lambda: nodes.browse(library.call, library.base.id, folder.id),
+        lambda: document_tree.browse(library.call, library.base.id),
+        lambda: document_tree.browse(library.call, library.base.id, folder.id),
         lambda: library.do(lambda tx: bases.remove(library.call, tx, library.base.id)),
     ):
         with pytest.raises(NotFound):
@@ -253,10 +253,10 @@ async def test_a_removed_base_and_all_in_it_are_gone_until_it_is_restored(librar
 async def test_what_a_call_touched_is_noted_for_the_trail(library: Library):
     call = library.town.call(library.call.actor)
     await bases.get(library.db, call, library.base.id)
-    assert call.touched == [f"base:{library.base.id}"]
+    assert call.accessed == [f"base:{library.base.id}"]
     with pytest.raises(NotFound):
         await bases.get(library.db, call, 4_000)
-    assert call.touched == [f"base:{library.base.id}"]
+    assert call.accessed == [f"base:{library.base.id}"]
 
 
 async def test_two_bases_may_have_one_name_and_are_told_apart_by_when_they_were_made(library: Library):

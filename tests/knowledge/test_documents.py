@@ -10,9 +10,9 @@ from almanac.core import clock
 from almanac.core.database import Transaction
 from almanac.core.errors import AlmanacError, BadRequest, Conflict, NotFound
 from almanac.jobs import queue
-from almanac.knowledge import bases, documents, folders, readings
-from almanac.knowledge.documents import Draft
-from almanac.search import passages
+from almanac.knowledge import bases, document_text, documents, folders
+from almanac.knowledge.documents import DocumentDraft
+from almanac.search import passage_store
 from tests.knowledge.library import Library
 
 Work = Callable[[Transaction], Awaitable[Any]]
@@ -37,7 +37,7 @@ async def searchable(library: Library) -> dict[str, set[str]]:
 
 
 async def readable(library: Library, document_id: int) -> str:
-    return (await readings.read(library.call, document_id)).text
+    return (await document_text.read(library.call, document_id)).text
 
 
 # Adding
@@ -120,7 +120,7 @@ async def test_tags_and_metadata_beyond_their_bounds_are_refused_and_change_noth
         await library.add("a.txt", "One.", **draft)
     document = (await library.add("b.txt", "Two.", tags=("kept",), metadata={"kept": True})).document
     with pytest.raises(BadRequest):
-        await library.do(lambda tx: documents.change(library.call, tx, document.id, **draft))
+        await library.do(lambda tx: documents.update(library.call, tx, document.id, **draft))
     assert await library.get(document.id) == document
     assert await library.count("documents") == 1
 
@@ -137,7 +137,7 @@ async def test_tags_and_metadata_within_their_bounds_are_kept_as_they_are(librar
 
 async def test_of_ten_who_add_the_same_name_at_once_one_does_and_the_others_are_told(library: Library):
     outcomes = await asyncio.gather(*[attempt(library.add("a.txt", f"{n}")) for n in range(10)])
-    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Added"] + ["Conflict"] * 9
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["AddResult"] + ["Conflict"] * 9
     assert len(library.stored()) == await library.count("blobs") == await library.count("documents") == 1
 
 
@@ -159,7 +159,7 @@ async def test_ten_who_replace_at_once_leave_one_document_with_the_content_of_on
     assert (document["generation"], document["index_status"]) == (10, "success")
     text = await readable(library, document["id"])
     assert await searchable(library) == {library.base.collection: {text}}
-    reading = await readings.get(library.db, document["id"])
+    reading = await document_text.get(library.db, document["id"])
     assert reading is not None
     assert reading.generation == 10
 
@@ -226,8 +226,8 @@ async def test_whoever_looks_while_a_document_is_replaced_sees_the_old_or_the_ne
     async def look() -> None:
         nonlocal looks
         while not done.is_set():
-            excerpt = await readings.read(library.call, document.id)
-            page = await readings.read_page(library.call, document.id, 2)
+            excerpt = await document_text.read(library.call, document.id)
+            page = await document_text.read_page(library.call, document.id, 2)
             rows = await library.db.scan(
                 "SELECT r.generation, r.characters, r.passages, r.page_count,"
                 " (SELECT sum(length(text)) FROM reading_parts WHERE document_id = r.document_id) AS stored,"
@@ -238,7 +238,7 @@ async def test_whoever_looks_while_a_document_is_replaced_sees_the_old_or_the_ne
                 document.id,
             )
             number = int(excerpt.text.split()[1])
-            assert excerpt.text == version(number).replace("\f", "\n")[: readings.MOST]
+            assert excerpt.text == version(number).replace("\f", "\n")[: document_text.MAX_READ_CHARS]
             assert excerpt.total == len(version(number))
             number = int(page.text.split()[1])
             assert page.text.strip() == version(number).split("\f")[1].strip()
@@ -265,11 +265,11 @@ async def test_whoever_looks_while_a_document_is_replaced_sees_the_old_or_the_ne
 
 async def test_a_change_keeps_what_it_does_not_name(library: Library):
     document = (await library.add("a.txt", "One.", tags=("t",), metadata={"m": 1})).document
-    renamed = await library.do(lambda tx: documents.change(library.call, tx, document.id, name="b.txt"))
+    renamed = await library.do(lambda tx: documents.update(library.call, tx, document.id, name="b.txt"))
     assert (renamed.name, renamed.tags, renamed.metadata) == ("b.txt", ("t",), {"m": 1})
-    tagged = await library.do(lambda tx: documents.change(library.call, tx, document.id, tags=[]))
+    tagged = await library.do(lambda tx: documents.update(library.call, tx, document.id, tags=[]))
     assert (tagged.name, tagged.tags, tagged.metadata) == ("b.txt", (), {"m": 1})
-    described = await library.do(lambda tx: documents.change(library.call, tx, document.id, metadata={}))
+    described = await library.do(lambda tx: documents.update(library.call, tx, document.id, metadata={}))
     assert (described.name, described.metadata, described.generation) == ("b.txt", {}, 1)
 
 
@@ -277,8 +277,8 @@ async def test_a_document_cannot_be_renamed_to_a_name_that_is_taken(library: Lib
     document = (await library.add("a.txt", "One.")).document
     await library.add("b.txt", "Two.")
     with pytest.raises(Conflict, match=r"'b\.txt'"):
-        await library.do(lambda tx: documents.change(library.call, tx, document.id, name="b.txt"))
-    assert (await library.do(lambda tx: documents.change(library.call, tx, document.id, name="a.txt"))).name == "a.txt"
+        await library.do(lambda tx: documents.update(library.call, tx, document.id, name="b.txt"))
+    assert (await library.do(lambda tx: documents.update(library.call, tx, document.id, name="a.txt"))).name == "a.txt"
 
 
 async def test_a_document_that_is_switched_off_is_not_found_and_is_read_all_the_same(library: Library):
@@ -348,7 +348,7 @@ async def test_a_removed_document_is_gone_until_it_is_restored(library: Library)
     await library.do(lambda tx: documents.remove(library.call, tx, [document.id]))
     assert await searchable(library) == {}
     works: list[Work] = [
-        lambda tx: documents.change(library.call, tx, document.id, name="b"),
+        lambda tx: documents.update(library.call, tx, document.id, name="b"),
         lambda tx: documents.move(library.call, tx, [document.id], 0),
         lambda tx: documents.enable(library.call, tx, [document.id], True),
         lambda tx: documents.reindex(library.call, tx, [document.id]),
@@ -431,7 +431,7 @@ async def test_documents_read_again_keep_their_old_text_until_then(library: Libr
     assert (waiting.generation, waiting.index_status, await readable(library, document.id)) == (2, "queued", "One.")
     assert await library.read_all() == 1
     assert (await library.get(document.id)).index_status == "success"
-    found = await passages.find(library.db, "document", str(document.id))
+    found = await passage_store.find(library.db, "document", str(document.id))
     assert [passage.text for passage in found] == ["One."]
 
 
@@ -447,7 +447,7 @@ async def test_only_documents_that_failed_are_tried_again(library: Library):
 
 async def test_a_document_s_own_name_for_its_kind_is_kept_and_a_file_s_is_told_from_its_content(library: Library):
     said = await library.store(
-        "text", lambda tx, s: documents.add(library.call, tx, library.base.id, Draft("a", source_type="web"), s)
+        "text", lambda tx, s: documents.add(library.call, tx, library.base.id, DocumentDraft("a", source_type="web"), s)
     )
     told = await library.add("b.csv", "a,b\n1,2\n")
     assert (said.document.source_type, told.document.source_type) == ("web", "table")

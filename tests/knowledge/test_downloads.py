@@ -23,8 +23,8 @@ OTHER_KEY = b"another key, no less long than that one"
 
 async def redeem(library: Library, token: str, document_id: int, key: bytes = KEY) -> downloads.Download:
     """As the file endpoint does."""
-    actor, disposition = await downloads.holder(library.db, key, token, document_id)
-    return await downloads.redeem(Call(actor, library.db, "r"), library.files, document_id, disposition)
+    actor, disposition = await downloads.token_holder(library.db, key, token, document_id)
+    return await downloads.open_with_token(Call(actor, library.db, "r"), library.files, document_id, disposition)
 
 
 async def claims_for(library: Library, document: Document) -> dict[str, Any]:
@@ -259,9 +259,9 @@ async def test_a_file_that_has_gone_from_the_disk_is_said_to_be_unavailable(libr
 
 async def test_a_user_whom_a_gateway_vouches_for_has_credentials_without_a_token(library: Library):
     document = await library.shelve("a.txt", "A.")
-    actor = await tokens.vouched(library.db, library.librarian.id)
+    actor = await tokens.actor_for_trusted_user(library.db, library.librarian.id)
     assert actor is not None
-    assert (actor.name, actor.token_id, actor.scopes) == ("librarian", 0, scopes.EVERYDAY)
+    assert (actor.name, actor.token_id, actor.scopes) == ("librarian", 0, scopes.UNPRIVILEGED_SCOPES)
     credential = await downloads.issue(library.town.call(actor), KEY, document.id)
     assert (await redeem(library, credential.token, document.id)).path.read_text() == "A."
     await library.do(lambda tx: principals.remove(tx, library.librarian))

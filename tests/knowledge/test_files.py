@@ -17,8 +17,8 @@ import pytest
 from almanac.core.database import Transaction
 from almanac.core.errors import BadRequest, TooLarge, Unavailable
 from almanac.knowledge import documents, files
-from almanac.knowledge.documents import Draft
-from almanac.knowledge.files import DiskFull, Files, Stored
+from almanac.knowledge.documents import DocumentDraft
+from almanac.knowledge.files import DiskFull, FileStore, StoredFile
 from tests.knowledge.library import Library
 
 STEPS = ("draft", "write", "sync", "link", "folder", "adopt", "commit", "closed")
@@ -53,10 +53,10 @@ async def test_a_file_is_stored_as_it_came_with_its_digest_and_its_beginning(lib
             await arriving.write(content[start : start + 70_001])
         stored = await arriving.finish()
         assert stored.hash == hashlib.sha256(content).hexdigest()
-        assert (stored.size, stored.head) == (len(content), content[: files.HEAD])
+        assert (stored.size, stored.head) == (len(content), content[: files.SNIFF_BYTES])
         path = library.files.path(stored.name)
         assert path.read_bytes() == content
-        await library.do(lambda tx: documents.add(library.call, tx, library.base.id, Draft("a.bin"), stored))
+        await library.do(lambda tx: documents.add(library.call, tx, library.base.id, DocumentDraft("a.bin"), stored))
     assert path.read_bytes() == content
     assert library.drafts() == []
     await check_store(library)
@@ -87,8 +87,8 @@ async def test_twenty_uploads_of_the_same_content_at_once_leave_one_file(library
 
 
 async def test_a_transaction_that_fails_leaves_no_file(library: Library):
-    async def fail(tx: Transaction, stored: Stored) -> None:
-        await documents.add(library.call, tx, library.base.id, Draft("a.txt"), stored)
+    async def fail(tx: Transaction, stored: StoredFile) -> None:
+        await documents.add(library.call, tx, library.base.id, DocumentDraft("a.txt"), stored)
         raise ValueError
 
     with pytest.raises(ValueError, match=r"^$"):
@@ -113,8 +113,8 @@ async def test_a_write_that_goes_on_after_its_caller_was_cancelled_keeps_its_fil
     begun, held = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    async def slow(tx: Transaction, stored: Stored) -> None:
-        await documents.add(library.call, tx, library.base.id, Draft("a.txt"), stored)
+    async def slow(tx: Transaction, stored: StoredFile) -> None:
+        await documents.add(library.call, tx, library.base.id, DocumentDraft("a.txt"), stored)
         loop.call_soon_threadsafe(begun.set)
         if library.db.dialect == "sqlite":  # where a body runs in the writer's thread, and its caller can only leave
             asyncio.run_coroutine_threadsafe(held.wait(), loop).result(10)
@@ -168,7 +168,7 @@ async def test_two_who_come_first_at_once_share_one_folder(library: Library, mon
 
 
 async def test_a_file_larger_than_allowed_is_refused_as_soon_as_it_is_known_and_leaves_nothing(library: Library):
-    small = Files(library.home, 1000)
+    small = FileStore(library.home, 1000)
     with pytest.raises(TooLarge, match="larger than 1000 bytes"):
         async with small.receive(library.db) as arriving:
             await arriving.write(b"x" * 600)
@@ -232,13 +232,13 @@ async def test_a_full_disk_is_told_and_leaves_nothing(library: Library, piece: i
 
 
 async def test_what_a_living_process_is_taking_in_is_not_cleared_away(library: Library):
-    other = Files(library.home, 1000)
+    other = FileStore(library.home, 1000)
     async with library.files.receive(library.db) as arriving:
         await arriving.write(b"on its way")
         stored = await arriving.finish()
         assert await other.clear(library.db) == 0
         assert library.files.path(stored.name).exists()
-        await library.do(lambda tx: documents.add(library.call, tx, library.base.id, Draft("a.txt"), stored))
+        await library.do(lambda tx: documents.add(library.call, tx, library.base.id, DocumentDraft("a.txt"), stored))
     assert await other.clear(library.db) == 0
     await check_store(library)
 
@@ -345,8 +345,8 @@ async def test_a_row_is_forgotten_only_after_whoever_is_adopting_it_has_done_so(
     # A pause that only one of the databases needs: the other has a single writer.
     hold = {"postgres": "SELECT pg_sleep(0.3)", "sqlite": "SELECT 1"}[library.db.dialect]
 
-    async def adopt(tx: Transaction, stored: Stored) -> None:
-        await documents.add(library.call, tx, library.base.id, Draft("new.txt"), stored)
+    async def adopt(tx: Transaction, stored: StoredFile) -> None:
+        await documents.add(library.call, tx, library.base.id, DocumentDraft("new.txt"), stored)
         if library.db.dialect == "postgres":
             adopted.set()
         await tx.fetch(hold)
@@ -378,7 +378,7 @@ async def test_content_that_is_forgotten_and_stored_anew_at_once_is_there(librar
         unused = await files.unused(library.db)
 
         async def forget(unused: list[files.Blob] = unused) -> None:
-            async with library.files.condemn([blob.name for blob in unused]):
+            async with library.files.mark_for_deletion([blob.name for blob in unused]):
                 for name in await library.do(lambda tx: files.forget(tx, unused)):
                     library.files.remove(name)
 

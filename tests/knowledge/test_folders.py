@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from almanac.core.database import Transaction
 from almanac.core.errors import AlmanacError, BadRequest, Conflict, NotFound
 from almanac.db.connect import connect
-from almanac.knowledge import bases, documents, folders, nodes, trash
+from almanac.knowledge import bases, document_tree, documents, folders, trash
 from almanac.knowledge.folders import ROOT
 from tests.knowledge.library import Library, found
 
@@ -140,7 +140,7 @@ async def test_folders_can_be_a_hundred_deep_and_no_deeper(library: Library):
     with pytest.raises(BadRequest, match="100 deep"):
         await library.do(lambda tx: folders.ensure(library.call, tx, library.base.id, "a/" * 101))
     assert await library.count("folders") == 101
-    tree = await nodes.tree(library.call, library.base.id)
+    tree = await document_tree.tree(library.call, library.base.id)
     assert (tree.count, tree.warnings) == (101, [])
 
 
@@ -154,7 +154,7 @@ async def test_what_is_in_a_removed_folder_moves_up_under_names_that_are_free(li
     clash = await library.add("a.txt", "2", folder_id=outer.id)
     free = await library.add("b.txt", "3", folder_id=outer.id)
     await library.do(lambda tx: folders.remove(library.call, tx, outer.id, contents="move"))
-    level = await nodes.browse(library.call, library.base.id)
+    level = await document_tree.browse(library.call, library.base.id)
     names = {(node.is_folder, node.item.id): node.item.name for node in level.nodes}
     assert names[True, inner.id] == "outer"  # which its folder has left
     assert names[True, twin.id] == "twin (2)"
@@ -162,7 +162,7 @@ async def test_what_is_in_a_removed_folder_moves_up_under_names_that_are_free(li
     assert (await parents(library))[below.id] == inner.id
     back = await library.do(lambda tx: folders.restore(library.call, tx, outer.id))
     assert (back.name, back.parent_id) == ("outer (2)", ROOT)
-    assert (await nodes.browse(library.call, library.base.id, outer.id)).nodes == []
+    assert (await document_tree.browse(library.call, library.base.id, outer.id)).nodes == []
 
 
 async def test_removing_a_folder_needs_a_word_on_its_contents(library: Library):
@@ -318,7 +318,7 @@ async def test_nothing_is_put_into_a_folder_that_is_being_removed(library: Libra
         ]
         outcomes = await asyncio.gather(*map(attempt, work[turn % 2 :] + work[: turn % 2]))
         assert all(not isinstance(outcome, Exception) or isinstance(outcome, NotFound) for outcome in outcomes)
-        tree = await nodes.tree(library.call, library.base.id)
+        tree = await document_tree.tree(library.call, library.base.id)
         assert tree.warnings == []
 
 
@@ -331,7 +331,7 @@ async def test_a_document_restored_while_its_folder_is_removed_is_in_one_place_o
             library.do(lambda tx, f=folder: folders.remove(library.call, tx, f.id, contents="delete")),
             library.do(lambda tx, d=document: documents.restore(library.call, tx, [d.id])),
         )
-        assert (await nodes.tree(library.call, library.base.id)).warnings == []
+        assert (await document_tree.tree(library.call, library.base.id)).warnings == []
 
 
 async def test_ten_at_once_who_need_the_same_path_get_the_same_folder(library: Library):
@@ -542,7 +542,7 @@ class Trees(RuleBasedStateMachine):
             return
         there = self.run(self._read())
         assert there == {key: (item.parent, item.name) for key, item in self.items.items() if item.is_live}
-        tree = self.run(nodes.tree(self.library.call, self.base.id))
+        tree = self.run(document_tree.tree(self.library.call, self.base.id))
         assert tree.warnings == []
         assert tree.count == len(there)
         assert not has_cycle({id: parent for (kind, id), (parent, _) in there.items() if kind == "folder"})
@@ -572,7 +572,7 @@ class Trees(RuleBasedStateMachine):
 
 @pytest.fixture
 def machine(database_url: str, tmp_path: Path) -> Iterator[type[Trees]]:
-    with asyncio.Runner() as runner, patch.object(folders, "DEEPEST", DEEPEST):
+    with asyncio.Runner() as runner, patch.object(folders, "MAX_FOLDER_DEPTH", DEEPEST):
         db = runner.run(connect(database_url))
         library = runner.run(found(db, tmp_path / "home"))
         yield type("Trees", (Trees,), {"library": library, "runner": runner})

@@ -11,21 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from almanac.ai.choice import open_embedder
+from almanac.ai.embedder_choice import open_embedder
 from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Database
 from almanac.core.settings import Settings
 from almanac.identity.roles import Role
 from almanac.jobs import queue
-from almanac.knowledge import bases, documents, finding, folders
-from almanac.knowledge.bases import Base
-from almanac.knowledge.finding import Inquiry
-from almanac.search import compaction, opening
-from almanac.search.embedding import Embed
-from almanac.search.index import Scope
-from almanac.search.rank import ask
-from almanac.search.search import Search
+from almanac.knowledge import bases, document_search, documents, folders
+from almanac.knowledge.bases import KnowledgeBase
+from almanac.knowledge.document_search import SearchArguments
+from almanac.search import backends
+from almanac.search.engine import SearchEngine
+from almanac.search.index.embedded import compaction
+from almanac.search.index.protocol import SearchScope
+from almanac.search.jobs.embed_passages import EmbedPassages
+from almanac.search.ranking.features import parse_text
 from tests.house import settings_for
 from tests.knowledge.library import Library, found
 from tests.search.reference import Reference
@@ -73,12 +74,12 @@ class Life:
 
     library: Library
     reader: Call
-    bases: list[Base]
+    bases: list[KnowledgeBase]
     folders: dict[int, list[int]]
     settings: Settings
     chance: random.Random
-    search: Search
-    embed: Embed
+    search: SearchEngine
+    embed: EmbedPassages
     documents: dict[int, Known] = field(default_factory=dict[int, Known])
     shared: set[int] = field(default_factory=set[int])
     made: int = 0
@@ -144,9 +145,9 @@ class Life:
     async def tidy(self) -> None:
         """As the background job does it, but at once."""
         if self.library.db.dialect == "sqlite":
-            await compaction.compact(self.library.db, opening.folder_of(self.settings), least=1)
+            await compaction.compact(self.library.db, backends.folder_of(self.settings), least=1)
         else:
-            await opening.maintain(self.settings, self.library.db)
+            await backends.maintain(self.settings, self.library.db)
 
     def expected(self, call: Call, word: str, base: int | None = None) -> set[int]:
         mine = {each.id for each in self.bases} if call is self.library.call else self.shared
@@ -167,8 +168,8 @@ def settings(database_url: str, tmp_path: Path) -> Settings:
 
 
 async def asked(life: Life, call: Call, query: str, **how: object) -> list[int]:
-    given = Inquiry.model_validate({"query": query, "limit": 50, "most_per_document": 1, **how})
-    found = await finding.inquire(call, life.search, given)
+    given = SearchArguments.model_validate({"query": query, "limit": 50, "most_per_document": 1, **how})
+    found = await document_search.search_documents(call, life.search, given)
     return [hit.document_id for hit in found.hits]
 
 
@@ -184,10 +185,10 @@ async def check(life: Life) -> None:
     await check_order(life, base, word)
 
 
-async def check_order(life: Life, base: Base, word: str) -> None:
-    query = ask(f"{word} {life.chance.choice(WORDS)} {life.chance.choice(WORDS)}")
-    scope = Scope((base.collection,))
-    ours = await life.search.index.words(scope, query.hashes, 20)
+async def check_order(life: Life, base: KnowledgeBase, word: str) -> None:
+    query = parse_text(f"{word} {life.chance.choice(WORDS)} {life.chance.choice(WORDS)}")
+    scope = SearchScope((base.collection,))
+    ours = await life.search.index.keyword_hits(scope, query.hashes, 20)
     plain = await Reference(life.library.db).words(scope, query.hashes, 20)
     assert ours.scores.tolist() == pytest.approx(plain.scores.tolist(), rel=1e-3)
     assert set(ours.ids.tolist()) == set(plain.ids.tolist()) or len(plain.ids) == 20
@@ -207,8 +208,8 @@ async def test_search_agrees_with_the_store_after_every_step(
     }
     embedder = open_embedder(settings)
     chance = random.Random(seed)
-    async with opening.open_search(settings, database) as search:
-        life = Life(library, reader, every, places, settings, chance, search, Embed(database, embedder))
+    async with backends.open_search(settings, database) as search:
+        life = Life(library, reader, every, places, settings, chance, search, EmbedPassages(database, embedder))
         steps: list[Callable[[], Awaitable[None]]] = [
             life.add, life.add, life.add, life.replace, life.move, life.enable, life.remove, life.restore, life.share,
             life.tidy, life.make_vectors,
@@ -217,7 +218,7 @@ async def test_search_agrees_with_the_store_after_every_step(
             await chance.choice(steps)()
             await check(life)
             if number % 15 == 14:  # as another process would: nothing remembered
-                async with opening.open_search(settings, database) as life.search:
+                async with backends.open_search(settings, database) as life.search:
                     await check(life)
                 life.search = search
         await check_meaning(life)

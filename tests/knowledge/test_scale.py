@@ -15,10 +15,10 @@ import pytest
 from almanac.core.call import Call
 from almanac.core.database import Row
 from almanac.identity.roles import Role
-from almanac.knowledge import bases, documents, folders, nodes, readings, trash
-from almanac.knowledge.bases import Base
+from almanac.knowledge import bases, document_text, document_tree, documents, folders, trash
+from almanac.knowledge.bases import KnowledgeBase
+from almanac.knowledge.document_tree import MOST_NODES, ResultTooLarge
 from almanac.knowledge.folders import Folder
-from almanac.knowledge.nodes import MOST_NODES, ResultTooLarge
 from tests.knowledge.library import Library
 
 FEW, MANY = 1_000, 100_000
@@ -73,7 +73,7 @@ class Meter:
         return plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]
 
 
-async def fill(library: Library, base: Base, number: int, folder: Folder | None = None) -> None:
+async def fill(library: Library, base: KnowledgeBase, number: int, folder: Folder | None = None) -> None:
     """Documents by the thousand, all of one file."""
     model = (await library.add("model.txt", "A text.", base=base)).document
     (blob,) = await library.rows("SELECT blob_id FROM documents WHERE id = $1", model.id)
@@ -103,7 +103,7 @@ async def analyse(library: Library) -> None:
     await library.do(lambda tx: tx.execute("ANALYZE"))
 
 
-async def shelve(library: Library, name: str, number: int) -> Base:
+async def shelve(library: Library, name: str, number: int) -> KnowledgeBase:
     """A base with so many documents, half of them in a folder."""
     base = await library.do(lambda tx: bases.add(library.call, tx, name))
     full = await library.folder("full", base=base)
@@ -114,13 +114,13 @@ async def shelve(library: Library, name: str, number: int) -> Base:
 
 
 @pytest.fixture
-async def shelves(library: Library) -> tuple[Base, Base]:
+async def shelves(library: Library) -> tuple[KnowledgeBase, KnowledgeBase]:
     """A base with few documents and one with many, alike in everything else: each has folders, one of them full."""
     await freeze(library)
     return await shelve(library, "Few", FEW), await shelve(library, "Many", MANY)
 
 
-async def fill_folder(library: Library, base: Base, folder: Folder, number: int) -> None:
+async def fill_folder(library: Library, base: KnowledgeBase, folder: Folder, number: int) -> None:
     await library.do(
         lambda tx: tx.execute(
             "INSERT INTO documents (base_id, folder_id, name, source_type, extension, mime_type, size, blob_id, tags,"
@@ -135,20 +135,20 @@ async def fill_folder(library: Library, base: Base, folder: Folder, number: int)
     )
 
 
-async def full_folder(library: Library, base: Base) -> int:
+async def full_folder(library: Library, base: KnowledgeBase) -> int:
     (row,) = await library.rows("SELECT id FROM folders WHERE base_id = $1 AND name = 'full'", base.id)
     return row["id"]
 
 
-Look = Callable[[Base, int], Awaitable[Any]]
+Look = Callable[[KnowledgeBase, int], Awaitable[Any]]
 
 
 def first_pages(library: Library) -> dict[str, Look]:
     return {
-        "the top": lambda base, _: nodes.browse(library.call, base.id),
-        "a folder": lambda base, full: nodes.browse(library.call, base.id, full),
-        "a short page": lambda base, full: nodes.browse(library.call, base.id, full, limit=10),
-        "a further page": lambda base, full: nodes.browse(library.call, base.id, full, limit=10, offset=30),
+        "the top": lambda base, _: document_tree.browse(library.call, base.id),
+        "a folder": lambda base, full: document_tree.browse(library.call, base.id, full),
+        "a short page": lambda base, full: document_tree.browse(library.call, base.id, full, limit=10),
+        "a further page": lambda base, full: document_tree.browse(library.call, base.id, full, limit=10, offset=30),
         "the trash": lambda base, _: trash.find(library.call, base.id),
         "a folder by its path": lambda base, _: library.do(
             lambda tx: folders.ensure(library.call, tx, base.id, "full")
@@ -156,7 +156,9 @@ def first_pages(library: Library) -> dict[str, Look]:
     }
 
 
-async def find_dearer(library: Library, meter: Meter, shelves: tuple[Base, Base], looks: dict[str, Look]) -> list[str]:
+async def find_dearer(
+    library: Library, meter: Meter, shelves: tuple[KnowledgeBase, KnowledgeBase], looks: dict[str, Look]
+) -> list[str]:
     """What costs more in the second base than in the first."""
     places = {base.id: await full_folder(library, base) for base in shelves}
     found: list[str] = []
@@ -168,7 +170,7 @@ async def find_dearer(library: Library, meter: Meter, shelves: tuple[Base, Base]
 
 
 async def test_a_first_page_costs_the_same_among_a_thousand_and_a_hundred_thousand(
-    library: Library, shelves: tuple[Base, Base], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    library: Library, shelves: tuple[KnowledgeBase, KnowledgeBase], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     looks = first_pages(library)
     meter = Meter(library, tmp_path / "almanac.db", monkeypatch)
@@ -177,7 +179,7 @@ async def test_a_first_page_costs_the_same_among_a_thousand_and_a_hundred_thousa
     assert await find_dearer(library, meter, shelves, unseen) == []
     await analyse(library)
     assert await find_dearer(library, meter, shelves, looks) == []
-    level = await nodes.browse(library.call, shelves[1].id, limit=100)
+    level = await document_tree.browse(library.call, shelves[1].id, limit=100)
     assert [node.item.name for node in level.nodes[:2]] == ["empty", "full"]
     assert [node.has_children for node in level.nodes[:2]] == [False, True]
     assert (len(level.nodes), level.has_more) == (100, True)
@@ -195,21 +197,21 @@ async def test_a_first_page_of_what_came_after_the_database_last_looked_costs_th
 
 
 async def test_a_tree_that_is_too_large_is_refused_before_it_is_loaded(
-    library: Library, shelves: tuple[Base, Base], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    library: Library, shelves: tuple[KnowledgeBase, KnowledgeBase], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     few, many = shelves
-    assert (await nodes.tree(library.call, few.id)).count == FEW + 3
+    assert (await document_tree.tree(library.call, few.id)).count == FEW + 3
     full = await full_folder(library, many)
     meter = Meter(library, tmp_path / "almanac.db", monkeypatch)
     for folder_id, count in ((0, MANY + 3), (full, MANY // 2)):
         meter.asked.clear()
         with pytest.raises(ResultTooLarge, match=f"has {count} nodes, which exceeds the limit of {MOST_NODES}"):
-            await nodes.tree(library.call, many.id, folder_id)
+            await document_tree.tree(library.call, many.id, folder_id)
         assert sum(rows for *_, rows in meter.asked) < 20
 
 
 async def test_one_document_costs_what_one_document_costs(
-    library: Library, shelves: tuple[Base, Base], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    library: Library, shelves: tuple[KnowledgeBase, KnowledgeBase], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     await library.read_all()
     newest = "SELECT max(id) AS id FROM documents WHERE base_id = $1"
@@ -217,8 +219,8 @@ async def test_one_document_costs_what_one_document_costs(
     meter = Meter(library, tmp_path / "almanac.db", monkeypatch)
     looks: list[Callable[[int], Awaitable[Any]]] = [
         lambda id: documents.get(library.db, library.call, id),
-        lambda id: readings.read(library.call, id),
-        lambda id: library.do(lambda tx: documents.change(library.call, tx, id, tags=["x"])),
+        lambda id: document_text.read(library.call, id),
+        lambda id: library.do(lambda tx: documents.update(library.call, tx, id, tags=["x"])),
         lambda id: library.do(lambda tx: documents.remove(library.call, tx, [id])),
     ]
     for look in looks:
@@ -227,7 +229,7 @@ async def test_one_document_costs_what_one_document_costs(
 
 
 async def test_a_listing_of_bases_counts_the_documents_of_its_page_and_of_no_other(
-    library: Library, shelves: tuple[Base, Base], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    library: Library, shelves: tuple[KnowledgeBase, KnowledgeBase], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     few, many = shelves
     for n in range(60):

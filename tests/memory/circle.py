@@ -6,12 +6,12 @@ from typing import Any
 
 from almanac.core.call import Call
 from almanac.core.database import Database
-from almanac.memory import notes, supersession, wording
-from almanac.memory.finding import Inquiry, find
-from almanac.memory.note import Draft, Note
-from almanac.memory.supersession import Superseded
-from almanac.quotas.repeats import DatabaseRepeats, Repeats
-from almanac.search.search import Search
+from almanac.memory import note_text, notes, supersession
+from almanac.memory.note import Note, NoteDraft
+from almanac.memory.note_search import NoteQuery, find
+from almanac.memory.supersession import SupersedeResult
+from almanac.quotas.idempotency import DatabaseIdempotencyStore, IdempotencyStore
+from almanac.search.engine import SearchEngine
 from tests.identity.people import Town, settle
 
 
@@ -20,11 +20,11 @@ class Circle:
     """Ada and Bob of one organisation, Eve of another."""
 
     town: Town
-    search: Search
+    search: SearchEngine
     ada: Call
     bob: Call
     eve: Call
-    repeats: Repeats
+    repeats: IdempotencyStore
     quota: int = 0
     told: list[str] = field(default_factory=list[str])
 
@@ -33,30 +33,30 @@ class Circle:
         return self.town.db
 
     async def store(self, body: str, *, by: Call | None = None, token: str | None = None, **draft: Any) -> Note:
-        given = Draft(draft.pop("title", "A note"), body, **draft)
+        given = NoteDraft(draft.pop("title", "A note"), body, **draft)
         return await notes.store(by or self.ada, given, self.repeats, self.quota, token)
 
-    async def supersede(self, old: Note | str, new: Note | str, *, by: Call | None = None) -> Superseded:
+    async def supersede(self, old: Note | str, new: Note | str, *, by: Call | None = None) -> SupersedeResult:
         old_id, new_id = (each if isinstance(each, str) else each.id for each in (old, new))
         return await self.db.write(lambda tx: supersession.supersede(by or self.ada, tx, old_id, new_id))
 
     async def find(self, query: str, *, by: Call | None = None, **how: Any) -> list[str]:
         """The bodies of what is found."""
-        found = await find(by or self.ada, self.search, Inquiry(query, **how))
+        found = await find(by or self.ada, self.search, NoteQuery(query, **how))
         return [hit.note.body for hit in found.hits]
 
     async def get(self, note: Note | str) -> Note:
         return await notes.get(self.db, self.ada, note if isinstance(note, str) else note.id)
 
 
-async def gather(db: Database, search: Search) -> Circle:
+async def gather(db: Database, search: SearchEngine) -> Circle:
     town = await settle(db)
     ada, bob, eve = [
         town.call(await town.actor(await town.add(name, kind="agent", org=org)))
         for name, org in (("ada", town.acme), ("bob", town.acme), ("eve", town.other))
     ]
-    return Circle(town, search, ada, bob, eve, DatabaseRepeats(db))
+    return Circle(town, search, ada, bob, eve, DatabaseIdempotencyStore(db))
 
 
 def new_id() -> str:
-    return wording.id_of("id", str(uuid.uuid4()))
+    return note_text.id_of("id", str(uuid.uuid4()))

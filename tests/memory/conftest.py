@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from almanac.core.database import Database
-from almanac.search.opening import open_search
+from almanac.search.backends import open_search
 from tests.house import settings_for
 from tests.memory.circle import Circle, gather
 

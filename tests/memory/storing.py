@@ -3,22 +3,24 @@
 import asyncio
 import sys
 
-from almanac.cli.searching import call_of
+from almanac.cli.search import call_of
 from almanac.db.connect import connect
 from almanac.identity import orgs, principals
 from almanac.memory import notes
-from almanac.memory.note import Draft
-from almanac.quotas.repeats import DatabaseRepeats
+from almanac.memory.note import NoteDraft
+from almanac.quotas.idempotency import DatabaseIdempotencyStore
 
 
 async def main(url: str, org: str, agent: str) -> None:
     db = await connect(url)
-    owner = await orgs.pick(db, org)
-    call = call_of(db, owner, await principals.pick(db, owner.id, agent))
+    owner = await orgs.get_by_name(db, org)
+    call = call_of(db, owner, await principals.get_by_name(db, owner.id, agent))
 
     async def store(number: int) -> None:
         while True:
-            note = await notes.store(call, Draft("A note", f"By {number}."), DatabaseRepeats(db), 1_000_000)
+            note = await notes.store(
+                call, NoteDraft("A note", f"By {number}."), DatabaseIdempotencyStore(db), 1_000_000
+            )
             sys.stdout.write(note.id + "\n")
             sys.stdout.flush()
 

@@ -8,10 +8,10 @@ import pytest
 from almanac.core import clock
 from almanac.core.database import Reader, Transaction
 from almanac.core.errors import BadRequest, NotFound, QuotaExceeded, Unavailable
-from almanac.memory import notes, shelf, wording
+from almanac.memory import note_index, note_text, notes
 from almanac.memory.note import TaskLink
-from almanac.quotas import allowances, repeats, usage
-from almanac.quotas.repeats_redis import RedisRepeats
+from almanac.quotas import allowances, idempotency, usage
+from almanac.quotas.idempotency_redis import RedisIdempotencyStore
 from tests.memory.circle import Circle
 
 
@@ -53,51 +53,51 @@ async def test_another_organisations_note_is_like_one_that_never_was(circle: Cir
     ],
 )
 def test_what_nobody_can_see_is_left_out_and_nothing_else_is_changed(said: str, kept: str):
-    assert wording.clean("body", said, 100) == kept
+    assert note_text.clean("body", said, 100) == kept
 
 
 @pytest.mark.parametrize("said", ["", "  ", "\x00\x07", "\u202e", "x" * 101])
 def test_a_text_that_says_nothing_or_too_much_is_refused(said: str):
     with pytest.raises(BadRequest, match=r"^body: "):
-        wording.clean("body", said, 100)
+        note_text.clean("body", said, 100)
 
 
 def test_tags_become_kebab_case():
-    assert wording.tags_of(["Release Notes", "CI", "ci", "snake_case", "a-b", "Größe", "v2"]) == (
+    assert note_text.tags_of(["Release Notes", "CI", "ci", "snake_case", "a-b", "Größe", "v2"]) == (
         "release-notes", "ci", "snake-case", "a-b", "größe", "v2",
     )  # fmt: skip
     for bad in ("", "a--b", "-a", "a.b", "c++", "x" * 101, "\x00"):
         with pytest.raises(BadRequest, match=r"^tags: "):
-            wording.tags_of([bad])
+            note_text.tags_of([bad])
 
 
 @pytest.mark.parametrize("text", ["tomorrow", "", "2026-13-01", "9999999999999", "2027-01-01T00:00:00+99:99"])
 def test_what_is_no_moment_is_refused(text: str):
     with pytest.raises(BadRequest, match=r"^expiresAt: is not a moment"):
-        wording.future("expiresAt", text)
+        note_text.future("expiresAt", text)
 
 
 def test_an_expiry_is_strictly_in_the_future(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(clock, "now", lambda: clock.moment_of("2027-01-01T00:00:00Z"))
-    assert wording.future("expiresAt", "2027-01-01T00:00:00.001Z")
-    assert wording.future("expiresAt", "2027-01-01T00:30:00+00:15")
+    monkeypatch.setattr(clock, "now", lambda: clock.parse_timestamp("2027-01-01T00:00:00Z"))
+    assert note_text.future("expiresAt", "2027-01-01T00:00:00.001Z")
+    assert note_text.future("expiresAt", "2027-01-01T00:30:00+00:15")
     for past in ("2027-01-01T00:00:00Z", "2027-01-01", "2027-01-01T01:00:00+02:00", "1970-01-01"):
         with pytest.raises(BadRequest, match=r"^expiresAt: is not in the future"):
-            wording.future("expiresAt", past)
+            note_text.future("expiresAt", past)
 
 
 def test_long_notes_are_cut_where_they_pause():
     body = "\n\n".join(f"Paragraph {n}. " + "words " * 60 for n in range(40))
-    spans = shelf.cut(body)
+    spans = note_index.cut(body)
     assert "".join(body[start:end] for start, end in spans) == body
-    assert all(end - start <= shelf.LONGEST for start, end in spans)
+    assert all(end - start <= note_index.NOTE_PASSAGE_CHARS for start, end in spans)
     assert all(body[start:].startswith("Paragraph") for start, _ in spans)
-    assert shelf.cut("x" * 5000) == [(0, 2000), (2000, 4000), (4000, 5000)]
-    assert shelf.cut("short") == [(0, 5)]
+    assert note_index.cut("x" * 5000) == [(0, 2000), (2000, 4000), (4000, 5000)]
+    assert note_index.cut("short") == [(0, 5)]
 
 
 async def test_a_note_of_the_greatest_length_is_found_by_its_last_words(circle: Circle):
-    body = ("filler " * 4570)[: wording.LONGEST_BODY - 12] + " xylophones."
+    body = ("filler " * 4570)[: note_text.LONGEST_BODY - 12] + " xylophones."
     await circle.store(body)
     assert await circle.find("xylophones") == [body]
 
@@ -108,7 +108,7 @@ async def test_a_note_of_the_greatest_length_is_found_by_its_last_words(circle: 
 @pytest.fixture(params=["database", "redis"])
 async def keeper(request: pytest.FixtureRequest, circle: Circle):
     if request.param == "redis":
-        circle.repeats = RedisRepeats(request.getfixturevalue("redis_url"))
+        circle.repeats = RedisIdempotencyStore(request.getfixturevalue("redis_url"))
     yield circle
     await circle.repeats.close()
 
@@ -176,12 +176,12 @@ async def test_after_a_minute_a_token_is_new_again(circle: Circle, monkeypatch: 
     assert (await circle.store("Second.", token=token)).id == first.id
     monkeypatch.setattr(clock, "now", lambda: now + 62 * clock.SECOND)
     assert (await circle.store("Third.", token=token)).id != first.id
-    await circle.db.write(lambda tx: repeats.prune(tx, now + clock.HOUR))
+    await circle.db.write(lambda tx: idempotency.prune(tx, now + clock.HOUR))
     assert await circle.db.fetch("SELECT 1 FROM repeats") == []
 
 
 async def test_redis_keeps_the_documented_key_for_a_minute(circle: Circle, redis_url: str):
-    kept = RedisRepeats(redis_url)
+    kept = RedisIdempotencyStore(redis_url)
     circle.repeats = kept
     token = str(uuid.uuid4())
     note = await circle.store("In Redis.", token=token)
@@ -195,7 +195,7 @@ async def test_redis_keeps_the_documented_key_for_a_minute(circle: Circle, redis
 
 
 async def test_without_an_answer_from_redis_nothing_is_stored_twice(circle: Circle):
-    circle.repeats = RedisRepeats("redis://127.0.0.1:1/0")
+    circle.repeats = RedisIdempotencyStore("redis://127.0.0.1:1/0")
     with pytest.raises(Unavailable):
         await circle.store("Who knows.", token=str(uuid.uuid4()))
     assert (await circle.store("Without a token.")).body == "Without a token."
@@ -219,27 +219,29 @@ async def test_a_quota_is_checked_before_and_counted_with_what_it_is_for(circle:
 async def test_an_organisation_has_its_own_quota_where_one_was_settled(circle: Circle):
     acme = circle.town.acme.id
     circle.quota = 1
-    await circle.db.write(lambda tx: allowances.allow(tx, acme, "knowledge_stored", None))
+    await circle.db.write(lambda tx: allowances.set_monthly_limit(tx, acme, "knowledge_stored", None))
     await circle.store("One.")
     await circle.store("Two.")
-    await circle.db.write(lambda tx: allowances.allow(tx, acme, "knowledge_stored", 0))
+    await circle.db.write(lambda tx: allowances.set_monthly_limit(tx, acme, "knowledge_stored", 0))
     with pytest.raises(QuotaExceeded):
         await circle.store("Three.")
     for metric, number in (("pages", 1), ("knowledge_stored", -1)):
         with pytest.raises(BadRequest):
-            await circle.db.write(lambda tx, m=metric, n=number: allowances.allow(tx, acme, m, n))
+            await circle.db.write(lambda tx, m=metric, n=number: allowances.set_monthly_limit(tx, acme, m, n))
 
 
 async def test_a_new_month_has_a_new_quota(circle: Circle, monkeypatch: pytest.MonkeyPatch):
     circle.quota = 1
-    monkeypatch.setattr(clock, "now", lambda: clock.moment_of("2027-01-31T23:59:59Z"))
-    assert clock.iso(allowances.next_month(clock.now())) == "2027-02-01T00:00:00.000Z"
+    monkeypatch.setattr(clock, "now", lambda: clock.parse_timestamp("2027-01-31T23:59:59Z"))
+    assert clock.format_timestamp(allowances.next_month(clock.now())) == "2027-02-01T00:00:00.000Z"
     await circle.store("January.")
     with pytest.raises(QuotaExceeded):
         await circle.store("Still January.")
-    monkeypatch.setattr(clock, "now", lambda: clock.moment_of("2027-02-01T00:00:00Z"))
+    monkeypatch.setattr(clock, "now", lambda: clock.parse_timestamp("2027-02-01T00:00:00Z"))
     await circle.store("February.")
-    assert clock.iso(allowances.next_month(clock.moment_of("2027-12-05"))) == "2028-01-01T00:00:00.000Z"
+    assert (
+        clock.format_timestamp(allowances.next_month(clock.parse_timestamp("2027-12-05"))) == "2028-01-01T00:00:00.000Z"
+    )
 
 
 async def test_of_thirty_who_store_at_once_as_many_succeed_as_the_quota_allows(circle: Circle):
@@ -261,13 +263,13 @@ async def test_of_thirty_who_store_at_once_as_many_succeed_as_the_quota_allows(c
 async def test_a_store_that_breaks_off_leaves_neither_a_note_nor_a_count(
     circle: Circle, monkeypatch: pytest.MonkeyPatch
 ):
-    spend = allowances.spend
+    spend = allowances.consume
 
     async def break_off(tx: Transaction, org_id: str, metric: str, limit: int | None) -> None:
         await spend(tx, org_id, metric, limit)
         raise ConnectionError("the plug was pulled")
 
-    monkeypatch.setattr(allowances, "spend", break_off)
+    monkeypatch.setattr(allowances, "consume", break_off)
     with pytest.raises(ConnectionError):
         await circle.store("Lost.")
     monkeypatch.undo()

@@ -38,28 +38,28 @@ async def test_a_new_month_begins_at_zero(database: Database, monkeypatch: pytes
         monkeypatch.setattr(clock, "now", lambda: moment)
 
     at(2026, 11)
-    await database.write(lambda tx: usage.spend(tx, "a", "pages", 5, 5))
+    await database.write(lambda tx: usage.consume(tx, "a", "pages", 5, 5))
     at(2026, 12)
     assert await usage.used(database, "a") == {}
-    assert await database.write(lambda tx: usage.spend(tx, "a", "pages", 5, 5)) == 0
+    assert await database.write(lambda tx: usage.consume(tx, "a", "pages", 5, 5)) == 0
     at(2026, 11)
     assert await usage.used(database, "a") == {"pages": 5}
 
 
 async def test_spending_says_what_is_left_and_a_refusal_takes_nothing(database: Database):
-    assert await database.write(lambda tx: usage.spend(tx, "a", "pages", 4, 10)) == 6
+    assert await database.write(lambda tx: usage.consume(tx, "a", "pages", 4, 10)) == 6
     with pytest.raises(QuotaExceeded, match=r"^The quota of 10 pages a month is used up \(4 used\)\.$"):
-        await database.write(lambda tx: usage.spend(tx, "a", "pages", 7, 10))
+        await database.write(lambda tx: usage.consume(tx, "a", "pages", 7, 10))
     assert await usage.used(database, "a") == {"pages": 4}
-    assert await database.write(lambda tx: usage.spend(tx, "a", "pages", 6, 10)) == 0
+    assert await database.write(lambda tx: usage.consume(tx, "a", "pages", 6, 10)) == 0
     with pytest.raises(QuotaExceeded):
-        await database.write(lambda tx: usage.spend(tx, "a", "pages", 1, 10))
+        await database.write(lambda tx: usage.consume(tx, "a", "pages", 1, 10))
 
 
 async def test_of_64_who_spend_at_once_exactly_as_many_succeed_as_there_is_for(database: Database):
     async def spend() -> int | None:
         try:
-            return await database.write(lambda tx: usage.spend(tx, "a", "pages", 3, 60))
+            return await database.write(lambda tx: usage.consume(tx, "a", "pages", 3, 60))
         except QuotaExceeded:
             return None
 
@@ -90,10 +90,10 @@ def test_any_sequence_of_spending_and_counting_goes_as_a_single_number_would(
                 assert await db.write(lambda tx, n=amount: usage.count(tx, org, "m", n)) == stands_at
             elif stands_at + amount > 10:
                 with pytest.raises(QuotaExceeded):
-                    await db.write(lambda tx, n=amount: usage.spend(tx, org, "m", n, 10))
+                    await db.write(lambda tx, n=amount: usage.consume(tx, org, "m", n, 10))
             else:
                 stands_at += amount
-                assert await db.write(lambda tx, n=amount: usage.spend(tx, org, "m", n, 10)) == 10 - stands_at
+                assert await db.write(lambda tx, n=amount: usage.consume(tx, org, "m", n, 10)) == 10 - stands_at
         await db.close()
 
     asyncio.run(follow())

@@ -10,8 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from almanac.core.database import Database
-from almanac.search import analysis, bm25
-from almanac.search.index import Coverage, Hits, Scope, WordHits
+from almanac.search.analysis import analyser
+from almanac.search.index.protocol import Coverage, Hits, KeywordHits, SearchScope
+from almanac.search.ranking import bm25
 
 _ROWS = """
 SELECT p.id, p.source_id, p.words FROM passages p JOIN sources s ON s.id = p.source_id
@@ -29,14 +30,14 @@ class Reference:
 
     db: Database
 
-    async def words(self, scope: Scope, terms: Sequence[int], limit: int = 1_000_000) -> WordHits:
+    async def words(self, scope: SearchScope, terms: Sequence[int], limit: int = 1_000_000) -> KeywordHits:
         """Passages whose words are still to be analysed count for nothing; a term asked for twice counts twice."""
         kept = await self._kept(scope)
         counted: dict[int, dict[int, int]] = {}
         source_of: dict[int, int] = {}
         for row in await self._rows(scope):
             if row["words"] is not None:
-                hashes, counts = analysis.unpack(bytes(row["words"]))
+                hashes, counts = analyser.decode_terms(bytes(row["words"]))
                 counted[row["id"]] = dict(zip(hashes.tolist(), counts.tolist(), strict=True))
                 source_of[row["id"]] = row["source_id"]
         average = sum(sum(words.values()) for words in counted.values()) / len(counted) if counted else 0.0
@@ -47,9 +48,11 @@ class Reference:
             if source_of[id] in kept
         }
         ids, best = _best({id: score for id, score in scores.items() if score > 0}, limit)
-        return WordHits(ids, best, _sources(ids, source_of), len(counted), average, frequencies)
+        return KeywordHits(ids, best, _sources(ids, source_of), len(counted), average, frequencies)
 
-    async def vectors(self, scope: Scope, model: str, vector: NDArray[np.float32], limit: int = 1_000_000) -> Hits:
+    async def vectors(
+        self, scope: SearchScope, model: str, vector: NDArray[np.float32], limit: int = 1_000_000
+    ) -> Hits:
         kept = await self._kept(scope)
         source_of = {row["id"]: row["source_id"] for row in await self._rows(scope)}
         asked = vector.astype(np.float64)
@@ -62,13 +65,13 @@ class Reference:
         return Hits(ids, best, _sources(ids, source_of))
 
     async def coverage(self, collections: Sequence[str], model: str) -> Coverage:
-        rows = await self._rows(Scope(tuple(collections)))
+        rows = await self._rows(SearchScope(tuple(collections)))
         return Coverage(len(rows), len(await self._vectors(collections, model)))
 
-    async def _rows(self, scope: Scope) -> list[Any]:
+    async def _rows(self, scope: SearchScope) -> list[Any]:
         return [row for name in sorted(set(scope.collections)) for row in await self.db.fetch(_ROWS, name)]
 
-    async def _kept(self, scope: Scope) -> set[int]:
+    async def _kept(self, scope: SearchScope) -> set[int]:
         rows = await self.db.fetch(f"SELECT s.id FROM sources s WHERE {scope.where or '1 = 1'}", *scope.args)
         return {row["id"] for row in rows}
 
@@ -99,7 +102,7 @@ def assert_agrees(found: Hits, everything: Hits, limit: int, tolerance: float) -
     assert not scores or missed <= scores[-1] + 2 * tolerance * max(1.0, abs(scores[-1]))
 
 
-def assert_weighs(weights: NDArray[np.float32], near: Hits, everything: WordHits) -> None:
+def assert_weighs(weights: NDArray[np.float32], near: Hits, everything: KeywordHits) -> None:
     """Whether passages have the weights that the words leg would have given them: 0 where it has no word of theirs."""
     expected: dict[int, float] = dict(zip(everything.ids.tolist(), everything.scores.tolist(), strict=True))
     assert weights.tolist() == [pytest.approx(expected.get(id, 0.0), rel=1e-5, abs=1e-6) for id in near.ids.tolist()]

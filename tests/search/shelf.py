@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from almanac.core.database import Database, Transaction
 from almanac.identity import orgs
-from almanac.search import analysis, index_rows, passages, sources
+from almanac.search import passage_store, sources
+from almanac.search.analysis import analyser
+from almanac.search.index import tables
 from almanac.search.passage import Passage
 from almanac.search.sources import Source
 
@@ -59,8 +61,8 @@ class Shelf:
         """Put a thing there, in the place of what was called like this."""
         source = Source(self.org_id, collection, "document", name, title, 1, 1, folder_id)
         found = [Passage(0, len(text), text) for text in texts]
-        prepared = passages.prepare(source.title, found)
-        await self.db.write(lambda tx: passages.replace(tx, source, prepared))
+        prepared = passage_store.analyse(source.title, found)
+        await self.db.write(lambda tx: passage_store.replace(tx, source, prepared))
         self.things[name] = source
         return source
 
@@ -82,9 +84,9 @@ class Shelf:
                 name,
             )
             made = turn(self.rng, len(rows), 32) if vectors is None else vectors
-            await sources.touch(tx, {row["source_id"] for row in rows})
+            await sources.mark_changed(tx, {row["source_id"] for row in rows})
             places = [(row["id"], row["source_id"], row["collection"]) for row in rows[: len(made)]]
-            await index_rows.write_vectors(tx, model, places, made[: len(places)])
+            await tables.write_vectors(tx, model, places, made[: len(places)])
 
         await self.db.write(body)
 
@@ -102,7 +104,7 @@ class Shelf:
 
 
 def terms(text: str) -> list[int]:
-    return [analysis.hash_of(term) for term in analysis.terms_of(text)]
+    return [analyser.term_hash(term) for term in analyser.terms_of(text)]
 
 
 async def open_shelf(db: Database, seed: int = 7) -> Shelf:

@@ -8,8 +8,8 @@ import pytest
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest
 from almanac.identity import orgs
-from almanac.search import passages, sources
-from almanac.search.citations import Verdict, hash_of, verify
+from almanac.search import passage_store, sources
+from almanac.search.citations import CitationCheck, passage_hash, verify
 from almanac.search.passage import Passage
 from almanac.search.sources import Source
 
@@ -35,8 +35,8 @@ async def manual(database: Database) -> Source:
 
 
 async def save(db: Database, source: Source, found: list[Passage]) -> None:
-    prepared = passages.prepare(source.title, found)
-    await db.write(lambda tx: passages.replace(tx, source, prepared))
+    prepared = passage_store.analyse(source.title, found)
+    await db.write(lambda tx: passage_store.replace(tx, source, prepared))
 
 
 async def check(db: Database, text: str | None = None, place: tuple[int, int] | None = None, hash: str | None = None):
@@ -44,23 +44,23 @@ async def check(db: Database, text: str | None = None, place: tuple[int, int] | 
     return await verify(db, "document", "7", hash=hash, text=text, start=start, end=end)
 
 
-def said(outcome: str, quoted: str, page: int, text: str = TEXT, spans: list[tuple[int, int]] = CUTS) -> Verdict:
+def said(outcome: str, quoted: str, page: int, text: str = TEXT, spans: list[tuple[int, int]] = CUTS) -> CitationCheck:
     """The verdict on something that stands in one of the passages."""
     start, end = spans[page - 1]
     at = text.index(quoted)
-    return Verdict(outcome, at, at + len(quoted), page, hash_of(text[start:end]))
+    return CitationCheck(outcome, at, at + len(quoted), page, passage_hash(text[start:end]))
 
 
 def test_a_hash_is_of_the_very_text():
-    assert hash_of("a b") == "c8687a08aa5d6ed2044328fa6a697ab8"
-    assert hash_of("a  b") != hash_of("a b")
+    assert passage_hash("a b") == "c8687a08aa5d6ed2044328fa6a697ab8"
+    assert passage_hash("a  b") != passage_hash("a b")
 
 
 async def test_a_passage_that_stands_where_it_stood_is_unchanged(database: Database, manual: Source):
     for page, (start, end) in enumerate(CUTS, 1):
-        unchanged = Verdict("unchanged", start, end, page, hash_of(TEXT[start:end]))
-        assert await check(database, place=(start, end), hash=hash_of(TEXT[start:end])) == unchanged
-        assert await check(database, hash=f" {hash_of(TEXT[start:end]).upper()}") == unchanged
+        unchanged = CitationCheck("unchanged", start, end, page, passage_hash(TEXT[start:end]))
+        assert await check(database, place=(start, end), hash=passage_hash(TEXT[start:end])) == unchanged
+        assert await check(database, hash=f" {passage_hash(TEXT[start:end]).upper()}") == unchanged
         assert await verify(database, "document", "7", hash=unchanged.hash, start=start) == unchanged
 
 
@@ -81,8 +81,8 @@ async def test_words_that_go_from_one_passage_to_the_next_are_found(database: Da
 async def test_what_has_moved_is_told_with_its_new_place(database: Database, manual: Source):
     text, spans = "A new beginning. " + TEXT, [(0, 17), *((start + 17, end + 17) for start, end in CUTS)]
     await save(database, manual, cut(text, spans))
-    moved = await check(database, place=CUTS[3], hash=hash_of(TEXT[154:]))
-    assert moved == Verdict("moved", 171, len(text), 5, hash_of(TEXT[154:]))
+    moved = await check(database, place=CUTS[3], hash=passage_hash(TEXT[154:]))
+    assert moved == CitationCheck("moved", 171, len(text), 5, passage_hash(TEXT[154:]))
     assert await check(database, "The pump must", (0, 10)) == said("moved", "The pump must", 2, text, spans)
 
 
@@ -90,11 +90,11 @@ async def test_of_several_places_the_one_that_was_named_counts_and_else_the_near
     text = "same words. " * 4
     spans = [(0, 11), (12, 23), (24, 35), (36, 47)]
     await save(database, manual, cut(text, spans))
-    whole = hash_of("same words.")
-    assert await check(database, "words", (24, 35)) == Verdict("unchanged", 29, 34, 3, whole)
-    assert await check(database, "words", (60, 80)) == Verdict("moved", 41, 46, 4, whole)
-    assert await check(database, place=(12, 23), hash=whole) == Verdict("unchanged", 12, 23, 2, whole)
-    assert await check(database, place=(14, 25), hash=whole) == Verdict("moved", 12, 23, 2, whole)
+    whole = passage_hash("same words.")
+    assert await check(database, "words", (24, 35)) == CitationCheck("unchanged", 29, 34, 3, whole)
+    assert await check(database, "words", (60, 80)) == CitationCheck("moved", 41, 46, 4, whole)
+    assert await check(database, place=(12, 23), hash=whole) == CitationCheck("unchanged", 12, 23, 2, whole)
+    assert await check(database, place=(14, 25), hash=whole) == CitationCheck("moved", 12, 23, 2, whole)
 
 
 async def test_a_passage_that_is_a_part_of_a_longer_one_now_is_known_by_its_hash_and_span(
@@ -103,27 +103,33 @@ async def test_a_passage_that_is_a_part_of_a_longer_one_now_is_known_by_its_hash
     quoted = TEXT[:45]
     grown = f"{quoted}\n\nCats may roam."
     await save(database, manual, [Passage(0, len(grown), grown, page=1)])
-    assert await check(database, place=(0, 45), hash=hash_of(quoted)) == Verdict("unchanged", 0, 45, 1, hash_of(grown))
-    assert await check(database, hash=hash_of(quoted)) == Verdict("changed")  # how long it was is not known
+    assert await check(database, place=(0, 45), hash=passage_hash(quoted)) == CitationCheck(
+        "unchanged", 0, 45, 1, passage_hash(grown)
+    )
+    assert await check(database, hash=passage_hash(quoted)) == CitationCheck("changed")  # how long it was is not known
     later = f"Read this first.\n\n{grown}"
     await save(database, manual, [Passage(0, len(later), later, page=1)])
-    assert await check(database, place=(0, 45), hash=hash_of(quoted)) == Verdict("moved", 18, 63, 1, hash_of(later))
+    assert await check(database, place=(0, 45), hash=passage_hash(quoted)) == CitationCheck(
+        "moved", 18, 63, 1, passage_hash(later)
+    )
     await save(database, manual, [Passage(18, 18 + len(grown), f"name | size\n{grown}", "table")])
-    assert (await check(database, place=(18, 63), hash=hash_of(quoted))).outcome == "unchanged"
+    assert (await check(database, place=(18, 63), hash=passage_hash(quoted))).outcome == "unchanged"
 
 
 async def test_what_has_changed_is_told_with_the_passage_most_like_it(database: Database, manual: Source):
     verdict = await check(database, "The valve opens at seven bar; never weld it", CUTS[2])
-    assert verdict == Verdict("changed", 97, 154, 3, hash_of(TEXT[97:154]))
-    assert await check(database, "something else entirely about bananas") == Verdict("changed")
-    assert await check(database, "…?!") == Verdict("changed")
-    assert await check(database, hash="0" * 32) == Verdict("changed")
-    assert await check(database, place=(50, 60), hash="0" * 32) == Verdict("changed", 45, 103, 2, hash_of(TEXT[45:103]))
+    assert verdict == CitationCheck("changed", 97, 154, 3, passage_hash(TEXT[97:154]))
+    assert await check(database, "something else entirely about bananas") == CitationCheck("changed")
+    assert await check(database, "…?!") == CitationCheck("changed")
+    assert await check(database, hash="0" * 32) == CitationCheck("changed")
+    assert await check(database, place=(50, 60), hash="0" * 32) == CitationCheck(
+        "changed", 45, 103, 2, passage_hash(TEXT[45:103])
+    )
 
 
 async def test_the_text_decides_where_a_hash_is_given_too(database: Database, manual: Source):
     assert (await check(database, "nine bar", hash="0" * 32)).outcome == "unchanged"
-    assert (await check(database, "ten bar or more", hash=hash_of(TEXT[97:154]))).outcome == "changed"
+    assert (await check(database, "ten bar or more", hash=passage_hash(TEXT[97:154]))).outcome == "changed"
 
 
 async def test_a_row_is_found_with_the_header_that_is_repeated_before_it(database: Database, manual: Source):
@@ -131,21 +137,21 @@ async def test_a_row_is_found_with_the_header_that_is_repeated_before_it(databas
     await save(
         database, manual, [Passage(0, 20, text[:20]), Passage(21, 30, "name | size\nvalve | 4", "table", page=2)]
     )
-    row = hash_of("name | size\nvalve | 4")
-    assert await check(database, "valve | 4", (21, 30)) == Verdict("unchanged", 21, 30, 2, row)
-    assert await check(database, "name | size valve | 4", (21, 30)) == Verdict("unchanged", 21, 30, 2, row)
+    row = passage_hash("name | size\nvalve | 4")
+    assert await check(database, "valve | 4", (21, 30)) == CitationCheck("unchanged", 21, 30, 2, row)
+    assert await check(database, "name | size valve | 4", (21, 30)) == CitationCheck("unchanged", 21, 30, 2, row)
 
 
 async def test_what_is_not_there_or_hidden_is_gone(database: Database, manual: Source):
-    assert await verify(database, "document", "8", text="pump") == Verdict("gone")
-    assert await verify(database, "note", "7", text="pump") == Verdict("gone")
+    assert await verify(database, "document", "8", text="pump") == CitationCheck("gone")
+    assert await verify(database, "note", "7", text="pump") == CitationCheck("gone")
     await database.write(lambda tx: sources.put(tx, replace(manual, is_live=False)))
-    assert await check(database, "pump") == Verdict("gone")
+    assert await check(database, "pump") == CitationCheck("gone")
     await database.write(lambda tx: sources.put(tx, manual))
     await save(database, manual, [])
-    assert await check(database, "pump") == Verdict("changed")
+    assert await check(database, "pump") == CitationCheck("changed")
     await database.write(lambda tx: sources.remove(tx, "document", ["7"]))
-    assert await check(database, "pump") == Verdict("gone")
+    assert await check(database, "pump") == CitationCheck("gone")
 
 
 async def test_nothing_and_too_much_are_refused(database: Database):

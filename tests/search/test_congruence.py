@@ -21,10 +21,11 @@ import pytest
 from numpy.typing import NDArray
 
 from almanac.db.connect import connect
-from almanac.search import analysis, compaction, postings
-from almanac.search.index import Hits, Index, Scope
-from almanac.search.index_embedded import EmbeddedIndex
-from almanac.search.index_postgres import PostgresIndex
+from almanac.search.analysis import analyser
+from almanac.search.index.embedded import compaction, keyword_scan
+from almanac.search.index.embedded.embedded_index import EmbeddedIndex
+from almanac.search.index.postgres.postgres_index import PostgresIndex
+from almanac.search.index.protocol import Hits, SearchIndex, SearchScope
 from tests.conftest import Cluster
 from tests.search.reference import Reference, assert_agrees
 from tests.search.shelf import MODEL, Shelf, open_shelf, terms, turn
@@ -32,12 +33,12 @@ from tests.search.shelf import MODEL, Shelf, open_shelf, terms, turn
 SETS = Path(os.environ.get("ALMANAC_DATA", "data"))
 SOME = ("base:1", "base:2", "base:3", "base:4", "base:5")
 SCOPES = [
-    Scope(SOME),
-    Scope(("base:2",)),
-    Scope(("base:1", "base:4")),
-    Scope(SOME, "s.folder_id = $1 OR s.folder_id > $2", (1, 4)),
-    Scope(("base:3",), "s.folder_id <> $1", (2,)),
-    Scope(SOME, "s.id % $1 = 3", (20,)),
+    SearchScope(SOME),
+    SearchScope(("base:2",)),
+    SearchScope(("base:1", "base:4")),
+    SearchScope(SOME, "s.folder_id = $1 OR s.folder_id > $2", (1, 4)),
+    SearchScope(("base:3",), "s.folder_id <> $1", (2,)),
+    SearchScope(SOME, "s.id % $1 = 3", (20,)),
 ]
 ALIKE = 1e-3  # of a score by words, relatively
 QUANTISED = 4e-3  # of a cosine
@@ -53,12 +54,12 @@ class Pair:
     folder: Path
 
     @property
-    def indexes(self) -> tuple[Index, Index]:
+    def indexes(self) -> tuple[SearchIndex, SearchIndex]:
         return self.embedded, self.postgres
 
-    async def words(self, scope: Scope, asked: list[int]) -> None:
+    async def words(self, scope: SearchScope, asked: list[int]) -> None:
         """Hold what both find by words against each other and against the reference."""
-        one, other = [await index.words(scope, asked, 10) for index in self.indexes]
+        one, other = [await index.keyword_hits(scope, asked, 10) for index in self.indexes]
         assert (one.passages, one.frequencies) == (other.passages, other.frequencies)
         assert one.average == pytest.approx(other.average)
         everything = await Reference(self.shelves[0].db).words(scope, asked)
@@ -66,9 +67,9 @@ class Pair:
             assert_agrees(found, everything, 10, ALIKE)
         assert overlap(one, other) == 1
 
-    async def vectors(self, scope: Scope, vector: NDArray[np.float32]) -> float:
+    async def vectors(self, scope: SearchScope, vector: NDArray[np.float32]) -> float:
         """The same by vectors; how many of the ten best both find."""
-        one, other = [await index.vectors(scope, MODEL, vector, 10) for index in self.indexes]
+        one, other = [await index.vector_hits(scope, MODEL, vector, 10) for index in self.indexes]
         everything = await Reference(self.shelves[1].db).vectors(scope, MODEL, vector)
         assert_agrees(one, everything, 10, QUANTISED)
         assert_agrees(other, everything, 10, ALIKE)
@@ -98,7 +99,7 @@ async def pair(postgres_cluster: Cluster, sqlite_template: Path, tmp_path: Path)
 @pytest.mark.parametrize("is_compacted", [True, False])
 async def test_made_up_things_are_found_alike(pair: Pair, is_compacted: bool, monkeypatch: pytest.MonkeyPatch):
     if not is_compacted:
-        monkeypatch.setattr(postings, "_FEW", 1)  # so that terms are looked up in whatever a filter leaves
+        monkeypatch.setattr(keyword_scan, "_FEW", 1)  # so that terms are looked up in whatever a filter leaves
     for shelf in pair.shelves:
         await shelf.fill(300, SOME)
         for name in ("3", "40", "77"):
@@ -126,8 +127,8 @@ async def test_scientific_papers_are_found_alike(pair: Pair):
             await shelf.embed(str(start), np.stack([project(text) for text in texts]))
     overlaps: list[float] = []
     for claim in islice(lines("queries"), 25):
-        await pair.words(Scope(("base:1",)), terms(claim["text"]))
-        overlaps.append(await pair.vectors(Scope(("base:1",)), project(claim["text"])))
+        await pair.words(SearchScope(("base:1",)), terms(claim["text"]))
+        overlaps.append(await pair.vectors(SearchScope(("base:1",)), project(claim["text"])))
     assert np.mean(overlaps) >= 0.95
 
 
@@ -139,8 +140,8 @@ def lines(name: str) -> Iterable[dict[str, Any]]:
 def project(text: str, dimension: int = 256) -> NDArray[np.float32]:
     """A vector of a text by its terms alone, each of which has a direction of its own."""
     total = np.zeros(dimension)
-    for term in analysis.terms_of(text):
-        total += _direction(analysis.hash_of(term), dimension)
+    for term in analyser.terms_of(text):
+        total += _direction(analyser.term_hash(term), dimension)
     return (total / (np.linalg.norm(total) or 1)).astype(np.float32)
 
 

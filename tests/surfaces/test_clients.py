@@ -23,7 +23,7 @@ from tests.house import LEGACY, MODERN, Running, request, running, settings_for
 
 MODES = {"legacy": LEGACY, "auto": MODERN, MODERN: MODERN}  # how a client connects: the version it ends up with
 TOOLS = [tool.name for tool in SURFACES[0].tools]
-AGENTS_TOOLS = [tool.name for tool in SURFACES[0].tools if tool.scopes <= scopes.AGENT_DEFAULT]
+AGENTS_TOOLS = [tool.name for tool in SURFACES[0].tools if tool.scopes <= scopes.DEFAULT_AGENT_SCOPES]
 
 
 @pytest.fixture(scope="module")

@@ -702,7 +702,7 @@ def words(live: Running) -> Mapping[bytes, bytes]:
 
 
 async def _make_useless_tokens(tx: Transaction) -> dict[str, str]:
-    org = await orgs.pick(tx, None)
+    org = await orgs.get_by_name(tx, None)
     holder = await principals.add(tx, org.id, "user", "maria")
     revoked, number = await tokens.issue(tx, holder)
     await tokens.revoke(tx, number)

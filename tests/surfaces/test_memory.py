@@ -212,7 +212,7 @@ def test_redis_has_the_documented_key(database_url: str, redis_url: str, tmp_pat
 def test_the_quota_is_checked_before_and_counted_after(server: Running, ada: str):
     async def allow(db: Database) -> str:
         [org] = await db.fetch("SELECT id FROM orgs")
-        await db.write(lambda tx: allowances.allow(tx, org["id"], "knowledge_stored", 1))
+        await db.write(lambda tx: allowances.set_monthly_limit(tx, org["id"], "knowledge_stored", 1))
         return org["id"]
 
     org = server.run(allow)
@@ -280,7 +280,7 @@ def test_a_title_is_found_by_a_part_of_it(server: Running, ada: str):
 def test_the_probe_width_is_64_unless_told_otherwise(server: Running, ada: str):
     store(server, ada, "Oil.")
     assert memory.Look.model_validate({"query": "q"}).efSearch == 64
-    for width in (1, 64, 200):  # which the graph takes is in tests/memory/test_finding.py
+    for width in (1, 64, 200):  # which the graph takes is in tests/memory/test_note_search.py
         assert len(titles(ask(server, "search_knowledge", token=ada, query="oil", efSearch=width))) == 1
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from almanac.knowledge import readings
+from almanac.knowledge import document_text
 from tests.house import ERAS, Running
 from tests.surfaces.test_knowledge_tools import ask, base, refused
 from tests.surfaces.wire import audit_of
@@ -161,9 +161,9 @@ def test_a_long_document_is_fetched_in_part_and_says_how_to_read_on(
     fetched = ask(server, "fetch", id=f"document:{id}")
     held(server, "fetch", fetched)
     at = fetched["metadata"]["next_offset"]
-    assert fetched["text"] == text[: readings.MOST]
+    assert fetched["text"] == text[: document_text.MAX_READ_CHARS]
     assert f"document_id {id}, offset {at}" in fetched["metadata"]["note"]
-    rest = ask(server, "read_document", document_id=id, offset=at, limit=readings.MOST)
+    rest = ask(server, "read_document", document_id=id, offset=at, limit=document_text.MAX_READ_CHARS)
     assert fetched["text"] + rest["text"] == text
 
 

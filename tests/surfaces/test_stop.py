@@ -11,7 +11,7 @@ import uvicorn
 
 from almanac.app import create_app
 from almanac.db.connect import connect
-from almanac.identity import first
+from almanac.identity import first_start
 from tests.house import request, settings_for
 from tests.surfaces import trial
 from tests.surfaces.trial import PATH, WATCHED
@@ -64,7 +64,7 @@ class Stopping:
 
 async def _first_token(url: str) -> str | None:
     db = await connect(url)
-    token = await first.begin(db)
+    token = await first_start.create_first_admin(db)
     await db.close()
     return token
 

@@ -24,7 +24,7 @@ from almanac.core import clock, scopes
 from almanac.core.database import Database, Row, Transaction
 from almanac.core.errors import Unauthorized
 from almanac.identity import orgs, principals, tokens
-from almanac.quotas import rates
+from almanac.quotas import rate_limits
 from tests.house import ERAS, LEGACY, MODERN, SURFACES, Running, running, settings_for
 from tests.surfaces import trial
 from tests.surfaces.trial import PATH, WATCHED
@@ -134,7 +134,7 @@ def test_an_administrator_who_is_one_no_longer_loses_the_scopes_at_once(live: Ru
     live.run(lambda db: db.write(lambda tx: tx.execute("UPDATE principals SET is_admin = 0 WHERE name = 'deposed'")))
     assert "govern" not in listed(live, token)
     assert answer(live, "govern", token=token)[1]["error"]["code"] == -32602
-    assert set(live.call("whoami", token=token)["structuredContent"]["scopes"]) == scopes.EVERYDAY
+    assert set(live.call("whoami", token=token)["structuredContent"]["scopes"]) == scopes.UNPRIVILEGED_SCOPES
 
 
 # --- tokens that end ---------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def test_a_revocation_by_another_process_holds_in_every_server(live: Running):
 def test_a_token_ends_at_its_moment(live: Running):
     ends = clock.now() + clock.SECOND
     token = live.new_token("brief", expires_at=ends)
-    assert live.call("whoami", token=token)["structuredContent"]["token"]["expires_at"] == clock.iso(ends)
+    assert live.call("whoami", token=token)["structuredContent"]["token"]["expires_at"] == clock.format_timestamp(ends)
     last = until(lambda: (clock.now(), answer(live, "count", token=token)), lambda seen: seen[1][0] != 200)
     assert last[1] == UNAUTHORISED
     assert ends - clock.SECOND // 2 < last[0] < ends + clock.SECOND // 2
@@ -182,7 +182,7 @@ def test_a_removed_users_tokens_end_and_a_namesake_does_not_inherit_them(live: R
     assert answer(live, "count", token=token)[0] == 200
 
     async def remove(tx: Transaction) -> None:
-        await principals.remove(tx, await principals.pick(tx, (await orgs.pick(tx, "main")).id, "leaver"))
+        await principals.remove(tx, await principals.get_by_name(tx, (await orgs.get_by_name(tx, "main")).id, "leaver"))
 
     live.run(lambda db: db.write(remove))
     assert answer(live, "count", token=token) == UNAUTHORISED
@@ -422,7 +422,7 @@ def test_windows_move_or_stay_as_the_setting_says(
     new_sqlite: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, after: int
 ):
     hands = Clock()
-    monkeypatch.setattr(rates, "time", hands)
+    monkeypatch.setattr(rate_limits, "time", hands)
     settings = settings_for(
         new_sqlite(), tmp_path, rate_limit_calls=2, rate_limit_window_seconds=10, rate_limit_strategy=strategy
     )

@@ -78,8 +78,8 @@ async def count(_: ToolCall, __: NoArguments) -> Done:
 
 
 async def touch(call: ToolCall, given: Echo) -> Done:
-    call.touch("base", given.number)
-    call.touch("document", given.number + 1)
+    call.record_access("base", given.number)
+    call.record_access("document", given.number + 1)
     return Done()
 
 

@@ -89,7 +89,7 @@ def ingest(live: Running) -> None:
 
     async def work(db: Database) -> None:
         stop = asyncio.Event()
-        async with reactions.handlers(db, live.settings) as handlers:
+        async with reactions.open_job_handlers(db, live.settings) as handlers:
             working = asyncio.create_task(Worker(db, handlers).run(stop))
             sql = "SELECT 1 FROM documents WHERE index_status NOT IN ('success', 'failed')"
             async with asyncio.timeout(30):

@@ -7,7 +7,7 @@ import pytest
 
 from almanac.core import clock
 from almanac.core.database import Transaction
-from almanac.identity import first, groups, orgs, principals, tokens
+from almanac.identity import first_start, groups, orgs, principals, tokens
 from almanac.identity.roles import Role
 from almanac.knowledge import downloads
 from tests.house import Running
@@ -86,9 +86,9 @@ def test_a_group_s_base_is_made_by_its_name(api: Api):
     token = api.live.new_token("greta")
 
     async def body(tx: Transaction) -> None:
-        org = (await orgs.pick(tx, first.ORG)).id
+        org = (await orgs.get_by_name(tx, first_start.ORG)).id
         group = await groups.add(tx, org, "workshop")
-        await groups.set_member(tx, group, await principals.pick(tx, org, "greta"), Role.Developer)
+        await groups.set_member(tx, group, await principals.get_by_name(tx, org, "greta"), Role.Developer)
 
     api.live.run(lambda db: db.write(body))
     greta = api.by(token)
@@ -447,7 +447,7 @@ def test_a_credential_ends_with_time_role_token_and_document(api: Api, monkeypat
     token = credential(otto, document)["token"]
     assert fetch(api.live, document, token).status_code == 200
 
-    ago = clock.now() - (downloads.SECONDS + 1) * clock.SECOND
+    ago = clock.now() - (downloads.DOWNLOAD_TOKEN_SECONDS + 1) * clock.SECOND
     with monkeypatch.context() as patch:
         patch.setattr(clock, "now", lambda: ago)
         stale = credential(otto, document)["token"]
@@ -466,7 +466,7 @@ def test_a_credential_ends_with_time_role_token_and_document(api: Api, monkeypat
     assert fetch(api.live, document, token).status_code == 200
 
     async def revoke(tx: Transaction) -> None:
-        holder = await principals.pick(tx, (await orgs.pick(tx, first.ORG)).id, "otto")
+        holder = await principals.get_by_name(tx, (await orgs.get_by_name(tx, first_start.ORG)).id, "otto")
         for each in await tokens.find(tx, holder):
             await tokens.revoke(tx, each.id)
 

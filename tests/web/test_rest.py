@@ -399,7 +399,7 @@ def requests(draw: st.DrawFn) -> tuple[str, str, dict[str, Any]]:
     """A request of some endpoint: mostly what it takes, with anything at all in the place of some of it."""
     endpoint = draw(st.sampled_from([each for each in ENDPOINTS if each.name not in ("remove_base", "download_file")]))
     path = re.sub(r"\{\w+\}", lambda _: draw(ids), endpoint.path)
-    named = [name for name in endpoint.place.model_fields if f"{{{name}}}" not in endpoint.path]
+    named = [name for name in endpoint.parameters.model_fields if f"{{{name}}}" not in endpoint.path]
     values = st.sampled_from(["1", "0", "true", "move", "delete", "all", "user"]) | text
     query = draw(st.dictionaries(st.sampled_from(named) if named else text, values, max_size=2))
     how: dict[str, Any] = {"params": query} if query else {}

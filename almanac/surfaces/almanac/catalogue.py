@@ -6,8 +6,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from almanac.assist import retrieval
-from almanac.catalogue import entities, wire
-from almanac.catalogue.entities import Changes, Draft, Metadata, Status, Tags
+from almanac.catalogue import contract_json, entities
+from almanac.catalogue.entities import EntityChanges, EntityDraft, Metadata, Status, Tags
 from almanac.core.errors import BadRequest
 from almanac.surfaces.tool import READS, Arguments, Tool, ToolCall
 
@@ -88,7 +88,7 @@ async def find_entities(call: ToolCall, given: FindEntities) -> FoundEntities:
         limit=given.limit,
     )
     for entity, _ in found:
-        call.touch("entity", entity.id)
+        call.record_access("entity", entity.id)
     return FoundEntities(
         [
             {
@@ -107,12 +107,12 @@ async def find_entities(call: ToolCall, given: FindEntities) -> FoundEntities:
 
 async def get_entity(call: ToolCall, given: GetEntity) -> OneEntity:
     """One entity with all it has."""
-    return OneEntity(await wire.whole_entity(call, await entities.get(call.db, call, given.key)))
+    return OneEntity(await contract_json.entity_with_links(call, await entities.get(call.db, call, given.key)))
 
 
 async def browse_categories(call: ToolCall, given: BrowseCategories) -> Categories:
     """The tree, or what is in one category."""
-    found = await wire.structure(call, given.category)
+    found = await contract_json.structure(call, given.category)
     return Categories(found if isinstance(found, list) else [found])
 
 
@@ -122,12 +122,12 @@ async def save_entity(call: ToolCall, given: SaveEntity) -> OneEntity:
     if given.id is None:
         if given.name is None or given.category is None:
             raise BadRequest("A new entity needs a name and a category.", remedy="Or give the id of one to change.")
-        draft = Draft.model_validate(fields)
+        draft = EntityDraft.model_validate(fields)
         saved = await call.db.write(lambda tx: entities.add(tx, call, draft))
     else:
-        id, changes = given.id, Changes.model_validate(fields)
-        saved = await call.db.write(lambda tx: entities.change(tx, call, id, changes))
-    return OneEntity(await wire.whole_entity(call, saved))
+        id, changes = given.id, EntityChanges.model_validate(fields)
+        saved = await call.db.write(lambda tx: entities.update(tx, call, id, changes))
+    return OneEntity(await contract_json.entity_with_links(call, saved))
 
 
 TOOLS = (

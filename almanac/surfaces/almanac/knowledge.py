@@ -7,12 +7,12 @@ from pydantic import Field
 
 from almanac.core import clock
 from almanac.core.arguments import Id
-from almanac.knowledge import bases, downloads, inventory, nodes, readings
-from almanac.knowledge.bases import Base
+from almanac.knowledge import bases, document_status, document_text, document_tree, downloads
+from almanac.knowledge.bases import KnowledgeBase
+from almanac.knowledge.document_tree import Node
 from almanac.knowledge.documents import Document
 from almanac.knowledge.folders import ROOT, Folder
-from almanac.knowledge.nodes import Node
-from almanac.search.index import Coverage
+from almanac.search.index.protocol import Coverage
 from almanac.surfaces.tool import READS, Arguments, Tool, ToolCall
 
 _READ = frozenset({"knowledge:read"})
@@ -47,7 +47,7 @@ class ReadDocument(Arguments):
     document_id: Id
     page: Annotated[int | None, Field(ge=1, description="One page, slide or sheet instead of offset and limit.")] = None
     offset: Annotated[Id, Field(ge=0, description="First character.")] = 0
-    limit: Annotated[int, Field(ge=1, le=readings.MOST, description="Characters.")] = 20_000
+    limit: Annotated[int, Field(ge=1, le=document_text.MAX_READ_CHARS, description="Characters.")] = 20_000
 
 
 class DownloadDocument(Arguments):
@@ -167,25 +167,25 @@ class Download:
 async def list_bases(call: ToolCall, given: ListBases) -> BaseList:
     """The knowledge bases the caller may see."""
     page = await bases.find(call, scope=given.scope, query=given.query, limit=given.limit, offset=given.offset)
-    covered = await inventory.coverages(call.db, call.house.search.index, [base.id for base in page.items])
+    covered = await document_status.coverages(call.db, call.house.search.index, [base.id for base in page.items])
     return BaseList([_base_facts(base, covered.get(base.id)) for base in page.items], page.total, page.has_more)
 
 
 async def browse(call: ToolCall, given: Browse) -> Listing:
     """What is in a folder, or below it."""
     if given.recursive:
-        tree = await nodes.tree(call, given.base_id, given.folder_id)
+        tree = await document_tree.tree(call, given.base_id, given.folder_id)
         return Listing(tree.base.name, _flattened(tree.nodes), False, tree.warnings)
-    level = await nodes.browse(call, given.base_id, given.folder_id, limit=given.limit, offset=given.offset)
+    level = await document_tree.browse(call, given.base_id, given.folder_id, limit=given.limit, offset=given.offset)
     return Listing(level.base.name, [_item(node, "") for node in level.nodes], level.has_more, [])
 
 
 async def read_document(call: ToolCall, given: ReadDocument) -> Excerpt:
     """Some of a document's text."""
     if given.page is not None:
-        excerpt = await readings.read_page(call, given.document_id, given.page)
+        excerpt = await document_text.read_page(call, given.document_id, given.page)
     else:
-        excerpt = await readings.read(call, given.document_id, offset=given.offset, limit=given.limit)
+        excerpt = await document_text.read(call, given.document_id, offset=given.offset, limit=given.limit)
     return Excerpt(
         document=document_facts(excerpt.document),
         text=excerpt.text,
@@ -210,7 +210,7 @@ async def download_document(call: ToolCall, given: DownloadDocument) -> Download
     )
 
 
-def _base_facts(base: Base, covered: Coverage | None) -> BaseFacts:
+def _base_facts(base: KnowledgeBase, covered: Coverage | None) -> BaseFacts:
     return BaseFacts(
         id=base.id,
         name=base.name,
@@ -222,7 +222,7 @@ def _base_facts(base: Base, covered: Coverage | None) -> BaseFacts:
         documents=base.documents,
         passages=covered and covered.passages,
         embedded=covered and covered.embedded,
-        updated_at=clock.iso(base.updated_at),
+        updated_at=clock.format_timestamp(base.updated_at),
     )
 
 
@@ -246,7 +246,7 @@ def document_facts(document: Document) -> DocumentFacts:
         is_enabled=document.is_enabled,
         source_url=document.source_url,
         creator=document.creator_name,
-        updated_at=clock.iso(document.updated_at),
+        updated_at=clock.format_timestamp(document.updated_at),
     )
 
 

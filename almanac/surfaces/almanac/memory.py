@@ -7,9 +7,9 @@ from pydantic import AfterValidator, Field
 
 from almanac.core import clock
 from almanac.core.errors import BadRequest
-from almanac.memory import finding, hints, notes, revision, supersession, wording
-from almanac.memory.finding import Inquiry
-from almanac.memory.note import Draft, Note, TaskLink
+from almanac.memory import note_search, note_text, notes, revision, similar_notes, supersession
+from almanac.memory.note import Note, NoteDraft, TaskLink
+from almanac.memory.note_search import NoteQuery
 from almanac.surfaces.tool import READS, Arguments, Tool, ToolCall
 
 _READ, _WRITE = frozenset({"memory:read"}), frozenset({"memory:write"})
@@ -24,8 +24,8 @@ def _check_percent(number: int) -> int:
 
 
 def _check_limit(number: int) -> int:
-    if not 1 <= number <= finding.MOST:
-        raise ValueError(f"is not between 1 and {finding.MOST}")
+    if not 1 <= number <= note_search.MAX_NOTE_RESULTS:
+        raise ValueError(f"is not between 1 and {note_search.MAX_NOTE_RESULTS}")
     return number
 
 
@@ -97,11 +97,11 @@ class Revised:
 async def remember(call: ToolCall, given: Remember) -> Remembered:
     """Keep what an agent has learnt."""
     house = call.house
-    token = None if given.client_token is None else wording.id_of("client_token", given.client_token)
+    token = None if given.client_token is None else note_text.id_of("client_token", given.client_token)
     note = await notes.stored(call, house.repeats, token)
     if note is None:
         note = await notes.store(call, _draft(given), house.repeats, house.settings.memory_notes_a_month, token)
-    close = await hints.find(call, house.search, note)
+    close = await similar_notes.find(call, house.search, note)
     return Remembered(
         id=note.id,
         embedding=note.embedding_status,
@@ -111,46 +111,46 @@ async def remember(call: ToolCall, given: Remember) -> Remembered:
     )
 
 
-def _draft(given: Remember) -> Draft:
-    return Draft(
-        title=wording.clean("title", given.title, wording.LONGEST_TITLE),
-        body=wording.clean("body", given.body, wording.LONGEST_BODY),
+def _draft(given: Remember) -> NoteDraft:
+    return NoteDraft(
+        title=note_text.clean("title", given.title, note_text.LONGEST_TITLE),
+        body=note_text.clean("body", given.body, note_text.LONGEST_BODY),
         tags=_tags(given.tags),
         confidence=given.confidence,
-        expires_at=None if given.expires_at is None else wording.future("expires_at", given.expires_at),
+        expires_at=None if given.expires_at is None else note_text.future("expires_at", given.expires_at),
         task=None if given.task is None else TaskLink(_task(given.task), "produced"),
-        cites=tuple(wording.id_of("cites", id) for id in given.cites[: notes.MOST_CITED]),
+        cites=tuple(note_text.id_of("cites", id) for id in given.cites[: notes.MOST_CITED]),
     )
 
 
 async def recall(call: ToolCall, given: Recall) -> Recalled:
     """Notes that answer, or one of them with its history."""
-    at = None if given.as_of is None else wording.moment_of("as_of", given.as_of)
+    at = None if given.as_of is None else note_text.parse_timestamp("as_of", given.as_of)
     if given.id is not None:
-        return await _one(call, wording.id_of("id", given.id), at)
+        return await _one(call, note_text.id_of("id", given.id), at)
     if given.query is None:
         raise BadRequest("Give a query, or the id of a note.")
-    inquiry = Inquiry(
-        query=wording.clean("query", given.query, finding.LONGEST),
+    inquiry = NoteQuery(
+        query=note_text.clean("query", given.query, note_search.MAX_NOTE_QUERY_CHARS),
         limit=given.limit,
-        tags=tuple(map(wording.lowered, given.tags)),
+        tags=tuple(map(note_text.lowered, given.tags)),
         task=None if given.task is None else _task(given.task),
         include_superseded=given.past,
         include_expired=given.past,
         as_of=at,
     )
-    found = await finding.find(call, call.house.search, inquiry)
+    found = await note_search.find(call, call.house.search, inquiry)
     shown = [{**_facts(hit.note), "score": hit.score, "text": hit.snippet} for hit in found.hits]
     return Recalled(shown, [], list(found.remarks), "untrusted")
 
 
 async def revise(call: ToolCall, given: Revise) -> Revised:
     """Put a new note, or one that is there, in the place of another."""
-    old_id = wording.id_of("id", given.id)
+    old_id = note_text.id_of("id", given.id)
     if (given.by is None) == (given.body is None):
         raise BadRequest("Give the body of the note that holds now, or in `by` the id of one that is there.")
     if given.by is not None:
-        new_id = wording.id_of("by", given.by)
+        new_id = note_text.id_of("by", given.by)
         done = await call.db.write(lambda tx: supersession.supersede(call, tx, old_id, new_id))
     else:
         draft = _revision(await notes.get(call.db, call, old_id), given)
@@ -159,11 +159,11 @@ async def revise(call: ToolCall, given: Revise) -> Revised:
     return Revised(new_id, done.head_id, [{"id": each.id, "title": each.title} for each in done.cited_by])
 
 
-def _revision(old: Note, given: Revise) -> Draft:
+def _revision(old: Note, given: Revise) -> NoteDraft:
     title = old.title if given.title is None else given.title
-    return Draft(
-        title=wording.clean("title", title, wording.LONGEST_TITLE),
-        body=wording.clean("body", given.body or "", wording.LONGEST_BODY),
+    return NoteDraft(
+        title=note_text.clean("title", title, note_text.LONGEST_TITLE),
+        body=note_text.clean("body", given.body or "", note_text.LONGEST_BODY),
         tags=old.tags,
         confidence=old.confidence,
     )
@@ -173,7 +173,7 @@ async def _one(call: ToolCall, id: str, at: int | None) -> Recalled:
     note = await notes.get(call.db, call, id)
     family = await supersession.history(call.db, note)
     if at is not None:
-        then = await supersession.view(call.db, note, at)
+        then = await supersession.note_at(call.db, note, at)
         if then is None:
             raise notes.missing(id)
         note, family = then, [each for each in family if each.created_at <= at]
@@ -192,8 +192,8 @@ def _facts(note: Note) -> dict[str, Any]:
         "tags": note.tags,
         "confidence": note.confidence,
         "author": note.author,
-        "created_at": clock.iso(note.created_at),
-        "expires_at": clock.iso(note.expires_at),
+        "created_at": clock.format_timestamp(note.created_at),
+        "expires_at": clock.format_timestamp(note.expires_at),
         "superseded_by": note.head_id,
     }
 
@@ -203,20 +203,20 @@ def _link(note: Note) -> dict[str, Any]:
         "id": note.id,
         "title": note.title,
         "author": note.author,
-        "created_at": clock.iso(note.created_at),
+        "created_at": clock.format_timestamp(note.created_at),
         "superseded_by": note.successor_id,
-        "superseded_at": clock.iso(note.superseded_at),
+        "superseded_at": clock.format_timestamp(note.superseded_at),
     }
 
 
 def _tags(given: list[str]) -> tuple[str, ...]:
-    if len(given) > wording.MOST_TAGS:
-        raise BadRequest(f"tags: has more than {wording.MOST_TAGS} items.")
-    return wording.tags_of(given)
+    if len(given) > note_text.MOST_TAGS:
+        raise BadRequest(f"tags: has more than {note_text.MOST_TAGS} items.")
+    return note_text.tags_of(given)
 
 
 def _task(given: str) -> str:
-    return wording.clean("task", given, wording.LONGEST_TASK)
+    return note_text.clean("task", given, note_text.LONGEST_TASK)
 
 
 TOOLS = (

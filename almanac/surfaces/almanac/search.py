@@ -11,16 +11,16 @@ from pydantic import AfterValidator, Field
 
 from almanac.core import clock
 from almanac.core.arguments import Id
-from almanac.knowledge import finding, readings
-from almanac.knowledge.finding import Citation, Hit, Inquiry, Quotation
-from almanac.knowledge.readings import Excerpt
+from almanac.knowledge import document_search, document_text
+from almanac.knowledge.document_search import CitationArguments, CitationSpan, DocumentResult, SearchArguments
+from almanac.knowledge.document_text import TextExcerpt
 from almanac.surfaces.tool import READS, Arguments, Tool, ToolCall
 
 _SEARCH = frozenset({"search:read"})
 _READ = frozenset({"knowledge:read"})
 
 
-class Ask(Inquiry):
+class Ask(SearchArguments):
     """Arguments of `search`."""
 
     highlight: Annotated[bool, Field(description="Also where words of the query stand.")] = False
@@ -39,7 +39,7 @@ def _check_span(span: list[int] | None) -> list[int] | None:
     return span
 
 
-class Quoted(Quotation):
+class Quoted(CitationSpan):
     """Arguments of `verify_citation`."""
 
     span: Annotated[list[Id] | None, Field(description="Where it stood."), AfterValidator(_check_span)] = None
@@ -96,7 +96,7 @@ class Verified:
 
 async def search(call: ToolCall, given: Ask) -> Results:
     """The passages that answer best."""
-    found = await finding.inquire(call, call.house.search, given)
+    found = await document_search.search_documents(call, call.house.search, given)
     return Results(
         results=[_result(hit, call.house.settings.url, highlight=given.highlight) for hit in found.hits],
         has_more=found.has_more,
@@ -107,13 +107,13 @@ async def search(call: ToolCall, given: Ask) -> Results:
 
 async def fetch(call: ToolCall, given: Fetch) -> Fetched:
     """A document that was found, whole or as much as is read at once."""
-    excerpt = await readings.read(call, finding.number_of(given.id))
+    excerpt = await document_text.read(call, document_search.parse_document_ref(given.id))
     document = excerpt.document
     return Fetched(
-        id=finding.name_of(document.id),
+        id=document_search.document_ref(document.id),
         title=document.title or document.name,
         text=excerpt.text,
-        url=finding.url_of(call.house.settings.url, document.id, document.source_url),
+        url=document_search.url_of(call.house.settings.url, document.id, document.source_url),
         metadata=_about(excerpt),
     )
 
@@ -121,18 +121,18 @@ async def fetch(call: ToolCall, given: Fetch) -> Fetched:
 async def verify_citation(call: ToolCall, given: Quoted) -> Verified:
     """Whether something quoted is still there."""
     start, end = given.span or (None, None)
-    citation = Citation(id=given.id, hash=given.hash, text=given.text, start=start, end=end)
-    verdict = await finding.verify(call, citation)
+    citation = CitationArguments(id=given.id, hash=given.hash, text=given.text, start=start, end=end)
+    verdict = await document_search.verify(call, citation)
     span = None if verdict.start is None or verdict.end is None else [verdict.start, verdict.end]
     return Verified(verdict.outcome, span, verdict.page, verdict.hash)
 
 
-def _result(hit: Hit, public: str, *, highlight: bool) -> Result:
+def _result(hit: DocumentResult, public: str, *, highlight: bool) -> Result:
     found = hit.found
     return Result(
         id=hit.id,
         title=found.title,
-        url=finding.url_of(public, hit.document_id, hit.source_url),
+        url=document_search.url_of(public, hit.document_id, hit.source_url),
         text=found.text,
         score=round(found.score, 4),
         base_id=hit.base_id,
@@ -145,7 +145,7 @@ def _result(hit: Hit, public: str, *, highlight: bool) -> Result:
     )
 
 
-def _about(excerpt: Excerpt) -> dict[str, Any]:
+def _about(excerpt: TextExcerpt) -> dict[str, Any]:
     document = excerpt.document
     about: dict[str, Any] = {
         "name": document.name,
@@ -154,7 +154,7 @@ def _about(excerpt: Excerpt) -> dict[str, Any]:
         "mime_type": document.mime_type,
         "pages": document.page_count,
         "tags": list(document.tags),
-        "updated_at": clock.iso(document.updated_at),
+        "updated_at": clock.format_timestamp(document.updated_at),
         **({"metadata": document.metadata} if document.metadata else {}),
     }
     if document.failure is not None:

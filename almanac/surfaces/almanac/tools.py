@@ -98,7 +98,7 @@ def _in_order(scopes: frozenset[str]) -> list[str]:
 async def whoami(call: ToolCall, _: NoArguments) -> Whoami:
     """Who is calling, what they may do, and what remains of their limits."""
     actor, rule = call.actor, call.house.call_rule
-    left = await call.house.rates.left(rule, actor.limit_key) if rule.is_on else None
+    left = await call.house.rates.status(rule, actor.limit_key) if rule.is_on else None
     return Whoami(
         id=actor.id,
         name=actor.name,
@@ -110,7 +110,7 @@ async def whoami(call: ToolCall, _: NoArguments) -> Whoami:
         token=TokenFacts(
             id=actor.token_id,
             kind=actor.token_kind,
-            expires_at=clock.iso(actor.expires_at),
+            expires_at=clock.format_timestamp(actor.expires_at),
             bases=None if actor.bases is None else sorted(actor.bases),
             tools=None if actor.tools is None else sorted(actor.tools),
         ),
@@ -118,7 +118,7 @@ async def whoami(call: ToolCall, _: NoArguments) -> Whoami:
             limit=rule.calls if rule.is_on else 0,
             window_seconds=rule.seconds,
             remaining=left.remaining if left else None,
-            resets_at=clock.iso(int(left.resets_at * clock.SECOND)) if left else None,
+            resets_at=clock.format_timestamp(int(left.resets_at * clock.SECOND)) if left else None,
         ),
     )
 
@@ -126,20 +126,20 @@ async def whoami(call: ToolCall, _: NoArguments) -> Whoami:
 async def server_status(call: ToolCall, _: NoArguments) -> Status:
     """Whether the server works, and where its endpoints are."""
     house = call.house
-    limits_work = await house.rates.works()
+    limits_work = await house.rates.is_available()
     details = None
     if "admin" in call.actor.scopes:
         details = Details(
             database=call.db.dialect,
             shared_limits=bool(house.settings.redis_url),
             limits_work=limits_work,
-            audit_works=house.trail.works,
+            audit_works=house.trail.is_available,
             jobs=await queue.counts(call.db),
         )
     return Status(
-        status="ok" if limits_work and house.trail.works else "degraded",
+        status="ok" if limits_work and house.trail.is_available else "degraded",
         version=__version__,
-        started_at=clock.iso(house.started_at) or "",
+        started_at=clock.format_timestamp(house.started_at) or "",
         surfaces=dict(house.surfaces),
         usage_this_month=await usage.used(call.db, call.actor.org_id),
         details=details,

@@ -9,12 +9,13 @@ from almanac.core.arguments import Id
 from almanac.core.database import Transaction
 from almanac.core.errors import BadRequest
 from almanac.identity import roles
-from almanac.knowledge import bases, documents, folders, intake
-from almanac.knowledge.bases import Base
-from almanac.knowledge.documents import Draft
+from almanac.knowledge import bases, documents, folders
+from almanac.knowledge.bases import KnowledgeBase
+from almanac.knowledge.documents import DocumentDraft
 from almanac.knowledge.folders import ROOT
-from almanac.knowledge.intake import Target
-from almanac.knowledge.passages import Splitter
+from almanac.knowledge.ingest import uploads
+from almanac.knowledge.ingest.splitter import PassageSplitter
+from almanac.knowledge.ingest.uploads import UploadTarget
 from almanac.surfaces.almanac.knowledge import DocumentFacts, document_facts
 from almanac.surfaces.tool import Arguments, Tool, ToolCall
 
@@ -113,8 +114,8 @@ async def add_document(call: ToolCall, given: AddDocument) -> Outcome:
         raise BadRequest("With document_id a name or folder is not taken.", remedy="Use manage_document for those.")
     if not given.name and given.url is None and given.document_id is None:
         raise BadRequest("name: a new document needs one.", remedy="Give a file name, such as notes.md.")
-    target, files = Target(given.base_id, given.document_id), call.house.files
-    draft = Draft(
+    target, files = UploadTarget(given.base_id, given.document_id), call.house.files
+    draft = DocumentDraft(
         name=given.name,
         folder=given.folder,
         tags=tuple(given.tags),
@@ -122,11 +123,11 @@ async def add_document(call: ToolCall, given: AddDocument) -> Outcome:
         if_exists=given.if_exists,
     )
     if given.content is not None:
-        added = await intake.take_text(call, files, target, draft, given.content)
+        added = await uploads.take_text(call, files, target, draft, given.content)
     elif given.file_base64 is not None:
-        added = await intake.take_base64(call, files, target, draft, given.file_base64)
+        added = await uploads.take_base64(call, files, target, draft, given.file_base64)
     else:
-        added = await intake.take_url(call, files, call.house.fetcher, target, draft, given.url or "")
+        added = await uploads.take_url(call, files, call.house.fetcher, target, draft, given.url or "")
     return Outcome(added.outcome, document_facts(added.document))
 
 
@@ -175,10 +176,10 @@ async def manage_base(call: ToolCall, given: ManageBase) -> Done:
         return Done(action, [(await _create(call, given)).id])
     base_id = _needed(given.base_id, "base_id", action)
     if action == "change":
-        splitter = None if given.splitter is None else Splitter.from_options(given.splitter)
+        splitter = None if given.splitter is None else PassageSplitter.from_options(given.splitter)
         name, description = given.name, given.description
         await call.db.write(
-            lambda tx: bases.change(call, tx, base_id, name=name, description=description, splitter=splitter)
+            lambda tx: bases.update(call, tx, base_id, name=name, description=description, splitter=splitter)
         )
     elif action == "retry":
         await documents.retry_all(call, base_id)
@@ -191,9 +192,9 @@ async def manage_base(call: ToolCall, given: ManageBase) -> Done:
     return Done(action, [base_id])
 
 
-async def _create(call: ToolCall, given: ManageBase) -> Base:
+async def _create(call: ToolCall, given: ManageBase) -> KnowledgeBase:
     name = _needed(given.name, "name", "create")
-    splitter = None if given.splitter is None else Splitter.from_options(given.splitter)
+    splitter = None if given.splitter is None else PassageSplitter.from_options(given.splitter)
     return await call.db.write(
         lambda tx: bases.add(
             call,
@@ -216,7 +217,7 @@ async def _describe(call: ToolCall, given: ManageDocument) -> None:
 
     async def change(tx: Transaction) -> None:
         for document_id in sorted(set(given.document_ids)):
-            await documents.change(call, tx, document_id, **{field: value})
+            await documents.update(call, tx, document_id, **{field: value})
 
     await call.db.write(change)
 

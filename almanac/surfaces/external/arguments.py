@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from almanac.core.arguments import HIGHEST_ID
+from almanac.core.arguments import MAX_ID
 from almanac.core.errors import BadRequest
-from almanac.knowledge import bases, downloads, readings
+from almanac.knowledge import bases, document_text, downloads
 
 MOST_BASES_LISTED = 100
 MOST_NODES_LISTED = 500
@@ -108,10 +108,10 @@ def read_content(given: Given) -> ReadContent:
     """Which text to read."""
     _check_names(given, ReadContent)
     document_id = _document_id(given)
-    offset, limit = _integer(given, "offset", 0), _integer(given, "limit", readings.MOST)
+    offset, limit = _integer(given, "offset", 0), _integer(given, "limit", document_text.MAX_READ_CHARS)
     _check_floor("offset", offset)
-    _check_range("limit", limit, readings.MOST)
-    return ReadContent(document_id, min(offset, HIGHEST_ID - limit), limit)
+    _check_range("limit", limit, document_text.MAX_READ_CHARS)
+    return ReadContent(document_id, min(offset, MAX_ID - limit), limit)
 
 
 def ask_download(given: Given) -> AskDownload:
@@ -214,4 +214,4 @@ def _check_names(given: Given, form: type[Any]) -> None:
 
 def _held(number: int) -> int:
     """A number that the databases can hold: what is beyond has never been given out as an id."""
-    return max(-HIGHEST_ID, min(number, HIGHEST_ID))
+    return max(-MAX_ID, min(number, MAX_ID))

@@ -6,23 +6,23 @@ from contextlib import contextmanager
 from typing import Any
 
 from almanac.core.errors import Forbidden, NotFound
-from almanac.knowledge import bases, downloads, nodes, readings, runtime
-from almanac.knowledge.folders import Folder, NoFolder
-from almanac.knowledge.nodes import Node
-from almanac.surfaces.external import answers, arguments, extensions, limits
-from almanac.surfaces.external.answers import Told
+from almanac.knowledge import bases, document_text, document_tree, downloads, knowledge_runtime
+from almanac.knowledge.document_tree import Node
+from almanac.knowledge.folders import Folder, FolderNotFound
+from almanac.surfaces.external import arguments, auth, limits, responses
+from almanac.surfaces.external.responses import JsonObject
 from almanac.surfaces.surface import Surface
-from almanac.surfaces.tool import Run, ToolCall, contract_beside, tool_of
+from almanac.surfaces.tool import Run, ToolCall, load_contract, tool_from_contract
 
 MOUNT = "/mcp/knowledge-external"
 TRANSPORT = "/sse"
 SERVICE = "wegent-knowledge-external-mcp"
 IGNORED = "Some requested knowledge_base_ids were ignored because they are not accessible"
 
-CONTRACT = contract_beside(__file__)
+CONTRACT = load_contract(__file__)
 
 
-async def list_knowledge_bases(call: ToolCall, given: dict[str, Any]) -> Told:
+async def list_knowledge_bases(call: ToolCall, given: dict[str, Any]) -> JsonObject:
     """The knowledge bases that the caller may see."""
     asked = arguments.list_bases(given)
     page = await bases.find(
@@ -34,20 +34,20 @@ async def list_knowledge_bases(call: ToolCall, given: dict[str, Any]) -> Told:
         limit=asked.limit,
         offset=asked.offset,
     )
-    owners = await extensions.creators(call.db, {base.owner_id: base.owner_name for base in page.items}.items())
-    return answers.base_list(page, asked.limit, call.actor.org_name, owners)
+    owners = await auth.creators(call.db, {base.owner_id: base.owner_name for base in page.items}.items())
+    return responses.base_list(page, asked.limit, call.actor.org_name, owners)
 
 
-async def list_nodes(call: ToolCall, given: dict[str, Any]) -> Told:
+async def list_nodes(call: ToolCall, given: dict[str, Any]) -> JsonObject:
     """What is in a folder, or below it."""
     asked = arguments.list_nodes(given)
-    with _telling("Knowledge base not found", "Access denied to knowledge base"):
+    with _translated_errors("Knowledge base not found", "Access denied to knowledge base"):
         if asked.recursive:
-            listed = await nodes.tree(
+            listed = await document_tree.tree(
                 call, asked.knowledge_base_id, asked.folder_id, inactive=asked.include_inactive, brief=True
             )
         else:
-            listed = await nodes.browse(
+            listed = await document_tree.browse(
                 call,
                 asked.knowledge_base_id,
                 asked.folder_id,
@@ -56,39 +56,41 @@ async def list_nodes(call: ToolCall, given: dict[str, Any]) -> Told:
                 counted=True,
                 inactive=asked.include_inactive,
             )
-    makers = await extensions.creators(call.db, _makers(listed.nodes).items())
+    makers = await auth.creators(call.db, _makers(listed.nodes).items())
     if asked.recursive:  # thousands of nodes: not on the event loop
-        return await asyncio.to_thread(answers.node_list, listed, makers)
-    return answers.node_list(listed, makers)
+        return await asyncio.to_thread(responses.node_list, listed, makers)
+    return responses.node_list(listed, makers)
 
 
-async def get_document_content(call: ToolCall, given: dict[str, Any]) -> Told:
+async def get_document_content(call: ToolCall, given: dict[str, Any]) -> JsonObject:
     """Some of a document's text."""
     asked = arguments.read_content(given)
-    with _telling("Document not found", "Access denied to this document"):
-        return answers.content(await readings.read(call, asked.document_id, offset=asked.offset, limit=asked.limit))
+    with _translated_errors("Document not found", "Access denied to this document"):
+        return responses.content(
+            await document_text.read(call, asked.document_id, offset=asked.offset, limit=asked.limit)
+        )
 
 
-async def get_document_download(call: ToolCall, given: dict[str, Any]) -> Told:
+async def get_document_download(call: ToolCall, given: dict[str, Any]) -> JsonObject:
     """A credential with which the original file can be fetched, at the mount that this call came by."""
     asked, house = arguments.ask_download(given), call.house
-    with _telling("Document not found", "Access denied to this document"):
+    with _translated_errors("Document not found", "Access denied to this document"):
         credential = await downloads.issue(call, house.key, asked.document_id, asked.disposition, files=house.files)
-    return answers.download(credential, call.path.removesuffix(TRANSPORT))
+    return responses.download(credential, call.path.removesuffix(TRANSPORT))
 
 
-async def search_content(call: ToolCall, given: dict[str, Any]) -> Told:
+async def search_content(call: ToolCall, given: dict[str, Any]) -> JsonObject:
     """What answers a query, in those of the bases named that the caller may read."""
     asked, house = arguments.search_content(given), call.house
     await limits.count_search(house.rates, house.settings, call.actor.id)
     named = [id for id in asked.knowledge_base_ids if id > 0]
-    found = await bases.pick(call, named)
+    found = await bases.get_many(call, named)
     if not found:
         raise NotFound("No accessible knowledge bases found")
     names = {base.id: base.name for base in found}
     ignored = [id for id in asked.knowledge_base_ids if id not in names]
-    query = runtime.Query(asked.query, tuple(names), asked.max_results)
-    answer = await runtime.query(call, house.search, house.runtime, query)
+    query = knowledge_runtime.RuntimeQuery(asked.query, tuple(names), asked.max_results)
+    answer = await knowledge_runtime.query(call, house.search, house.runtime, query)
     return {
         "query": asked.query,
         "total": len(answer.records) if answer.total is None else answer.total,
@@ -96,16 +98,16 @@ async def search_content(call: ToolCall, given: dict[str, Any]) -> Told:
         "searched_knowledge_base_ids": list(names),
         "ignored_knowledge_base_ids": ignored,
         "warnings": [IGNORED] if ignored else [],
-        "records": [answers.record(each, names) for each in answer.records],
+        "records": [responses.record(each, names) for each in answer.records],
     }
 
 
 @contextmanager
-def _telling(missing: str, denied: str) -> Generator[None]:
+def _translated_errors(missing: str, denied: str) -> Generator[None]:
     """Say in this surface's words that something is not there for the caller, or not open to them."""
     try:
         yield
-    except NoFolder:
+    except FolderNotFound:
         raise NotFound("Folder not found in knowledge base") from None
     except NotFound as error:
         if error.code != NotFound.code:
@@ -140,12 +142,12 @@ SURFACE = Surface(
     path=MOUNT + TRANSPORT,
     server_name=SERVICE,
     title="External knowledge",
-    tools=tuple(tool_of(entry, *_RUNS[name]) for name, entry in CONTRACT.items()),
-    gate=extensions.UserGate,
-    meter=limits.count_request,
-    says_when=False,
-    render=answers.as_error,
-    wrap=answers.as_text,
-    http_error=answers.http_error,
+    tools=tuple(tool_from_contract(entry, *_RUNS[name]) for name, entry in CONTRACT.items()),
+    gate=auth.ExternalAuthenticator,
+    limits_before_body=limits.count_request,
+    sends_retry_after=False,
+    render_error=responses.as_error,
+    render_result=responses.as_text,
+    http_error=responses.http_error,
     setting="external_enabled",
 )

@@ -53,7 +53,7 @@ class Sessions(Protocol):
     async def close(self) -> None: ...
 
 
-class SessionsInDatabase:
+class DatabaseSessions:
     """Sessions in the database. When one was used is written down now and then, not at every call."""
 
     def __init__(self, db: Database, idle: int) -> None:
@@ -90,7 +90,7 @@ class SessionsInDatabase:
         """Nothing is held."""
 
 
-class SessionsInRedis:
+class RedisSessions:
     """Sessions in Redis, which forgets them by itself."""
 
     def __init__(self, url: str, idle: int) -> None:
@@ -122,7 +122,7 @@ class SessionsInRedis:
 def open_sessions(db: Database, redis_url: str, minutes: int) -> Sessions:
     """Sessions where this server's processes share them."""
     idle = minutes * clock.MINUTE
-    return SessionsInRedis(redis_url, idle) if redis_url else SessionsInDatabase(db, idle)
+    return RedisSessions(redis_url, idle) if redis_url else DatabaseSessions(db, idle)
 
 
 def _new_id() -> str:

@@ -7,17 +7,17 @@ import orjson
 from almanac import __version__
 from almanac.core import clock
 from almanac.core.errors import AlmanacError, Limited, Unauthorized
-from almanac.surfaces import message as messages
+from almanac.surfaces import json_rpc as messages
 from almanac.surfaces.gateway import zod
-from almanac.surfaces.gateway.gate import SessionGate, credential
+from almanac.surfaces.gateway.auth import GatewayAuthenticator, credential
 from almanac.surfaces.gateway.upstream import UpstreamFailed
 from almanac.surfaces.surface import Surface
-from almanac.surfaces.tool import Run, ToolCall, contract_beside, tool_of
+from almanac.surfaces.tool import Run, ToolCall, load_contract, tool_from_contract
 
-MOST = 50
-USUAL = 10
+MAX_TOP_K = 50
+DEFAULT_TOP_K = 10
 
-CONTRACT = contract_beside(__file__)
+CONTRACT = load_contract(__file__)
 
 _ERROR = -32001
 
@@ -31,7 +31,7 @@ SEARCH = zod.Schema(
         "namespace": zod.Field(zod.text, is_required=True),
         "query": zod.Field(zod.text, is_required=True),
         "metadata": zod.Field(zod.anything),
-        "topK": zod.Field(zod.count(MOST), default=USUAL),
+        "topK": zod.Field(zod.count(MAX_TOP_K), default=DEFAULT_TOP_K),
     }
 )
 ENTITY = zod.Schema({"id": zod.Field(zod.text), "name": zod.Field(zod.text)}, _either)
@@ -61,13 +61,16 @@ async def get_structure(call: ToolCall, given: dict[str, Any]) -> Any:
 async def health_check(call: ToolCall, given: dict[str, Any]) -> Any:
     """Whether the gateway and what it stands before work."""
     gateway = call.house.gateway
-    parts = {"knowledgeBase": await gateway.upstream.works(call), "accessKeys": await gateway.keys.works()}
+    parts = {
+        "knowledgeBase": await gateway.upstream.is_available(call),
+        "accessKeys": await gateway.keys.is_available(),
+    }
     is_well = all(parts.values())
     return {
         "status": "ok" if is_well else "degraded",
         "message": "Service is operational" if is_well else "A service behind the gateway does not answer",
         "version": __version__,
-        "timestamp": clock.iso(clock.now()),
+        "timestamp": clock.format_timestamp(clock.now()),
         **{name: "ok" if works else "unreachable" for name, works in parts.items()},
     }
 
@@ -108,11 +111,11 @@ SURFACE = Surface(
     name="gateway",
     path="/gateway/mcp",
     title="Knowledge Base Gateway",
-    tools=tuple(tool_of(entry, *_RUNS[name]) for name, entry in CONTRACT.items()),
+    tools=tuple(tool_from_contract(entry, *_RUNS[name]) for name, entry in CONTRACT.items()),
     credential=credential,
-    render=tell,
-    wrap=pretty,
+    render_error=tell,
+    render_result=pretty,
     http_error=http_error,
-    gate=SessionGate,
-    names_scopes=True,  # the document counts four tools, for everyone
+    gate=GatewayAuthenticator,
+    lists_all_tools=True,  # the document counts four tools, for everyone
 )

@@ -9,15 +9,15 @@ from urllib.parse import quote
 import orjson
 
 from almanac.assist import retrieval
-from almanac.assist.retrieval import Retrieve
-from almanac.catalogue import wire
+from almanac.assist.retrieval import NamespaceQuery
+from almanac.catalogue import contract_json
 from almanac.core.call import Call
 from almanac.core.errors import AlmanacError
-from almanac.net.upstream import Peer, PeerUnavailable
-from almanac.search.search import Search
+from almanac.net.service_client import ServiceClient, ServiceUnavailable
+from almanac.search.engine import SearchEngine
 
 TENANT = "x-tenant-id"
-_LONGEST = 500  # characters of what a remote service says is wrong
+MAX_REASON_CHARS = 500  # characters of what a remote service says is wrong
 
 
 class UpstreamFailed(AlmanacError):
@@ -34,40 +34,40 @@ class UpstreamFailed(AlmanacError):
 class Upstream(Protocol):
     """A knowledge-base service."""
 
-    async def retrieve(self, call: Call, search: Search, body: dict[str, Any]) -> Any: ...
+    async def retrieve(self, call: Call, search: SearchEngine, body: dict[str, Any]) -> Any: ...
     async def entity(self, call: Call, key: str) -> Any: ...
     async def structure(self, call: Call, key: str | None) -> Any: ...
-    async def works(self, call: Call) -> bool: ...
+    async def is_available(self, call: Call) -> bool: ...
     async def close(self) -> None: ...
 
 
-class UpstreamHere:
+class LocalUpstream:
     """The catalogue of this server."""
 
-    async def retrieve(self, call: Call, search: Search, body: dict[str, Any]) -> Any:
-        found = await retrieval.retrieve(call, search, Retrieve.model_validate(body))
+    async def retrieve(self, call: Call, search: SearchEngine, body: dict[str, Any]) -> Any:
+        found = await retrieval.retrieve(call, search, NamespaceQuery.model_validate(body))
         return [{"id": each.id, "score": each.score, "metadata": each.metadata} for each in found]
 
     async def entity(self, call: Call, key: str) -> Any:
-        return await wire.entity(call, key)
+        return await contract_json.entity(call, key)
 
     async def structure(self, call: Call, key: str | None) -> Any:
-        return await wire.structure(call, key)
+        return await contract_json.structure(call, key)
 
-    async def works(self, call: Call) -> bool:
+    async def is_available(self, call: Call) -> bool:
         return bool(await call.db.fetch("SELECT 1"))
 
     async def close(self) -> None:
         """Nothing is held."""
 
 
-class UpstreamThere:
+class RemoteUpstream:
     """A remote service."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: ServiceClient) -> None:
         self._peer = peer
 
-    async def retrieve(self, call: Call, search: Search, body: dict[str, Any]) -> Any:
+    async def retrieve(self, call: Call, search: SearchEngine, body: dict[str, Any]) -> Any:
         found: Any = await self._ask(call, "POST", "/knowledge-base/retrieve", orjson.dumps(body))
         matches = cast("list[Any]", found) if isinstance(found, list) else []
         if not isinstance(found, list) or not all(isinstance(each, dict) for each in matches):
@@ -81,10 +81,10 @@ class UpstreamThere:
         path = "/knowledge-base/categories"
         return await self._ask(call, "GET", path if key is None else f"{path}/{quote(key, safe='')}")
 
-    async def works(self, call: Call) -> bool:
+    async def is_available(self, call: Call) -> bool:
         try:
-            return (await self._peer.ask("GET", "/health")).status == 200
-        except PeerUnavailable:
+            return (await self._peer.request("GET", "/health")).status == 200
+        except ServiceUnavailable:
             return False
 
     async def close(self) -> None:
@@ -92,7 +92,7 @@ class UpstreamThere:
 
     async def _ask(self, call: Call, method: str, path: str, content: bytes | None = None) -> Any:
         headers = {TENANT: call.actor.org_id, "x-request-id": call.request_id}
-        answer = await self._peer.ask(method, path, content=content, headers=headers)
+        answer = await self._peer.request(method, path, content=content, headers=headers)
         try:
             said: Any = orjson.loads(answer.body)
         except orjson.JSONDecodeError:
@@ -108,4 +108,4 @@ def _message(said: Any) -> str:
     """What a service says is wrong, under the names that such answers have."""
     given = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
     found = next((given[name] for name in ("error", "message", "detail") if isinstance(given.get(name), str)), "")
-    return cast("str", found)[:_LONGEST]
+    return cast("str", found)[:MAX_REASON_CHARS]

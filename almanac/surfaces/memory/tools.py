@@ -13,14 +13,14 @@ from almanac.core import clock
 from almanac.core.arguments import Arguments
 from almanac.core.call import Actor
 from almanac.core.errors import AlmanacError, RateLimited, RateLimitUnavailable
-from almanac.memory import finding, hints, limits, notes, supersession, wording
-from almanac.memory.finding import Hit, Inquiry
-from almanac.memory.note import Draft, Note, TaskLink
-from almanac.quotas.rates import Rule
-from almanac.surfaces import message as messages
-from almanac.surfaces.memory import library
+from almanac.memory import limits, note_search, note_text, notes, similar_notes, supersession
+from almanac.memory.note import Note, NoteDraft, TaskLink
+from almanac.memory.note_search import NoteQuery, NoteResult
+from almanac.quotas.rate_limits import RateLimit
+from almanac.surfaces import json_rpc as messages
+from almanac.surfaces.memory import resources
 from almanac.surfaces.surface import Result, Surface
-from almanac.surfaces.tool import House, ToolCall, contract_beside, tool_of
+from almanac.surfaces.tool import AppContext, ToolCall, load_contract, tool_from_contract
 
 TRUST = "untrusted"
 INSTRUCTIONS = (
@@ -44,7 +44,7 @@ CODES = {
 }
 
 _READ, _WRITE = frozenset({"knowledge:read"}), frozenset({"knowledge:write"})
-CONTRACT = contract_beside(__file__)
+CONTRACT = load_contract(__file__)
 
 
 def _check_uuid(text: str) -> str:
@@ -59,21 +59,21 @@ def _fail() -> str:
 
 
 Uuid = Annotated[str, AfterValidator(_check_uuid)]
-Tags = Annotated[list[str], Field(max_length=wording.MOST_TAGS, default_factory=list[str])]
+Tags = Annotated[list[str], Field(max_length=note_text.MOST_TAGS, default_factory=list[str])]
 
 
 class TaskRef(Arguments):
     """A task, and what a note has to do with it."""
 
-    taskId: Annotated[str, Field(min_length=1, max_length=wording.LONGEST_TASK)]
+    taskId: Annotated[str, Field(min_length=1, max_length=note_text.LONGEST_TASK)]
     kind: Literal["references", "produced"]
 
 
 class Store(Arguments):
     """Arguments of `store_knowledge`."""
 
-    title: Annotated[str, Field(min_length=1, max_length=wording.LONGEST_TITLE)]
-    body: Annotated[str, Field(min_length=1, max_length=wording.LONGEST_BODY)]
+    title: Annotated[str, Field(min_length=1, max_length=note_text.LONGEST_TITLE)]
+    body: Annotated[str, Field(min_length=1, max_length=note_text.LONGEST_BODY)]
     tags: Tags
     confidence: Annotated[int, Field(ge=0, le=100)] = 80
     expiresAt: str | None = None
@@ -84,13 +84,13 @@ class Store(Arguments):
 class Look(Arguments):
     """Arguments of `search_knowledge`."""
 
-    query: Annotated[str, Field(min_length=1, max_length=finding.LONGEST)]
-    limit: Annotated[int, Field(ge=1, le=finding.MOST)] = 10
+    query: Annotated[str, Field(min_length=1, max_length=note_search.MAX_NOTE_QUERY_CHARS)]
+    limit: Annotated[int, Field(ge=1, le=note_search.MAX_NOTE_RESULTS)] = 10
     tags: Tags
     includeSuperseded: bool = False
     includeExpired: bool = False
     minScore: Annotated[float, Field(ge=0, le=1)] = 0.0
-    efSearch: Annotated[int, Field(ge=1, le=200)] = finding.REACH
+    efSearch: Annotated[int, Field(ge=1, le=200)] = note_search.REACH
 
 
 class Supersede(Arguments):
@@ -106,16 +106,16 @@ async def store_knowledge(call: ToolCall, given: Store) -> dict[str, Any]:
     note = await notes.stored(call, house.repeats, token)
     if note is None:
         note = await notes.store(call, draft_of(given), house.repeats, house.settings.memory_notes_a_month, token)
-    close = await hints.find(call, house.search, note)
+    close = await similar_notes.find(call, house.search, note)
     return {
         "id": note.id,
-        "uri": library.uri_of(note.id),
+        "uri": resources.uri_of(note.id),
         "title": note.title,
         "tags": note.tags,
         "confidence": note.confidence,
-        "expiresAt": clock.iso(note.expires_at),
+        "expiresAt": clock.format_timestamp(note.expires_at),
         "source": note.source,
-        "createdAt": clock.iso(note.created_at),
+        "createdAt": clock.format_timestamp(note.created_at),
         "createdByAgentId": note.author_id,
         "embeddingStatus": note.embedding_status,
         "mayContradict": [
@@ -125,31 +125,31 @@ async def store_knowledge(call: ToolCall, given: Store) -> dict[str, Any]:
     }
 
 
-def draft_of(given: Store) -> Draft:
+def draft_of(given: Store) -> NoteDraft:
     """What was sent as a note to be stored."""
     task = given.taskRef
-    return Draft(
-        title=wording.clean("title", given.title, wording.LONGEST_TITLE),
-        body=wording.clean("body", given.body, wording.LONGEST_BODY),
-        tags=wording.tags_of(given.tags),
+    return NoteDraft(
+        title=note_text.clean("title", given.title, note_text.LONGEST_TITLE),
+        body=note_text.clean("body", given.body, note_text.LONGEST_BODY),
+        tags=note_text.tags_of(given.tags),
         confidence=given.confidence,
-        expires_at=None if given.expiresAt is None else wording.future("expiresAt", given.expiresAt),
-        task=None if task is None else TaskLink(wording.clean("taskRef.taskId", task.taskId, 200), task.kind),
+        expires_at=None if given.expiresAt is None else note_text.future("expiresAt", given.expiresAt),
+        task=None if task is None else TaskLink(note_text.clean("taskRef.taskId", task.taskId, 200), task.kind),
     )
 
 
 async def search_knowledge(call: ToolCall, given: Look) -> dict[str, Any]:
     """The notes that answer best."""
-    inquiry = Inquiry(
-        query=wording.clean("query", given.query, finding.LONGEST),
+    inquiry = NoteQuery(
+        query=note_text.clean("query", given.query, note_search.MAX_NOTE_QUERY_CHARS),
         limit=given.limit,
-        tags=tuple(map(wording.lowered, given.tags)),
+        tags=tuple(map(note_text.lowered, given.tags)),
         include_superseded=given.includeSuperseded,
         include_expired=given.includeExpired,
         min_score=given.minScore,
-        reach=given.efSearch,
+        ef_search=given.efSearch,
     )
-    found = await finding.find(call, call.house.search, inquiry)
+    found = await note_search.find(call, call.house.search, inquiry)
     return {"results": [_result(hit) for hit in found.hits], "trust": TRUST, "remarks": found.remarks}
 
 
@@ -165,19 +165,19 @@ async def supersede_knowledge(call: ToolCall, given: Supersede) -> dict[str, Any
     }
 
 
-def _result(hit: Hit) -> dict[str, Any]:
+def _result(hit: NoteResult) -> dict[str, Any]:
     note: Note = hit.note
     return {
         "id": note.id,
-        "uri": library.uri_of(note.id),
+        "uri": resources.uri_of(note.id),
         "title": note.title,
         "snippet": hit.snippet,
         "score": hit.score,
         "tags": note.tags,
         "confidence": note.confidence,
-        "createdAt": clock.iso(note.created_at),
+        "createdAt": clock.format_timestamp(note.created_at),
         "createdBy": note.author,
-        "expiresAt": clock.iso(note.expires_at),
+        "expiresAt": clock.format_timestamp(note.expires_at),
         "supersededById": note.head_id,
     }
 
@@ -202,7 +202,7 @@ def http_error(error: AlmanacError) -> tuple[int, dict[str, Any]]:
     return error.status, messages.error(None, -32000, error.text, _told(error))
 
 
-def rule(house: House, actor: Actor) -> Rule:
+def rule(house: AppContext, actor: Actor) -> RateLimit:
     """How often a token may ask here."""
     return limits.rule_of(house.settings, actor.scopes)
 
@@ -213,15 +213,15 @@ SURFACE = Surface(
     title="Agent memory",
     instructions=INSTRUCTIONS,
     tools=(
-        tool_of(CONTRACT["store_knowledge"], store_knowledge, _WRITE, Store),
-        tool_of(CONTRACT["search_knowledge"], search_knowledge, _READ, Look),
-        tool_of(CONTRACT["supersede_knowledge"], supersede_knowledge, _WRITE, Supersede),
+        tool_from_contract(CONTRACT["store_knowledge"], store_knowledge, _WRITE, Store),
+        tool_from_contract(CONTRACT["search_knowledge"], search_knowledge, _READ, Look),
+        tool_from_contract(CONTRACT["supersede_knowledge"], supersede_knowledge, _WRITE, Supersede),
     ),
-    render=render,
+    render_error=render,
     http_error=http_error,
-    rule=rule,
-    by_status=(RateLimited, RateLimitUnavailable),
-    names_scopes=True,
-    resources=library.RESOURCES,
-    prompts=library.PROMPTS,
+    rate_limit=rule,
+    errors_as_http_status=(RateLimited, RateLimitUnavailable),
+    lists_all_tools=True,
+    resources=resources.RESOURCES,
+    prompts=resources.PROMPTS,
 )

@@ -10,7 +10,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from almanac.knowledge.parsers import reading
+from almanac.knowledge.parsers import parse_file
 from tests.knowledge.corpus.expected import FILES, GOLDEN, opened
 
 FOLDER = FILES.parent / "golden"
@@ -19,7 +19,7 @@ FOLDER = FILES.parent / "golden"
 def passages(name: str) -> list[dict[str, Any]]:
     """The passages of a file, as JSON has them."""
     with opened(FILES / name) as content:
-        found = reading.unpack(reading.read(content, name, {})).passages
+        found = parse_file.unpack(parse_file.read(content, name, {})).passages
     return json.loads(json.dumps([asdict(passage) for passage in found]))
 
 

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from almanac.knowledge.parsers.nursery import Nursery
-from almanac.knowledge.parsers.parsed import Unreadable
+from almanac.knowledge.parsers.parsed_file import UnreadableFile
+from almanac.sandbox.pool import SandboxPool
 
 SECRET = "the-text-of-the-document"
 
@@ -121,12 +121,12 @@ def panic(content: Path, name: str, options: dict[str, Any]) -> NoReturn:
 
 
 def refuse(content: Path, name: str, options: dict[str, Any]) -> NoReturn:
-    raise Unreadable("encrypted", "The file is protected by a password.", retryable=options["retryable"])
+    raise UnreadableFile("encrypted", "The file is protected by a password.", retryable=options["retryable"])
 
 
 def lie(content: Path, name: str, options: dict[str, Any]) -> NoReturn:
     """Say something that no parser would."""
-    raise Unreadable(options["code"], "x" * 100_000)
+    raise UnreadableFile(options["code"], "x" * 100_000)
 
 
 def write_and_leave(content: Path, name: str, options: dict[str, Any]) -> NoReturn:
@@ -247,7 +247,7 @@ ATTEMPTS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 async def serve(path: Path) -> None:
     """A worker that says which processes it started, and then waits for a file that never ends."""
-    async with Nursery(work="tests.knowledge.parsers.evil:sleep") as nursery:
+    async with SandboxPool(work="tests.knowledge.parsers.evil:sleep") as nursery:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         await nursery.parse(path, "file", {})

@@ -24,7 +24,7 @@ def children_of(pid: int) -> list[int]:
 
 def nursery_of(worker: int) -> int:
     """The process that a worker's nursery runs."""
-    (found,) = [pid for pid in children_of(worker) if b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    (found,) = [pid for pid in children_of(worker) if b"fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     return found
 
 

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from almanac.knowledge.parsers import reading
-from almanac.knowledge.parsers.child import Verdict
-from almanac.knowledge.parsers.confinement import MIB, Limits
-from almanac.knowledge.parsers.nursery import Nursery
-from almanac.knowledge.parsers.outcome import Outcome
-from almanac.knowledge.parsers.parsed import Unreadable
+from almanac.knowledge.parsers import parse_file
+from almanac.sandbox.child import ExitReport
+from almanac.sandbox.confinement import MIB, SandboxLimits
+from almanac.sandbox.errors import WorkRejected
+from almanac.sandbox.pool import SandboxPool
+from almanac.sandbox.result import SandboxResult
 from tests.knowledge.parsers import hostile
 from tests.knowledge.parsers.forgery import VALID, WORDS
 from tests.knowledge.parsers.processes import children_of, nursery_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-LIMITS = Limits(memory_bytes=1024 * MIB, cpu_seconds=15, wall_seconds=90)
+LIMITS = SandboxLimits(memory_bytes=1024 * MIB, cpu_seconds=15, wall_seconds=90)
 SECRET = "the-secret-of-another-file"
 NAMES = list(hostile.files(hostile.Outside("", "")))
 
@@ -81,10 +81,10 @@ LONG = {TEXT, "empty", "corrupt", *BOUNDS}  # texts that are only tedious
 class Trap:
     """A nursery, what its children took, and what no file may reach."""
 
-    nursery: Nursery
+    nursery: SandboxPool
     listener: socket.socket
     secret: Path
-    verdicts: list[Verdict] = field(default_factory=list[Verdict])
+    verdicts: list[ExitReport] = field(default_factory=list[ExitReport])
 
     @property
     def outside(self) -> hostile.Outside:
@@ -102,8 +102,8 @@ def listener() -> Iterator[socket.socket]:
 async def trap(listener: socket.socket, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Trap]:
     secret = tmp_path_factory.mktemp("elsewhere") / "secret"
     secret.write_text(SECRET, "utf-8")
-    verdicts: list[Verdict] = []
-    async with Nursery(LIMITS, watch=verdicts.append) as nursery:
+    verdicts: list[ExitReport] = []
+    async with SandboxPool(parse_file.PARSE_FUNCTION, LIMITS, watch=verdicts.append) as nursery:
         yield Trap(nursery, listener, secret, verdicts)
 
 
@@ -112,10 +112,10 @@ def expected(name: str) -> set[str]:
     return EXPECTED[max(fitting, key=len)] if fitting else LONG
 
 
-async def read(trap: Trap, path: Path, name: str) -> Outcome | Unreadable:
+async def read(trap: Trap, path: Path, name: str) -> SandboxResult | WorkRejected:
     try:
         return await trap.nursery.parse(path, name, {})
-    except Unreadable as error:
+    except WorkRejected as error:
         return error
 
 
@@ -133,12 +133,12 @@ async def test_a_hostile_file_gives_text_or_a_reason_and_harms_nobody(name: str,
     verdict = trap.verdicts[-1]
     assert verdict.peak_bytes <= LIMITS.memory_bytes
     assert verdict.seconds <= LIMITS.wall_seconds + 5
-    if isinstance(found, Unreadable):
+    if isinstance(found, WorkRejected):
         assert found.code in expected(name)
         said = found.message
     else:
         assert TEXT in expected(name)
-        assert reading.unpack(found.result).text.strip()
+        assert parse_file.unpack(found.result).text.strip()
         said = found.result.decode()
     assert SECRET not in said
     assert "root:" not in said
@@ -160,7 +160,7 @@ async def test_the_sound_forms_of_these_files_are_read(name: str, trap: Trap, tm
 async def test_the_nursery_reads_on_after_all_of_them(trap: Trap, tmp_path: Path):
     path = tmp_path / "content"
     path.write_bytes(VALID["docx"]())
-    assert reading.unpack((await trap.nursery.parse(path, "sound.docx", {})).result).text.strip() == WORDS
+    assert parse_file.unpack((await trap.nursery.parse(path, "sound.docx", {})).result).text.strip() == WORDS
 
 
 async def test_every_expectation_is_of_a_file_that_exists():

@@ -14,8 +14,8 @@ from almanac.core.database import Database, Transaction
 from almanac.identity import groups, orgs, principals, tokens
 from almanac.identity.roles import Role
 from almanac.knowledge import bases, documents, folders
-from almanac.knowledge.documents import Draft
-from almanac.knowledge.files import Files
+from almanac.knowledge.documents import DocumentDraft
+from almanac.knowledge.files import FileStore
 from almanac.surfaces.external.tools import MOUNT, TRANSPORT
 from tests.house import LEGACY, Running, request
 
@@ -115,8 +115,8 @@ async def _actor(db: Database, secret: str) -> Actor:
 
 async def found(live: Running, db: Database) -> Town:
     """Ada has a base of her own and one of her group, and sees the organisation's; what Bob has nobody else sees."""
-    town, files = Town(live), Files(live.settings.home, 10_000_000)
-    org = await orgs.pick(db, "main")
+    town, files = Town(live), FileStore(live.settings.home, 10_000_000)
+    org = await orgs.get_by_name(db, "main")
     other = await db.write(lambda tx: orgs.add(tx, "elsewhere"))
     people = {"ada": org.id, "bob": org.id, "eve": other.id, "rita": org.id}
     for name, org_id in people.items():
@@ -124,7 +124,7 @@ async def found(live: Running, db: Database) -> Town:
         town.ids[name] = who
         town.callers[name] = Caller(live, secret)
     group = await db.write(lambda tx: groups.add(tx, org.id, "pumpers", "The Pump People"))
-    ada = await principals.pick(db, org.id, "ada")
+    ada = await principals.get_by_name(db, org.id, "ada")
     await db.write(lambda tx: groups.set_member(tx, group, ada, Role.Owner))
     calls = {name: Call(await _actor(db, caller.token), db, "setup") for name, caller in town.callers.items()}
     calls["admin"] = Call(await _actor(db, live.token), db, "setup")
@@ -159,18 +159,18 @@ async def _enrol(tx: Transaction, org_id: str, name: str) -> tuple[int, str]:
 
 
 async def _add(
-    db: Database, files: Files, call: Call, town: Town, key: str, base: str, name: str, text: str, folder_id: int
+    db: Database, files: FileStore, call: Call, town: Town, key: str, base: str, name: str, text: str, folder_id: int
 ) -> None:
     town.ids[key] = await add_document(db, files, call, town[base], name, text, folder_id)
 
 
 async def add_document(
-    db: Database, files: Files, call: Call, base_id: int, name: str, text: str, folder_id: int = 0
+    db: Database, files: FileStore, call: Call, base_id: int, name: str, text: str, folder_id: int = 0
 ) -> int:
     async with files.receive(db) as incoming:
         await incoming.write(text.encode())
         stored = await incoming.finish()
-        draft = Draft(name, folder_id=folder_id)
+        draft = DocumentDraft(name, folder_id=folder_id)
         added = await db.write(lambda tx: documents.add(call, tx, base_id, draft, stored))
     return added.document.id
 

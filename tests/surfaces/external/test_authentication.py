@@ -10,9 +10,9 @@ import httpx2
 import pytest
 from starlette.requests import Request
 
-from almanac.app import check_plan
+from almanac.app import check_settings
 from almanac.core.database import Database
-from almanac.core.settings import BadSetting, load
+from almanac.core.settings import InvalidSetting, load
 from almanac.external import (
     ExternalKnowledgeCreatorInfo,
     ExternalKnowledgeUser,
@@ -61,7 +61,7 @@ def _other_token(live: Running, name: str, kind: str) -> str:
     live.new_token(name)
 
     async def issue(db: Database) -> str:
-        who = await principals.pick(db, (await orgs.pick(db, "main")).id, name)
+        who = await principals.get_by_name(db, (await orgs.get_by_name(db, "main")).id, name)
         return (await db.write(lambda tx: tokens.issue(tx, who, kind=kind)))[0]
 
     return live.run(issue)
@@ -248,5 +248,5 @@ def test_the_module_of_the_guide_is_imported_by_the_program_and_decides(tmp_path
 
 @pytest.mark.parametrize("name", ["never_written", "never.written", "..", "json.nothing"])
 def test_an_extension_that_cannot_be_imported_is_said_at_the_start(name: str):
-    with pytest.raises(BadSetting, match=f"external_extension: there is no module '{name}'"):
-        check_plan(load({"EXTERNAL_KNOWLEDGE_MCP_EXTENSION": name}).settings)
+    with pytest.raises(InvalidSetting, match=f"external_extension: there is no module '{name}'"):
+        check_settings(load({"EXTERNAL_KNOWLEDGE_MCP_EXTENSION": name}).settings)

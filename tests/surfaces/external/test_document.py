@@ -22,9 +22,9 @@ from almanac.core.errors import (
     Unauthorized,
 )
 from almanac.knowledge import bases
+from almanac.knowledge.document_tree import too_large
 from almanac.knowledge.downloads import FileUnavailable, NotPreviewable
-from almanac.knowledge.nodes import too_large
-from almanac.surfaces.external import answers, arguments
+from almanac.surfaces.external import arguments, responses
 from almanac.surfaces.external.tools import CONTRACT
 from tests.surfaces.external.caller import Caller, Town, failed
 
@@ -253,13 +253,13 @@ def test_every_documented_code_is_told_as_json_with_its_message():
         "result_too_large": (too_large(5001), "Recursive result has 5001 nodes, which exceeds the limit of 5000"),
         "internal_error": (Internal(), "Internal error"),
     }
-    assert set(told) == answers.CODES
+    assert set(told) == responses.CODES
     for code, (error, message) in told.items():
-        assert answers.as_error(error) == {
+        assert responses.as_error(error) == {
             "content": [{"type": "text", "text": f'{{"error":"{message}","code":"{code}"}}'}],
             "isError": False,
         }
-    assert answers.refusal(DeadlineExceeded()) == failed("internal_error", "Internal error")
+    assert responses.refusal(DeadlineExceeded()) == failed("internal_error", "Internal error")
 
 
 def test_a_crash_is_an_internal_error_and_says_nothing_of_itself(ada: Caller, monkeypatch: pytest.MonkeyPatch):
@@ -275,7 +275,7 @@ def test_documents_are_counted_for_the_page_alone(town: Town, ada: Caller, monke
     counted: list[list[int]] = []
     completed = bases._completed  # pyright: ignore[reportPrivateUsage]
 
-    async def watched(call: Any, found: list[bases.Base]) -> list[bases.Base]:
+    async def watched(call: Any, found: list[bases.KnowledgeBase]) -> list[bases.KnowledgeBase]:
         counted.append([base.id for base in found])
         return await completed(call, found)
 
@@ -287,4 +287,4 @@ def test_documents_are_counted_for_the_page_alone(town: Town, ada: Caller, monke
 def test_the_table_of_the_guide_has_every_code():
     guide = Path(__file__).parents[3] / "docs" / "how-to" / "connect-an-external-caller.md"
     listed = set(re.findall(r"^\| `([a-z_]+)` \|", guide.read_text("utf-8"), re.MULTILINE))
-    assert listed == answers.CODES
+    assert listed == responses.CODES

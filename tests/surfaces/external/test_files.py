@@ -6,11 +6,11 @@ from typing import Any
 import jwt
 import pytest
 
+from almanac.bootstrap import signing_key
 from almanac.core.database import Database
 from almanac.identity.roles import Role
 from almanac.knowledge import bases, documents
-from almanac.knowledge.files import Files
-from almanac.premises import signing_key
+from almanac.knowledge.files import FileStore
 from tests.surfaces.external.caller import HEADER, PAGE, TEXTS, Caller, Town, acting, add_document, failed
 from tests.surfaces.wire import audit_of
 
@@ -48,7 +48,7 @@ def test_a_name_is_sent_percent_encoded(town: Town, bob: Caller):
 
 
 async def _added(db: Database, bob: Caller, town: Town, name: str) -> int:
-    files = Files(bob.live.settings.home, 1_000_000)
+    files = FileStore(bob.live.settings.home, 1_000_000)
     made = await add_document(db, files, await acting(db, bob), town["bobs"], name, f"Text of {name}\n")
     files.close()
     return made
@@ -118,7 +118,7 @@ def test_a_document_that_is_gone_is_not_found_and_a_file_that_is_gone_unavailabl
     async def blob(db: Database) -> str:
         return (await documents.get(db, await acting(db, bob), document)).blob_name
 
-    path = Files(bob.live.settings.home, 1).path(bob.live.run(blob))
+    path = FileStore(bob.live.settings.home, 1).path(bob.live.run(blob))
     hidden = path.rename(path.with_suffix(".hidden"))
     unavailable = failed("file_unavailable", "Document file is unavailable")
     response = bob.redeem(credential)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from almanac.core.settings import BadSetting, load
-from almanac.knowledge import finding, runtime
-from almanac.search.search import Search
-from almanac.surfaces.external import answers
+from almanac.core.settings import InvalidSetting, load
+from almanac.knowledge import document_search, knowledge_runtime
+from almanac.search.engine import SearchEngine
+from almanac.surfaces.external import responses
 from tests.house import Running, running, settings_for
-from tests.quotas.test_rates import free_port
+from tests.quotas.test_rate_limits import free_port
 from tests.surfaces.external.caller import NO_LIMITS, Town, failed, found
 
 pytestmark = pytest.mark.xdist_group("external")
@@ -95,8 +95,8 @@ def test_a_runtime_is_told_the_basic_spec_and_nothing_of_how_we_would_search(
         raise AssertionError("our own search was prepared")
 
     town, elsewhere = place
-    monkeypatch.setattr(Search, "find", never)
-    monkeypatch.setattr(finding, "scope", never)
+    monkeypatch.setattr(SearchEngine, "search", never)
+    monkeypatch.setattr(document_search, "resolve_scope", never)
     elsewhere.asked.clear()
     elsewhere.reply = (
         200,
@@ -210,8 +210,8 @@ def test_no_more_records_are_passed_on_than_were_asked_for(place: tuple[Town, El
 def test_a_runtime_that_cannot_be_reached_or_hangs_is_stood_in_for(
     sqlite_home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    assert runtime.SECONDS == 30
-    monkeypatch.setattr(runtime, "SECONDS", 0.3)
+    assert knowledge_runtime.SECONDS == 30
+    monkeypatch.setattr(knowledge_runtime, "SECONDS", 0.3)
     with answering() as (elsewhere, url):
         elsewhere.waits.clear()
         for address in (url, f"http://localhost:{free_port()}"):
@@ -249,7 +249,7 @@ def test_local_is_the_default_and_asks_nobody(live: Running, town: Town):
 )
 def test_a_mode_is_of_all_operations_or_of_each(mode: str, expected: str):
     variables = {"RAG_RUNTIME_MODE": mode, "KNOWLEDGE_RUNTIME_URL": "http://runtime.internal:8200"}
-    assert runtime.check(load(variables).settings) == expected
+    assert knowledge_runtime.check(load(variables).settings) == expected
 
 
 @pytest.mark.parametrize(
@@ -264,8 +264,8 @@ def test_a_mode_is_of_all_operations_or_of_each(mode: str, expected: str):
     ],
 )
 def test_a_mode_that_cannot_work_is_refused_at_the_start(variables: dict[str, str]):
-    with pytest.raises(BadSetting, match=r"rag_runtime_mode|knowledge_runtime_url"):
-        runtime.check(load(variables).settings)
+    with pytest.raises(InvalidSetting, match=r"rag_runtime_mode|knowledge_runtime_url"):
+        knowledge_runtime.check(load(variables).settings)
 
 
 @pytest.mark.parametrize(
@@ -289,4 +289,4 @@ def test_a_mode_that_cannot_work_is_refused_at_the_start(variables: dict[str, st
     ],
 )
 def test_a_document_is_named_in_one_of_four_places(record: dict[str, Any], expected: int | None):
-    assert answers.document_id(record) == expected
+    assert responses.document_id(record) == expected

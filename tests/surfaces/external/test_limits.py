@@ -17,13 +17,13 @@ import httpx2
 import pytest
 
 from almanac.core.database import Database
-from almanac.core.settings import BadSetting, Settings, environment_names, load
+from almanac.core.settings import InvalidSetting, Settings, environment_names, load
 from almanac.knowledge import bases
-from almanac.net import peer
-from almanac.search.search import Search
+from almanac.net import client_address
+from almanac.search.engine import SearchEngine
 from tests.cli.program import Server, serving
 from tests.house import LEGACY, Running, request, running, settings_for
-from tests.quotas.test_rates import free_port, private_redis, redis_client
+from tests.quotas.test_rate_limits import free_port, private_redis, redis_client
 from tests.surfaces.external.caller import HEADER, NO_LIMITS, PATH, Caller, acting, failed, found
 
 pytestmark = pytest.mark.xdist_group("external")
@@ -135,13 +135,13 @@ def test_the_caller_is_the_last_address_that_is_no_trusted_proxy(
     peer_address: str, trusted: tuple[str, ...], forwarded: str | None, expected: str
 ):
     headers = [(b"x-forwarded-for", forwarded.encode())] if forwarded is not None else []
-    assert peer.address({"client": (peer_address, 1), "headers": headers}, trusted) == expected
-    assert peer.address({"client": None, "headers": headers}, ()) == "unknown"
+    assert client_address.client_address({"client": (peer_address, 1), "headers": headers}, trusted) == expected
+    assert client_address.client_address({"client": None, "headers": headers}, ()) == "unknown"
 
 
 def test_a_proxy_that_is_no_network_is_refused_at_the_start():
-    with pytest.raises(BadSetting, match="trusted_proxies"):
-        peer.read_networks(("proxy.internal",))
+    with pytest.raises(InvalidSetting, match="trusted_proxies"):
+        client_address.read_networks(("proxy.internal",))
 
 
 def test_the_house_s_own_limit_is_not_this_surface_s(sqlite_home: str, tmp_path: Path):
@@ -277,8 +277,8 @@ def test_without_redis_everything_is_refused_before_any_costly_work(
     with with_documents(sqlite_home, tmp_path / "home", **away) as (ada, (guide, _)):
         for name in ("external_search_rate_limit_enabled", "external_download_rate_limit_enabled"):
             _switch(ada.live, name)
-        monkeypatch.setattr(Search, "find", never)
-        monkeypatch.setattr(bases, "pick", never)
+        monkeypatch.setattr(SearchEngine, "search", never)
+        monkeypatch.setattr(bases, "get_many", never)
         assert ada.search(query="pump", knowledge_base_ids=[1]) == UNAVAILABLE
         response = ada.fetch(1, guide)
         assert (response.status_code, response.json()) == (503, UNAVAILABLE)

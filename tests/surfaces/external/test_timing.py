@@ -84,7 +84,7 @@ def test_the_same_is_asked_of_the_database_whether_something_is_hidden_or_never_
         recorder = Recorder(db)
         call = replace(await acting(db, ada), db=cast("Database", recorder))
         if what == "bases":
-            assert await bases.pick(call, [id]) == []
+            assert await bases.get_many(call, [id]) == []
             return [re.sub(r"\d+", "N", sql) for sql in recorder.asked]
         with pytest.raises(NotFound):
             await (bases if what == "base" else documents).get(recorder, call, id)

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from almanac.core.database import Database, Transaction
-from almanac.knowledge import documents, nodes
-from almanac.knowledge.files import Files
+from almanac.knowledge import document_tree, documents
+from almanac.knowledge.files import FileStore
 from tests.house import ERAS
 from tests.surfaces.external.caller import PAGE, TEXTS, Caller, Town, acting, add_document, failed, moment
 
@@ -216,7 +216,7 @@ def test_inactive_documents_are_shown_unless_they_are_not_wanted(town: Town, ada
         await db.write(lambda tx: documents.enable(call, tx, [town["guide"]], is_enabled))
 
     async def unread(db: Database) -> int:
-        files = Files(ada.live.settings.home, 1_000_000)
+        files = FileStore(ada.live.settings.home, 1_000_000)
         made = await add_document(db, files, await acting(db, ada), town["own"], "new.txt", "new", town["empty"])
         files.close()
         return made
@@ -245,8 +245,8 @@ def test_a_base_too_large_is_refused_before_it_is_loaded(town: Town, ada: Caller
     async def never(*_: Any) -> Any:
         raise AssertionError("the tree was loaded")
 
-    monkeypatch.setattr(nodes, "MOST_NODES", 4)
-    monkeypatch.setattr(nodes, "_everything", never)
+    monkeypatch.setattr(document_tree, "MOST_NODES", 4)
+    monkeypatch.setattr(document_tree, "_everything", never)
     assert ada.nodes(knowledge_base_id=town["own"], recursive=True) == failed(
         "result_too_large", "Recursive result has 5 nodes, which exceeds the limit of 4"
     )
@@ -331,7 +331,7 @@ def test_text_is_read_by_pages_and_an_offset_beyond_the_end_is_the_end(town: Tow
 
 def test_a_document_that_has_not_been_read_has_no_content_and_says_how_far_it_is(town: Town, bob: Caller):
     async def waiting(db: Database) -> int:
-        files = Files(bob.live.settings.home, 1_000_000)
+        files = FileStore(bob.live.settings.home, 1_000_000)
         made = await add_document(db, files, await acting(db, bob), town["bobs"], "later.txt", "later")
         files.close()
         return made

@@ -14,7 +14,7 @@ from almanac.core import clock
 from almanac.core.database import Database
 from almanac.identity import tokens
 from almanac.surfaces.gateway import sessions
-from almanac.surfaces.gateway.sessions import Session, SessionsInDatabase, SessionsInRedis
+from almanac.surfaces.gateway.sessions import DatabaseSessions, RedisSessions, Session
 from tests.house import MODERN, Running, request, running, settings_for
 from tests.surfaces.gateway.caller import HELLO, PATH, Caller, initialize, post
 from tests.surfaces.gateway.conftest import stock
@@ -192,7 +192,7 @@ def test_a_session_is_served_by_any_process_and_ends_everywhere_when_its_key_is_
 
 
 async def test_a_session_that_is_not_used_ends(database: Database, monkeypatch: pytest.MonkeyPatch):
-    kept = SessionsInDatabase(database, 30 * clock.MINUTE)
+    kept = DatabaseSessions(database, 30 * clock.MINUTE)
     now = clock.now()
     moment = [now]
     monkeypatch.setattr(sessions.clock, "now", lambda: moment[0])
@@ -207,7 +207,7 @@ async def test_a_session_that_is_not_used_ends(database: Database, monkeypatch: 
 
 
 async def test_a_session_in_redis_ends_by_itself_and_leaves_no_secret_in_a_name(redis_url: str):
-    kept = SessionsInRedis(redis_url, clock.SECOND)
+    kept = RedisSessions(redis_url, clock.SECOND)
     id = await kept.open(Session("d", 1, 2))
     assert await kept.get(id) == Session("d", 1, 2)
     found: Any = kept._redis.scan_iter(f"{sessions.PREFIX}*")  # pyright: ignore

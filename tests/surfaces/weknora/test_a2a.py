@@ -159,7 +159,7 @@ def test_a_message_that_is_stopped_ends_its_stream_with_its_state(
         work.close()
         raise fails()
 
-    with patch("almanac.web.conversing._attend", attend):
+    with patch("almanac.web.agents.conversation._attend", attend):
         told = rpc(library, "SendStreamingMessage", message(LAMP)).text
         silent = rpc(library, "SendMessage", message(LAMP))
     events = [json.loads(line[6:])["result"] for line in told.splitlines() if line.startswith("data: ")]

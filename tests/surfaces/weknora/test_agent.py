@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from almanac.assist import agent as agents
-from almanac.assist import tasks
+from almanac.assist import agent_tasks
 from almanac.core import clock
 from almanac.core.database import Database
 from almanac.core.errors import Unavailable
@@ -198,7 +198,7 @@ def test_what_was_said_is_forgotten_after_its_time(library: Library):
     async def age(db: Database) -> None:
         sql = "UPDATE agent_tasks SET created_at = 0, state = 'working', updated_at = 0 WHERE session_id = $1"
         await db.write(lambda tx: tx.execute(sql, session))
-        await db.write(lambda tx: tasks.prune(tx, clock.now() - clock.DAY))
+        await db.write(lambda tx: agent_tasks.prune(tx, clock.now() - clock.DAY))
 
     assert library.live.run(count) == 1
     library.live.run(age)
@@ -322,14 +322,14 @@ def test_who_cannot_look_whether_a_message_was_stopped_has_not_stopped_it(slow: 
     async def unable(*_: Any) -> bool:
         raise Unavailable()
 
-    with patch("almanac.assist.tasks.is_cancelled", unable):
+    with patch("almanac.assist.agent_tasks.is_cancelled", unable):
         answer = live.http.post("/a2a/weknora/messages", json=body, headers={"x-api-key": library.live.token})
     assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
     assert state_of(live, "look away") == "failed"
 
 
 def test_a_message_that_fails_before_it_is_worked_on_is_not_being_worked_on(library: Library):
-    with patch("almanac.web.conversing.Stream.send", side_effect=Unavailable()):
+    with patch("almanac.web.agents.conversation.EventStream.send", side_effect=Unavailable()):
         library.message("fails early", query="?stream=true")
     until(lambda: state_of(library.live, "fails early"), lambda found: found == "failed")
 

@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 import pytest
 
-from almanac.app import check_plan
-from almanac.core.settings import BadSetting, Settings
+from almanac.app import check_settings
+from almanac.core.settings import InvalidSetting, Settings
 from tests.house import running, settings_for
 from tests.surfaces.weknora.conftest import Library, stocked
 from tests.surfaces.weknora.stand_ins import Answer, StandIn, speech, standing_in, tool_use
@@ -198,14 +198,14 @@ def test_anthropic_s_api_is_spoken_too(new_sqlite: Callable[[], str], tmp_path: 
 def test_settings_by_which_no_model_can_be_asked_are_refused_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    with pytest.raises(BadSetting, match="chat_model"):
-        check_plan(settings_for("", tmp_path, chat_provider="openai"))
+    with pytest.raises(InvalidSetting, match="chat_model"):
+        check_settings(settings_for("", tmp_path, chat_provider="openai"))
 
     def not_there(_: str) -> None:
         """As of a package that is not installed."""
 
     monkeypatch.setattr("importlib.util.find_spec", not_there)
-    with pytest.raises(BadSetting, match="not installed"):
-        check_plan(settings_for("", tmp_path, chat_provider="openai", chat_model="m"))
-    with pytest.raises(BadSetting, match="chat_provider"):
+    with pytest.raises(InvalidSetting, match="not installed"):
+        check_settings(settings_for("", tmp_path, chat_provider="openai", chat_model="m"))
+    with pytest.raises(InvalidSetting, match="chat_provider"):
         settings_for("", tmp_path, chat_provider="other")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from almanac.assist.knowledge_search import NOWHERE
+from almanac.assist.weknora.knowledge_search import NOWHERE
 from tests.surfaces.weknora.conftest import Library
 from tests.surfaces.weknora.stand_ins import EXAMPLE_REQUEST, EXAMPLE_RESPONSE
 from tests.surfaces.wire import audit_of

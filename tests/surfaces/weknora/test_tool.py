@@ -13,7 +13,7 @@ from claude_agent_sdk import ClaudeAgentOptions
 from claude_agent_sdk._internal.sdk_mcp_bridge import SdkMcpBridge
 from mcp.client import Client
 
-from almanac.core.settings import BadSetting, Settings
+from almanac.core.settings import InvalidSetting, Settings
 from almanac.surfaces.weknora import tools
 from almanac.weknora import WeKnoraContext, create_weknora_server, get_weknora_tool_name, integrate_weknora
 from tests.surfaces.weknora.conftest import Library
@@ -168,7 +168,7 @@ def test_what_the_model_chooses_is_passed_on(endpoint: StandIn):
 def test_an_address_may_have_a_path_and_a_slash_at_its_end(endpoint: StandIn):
     use(context_of(endpoint, weknora_base_url=f"{endpoint.url}/we/"), {"query": "x"})
     assert endpoint.paths == ["/we/api/v1/knowledge-search"]
-    with pytest.raises(BadSetting):
+    with pytest.raises(InvalidSetting):
         create_weknora_server(context_of(endpoint, weknora_base_url="not an address"), QUICK)
 
 
@@ -180,10 +180,10 @@ def test_a_context_that_nothing_can_be_searched_with_is_refused_at_once(
     endpoint: StandIn, wrong: dict[str, Any], says: str
 ):
     context = context_of(endpoint, **wrong)
-    with pytest.raises(BadSetting, match=says) as caught:
+    with pytest.raises(InvalidSetting, match=says) as caught:
         create_weknora_server(context, QUICK)
     assert wrong[says] not in str(caught.value)
-    with pytest.raises(BadSetting, match=says):
+    with pytest.raises(InvalidSetting, match=says):
         integrate_weknora({}, context, QUICK)
 
 
@@ -423,7 +423,7 @@ def test_options_that_are_a_dict_will_do_and_nothing_is_added_where_there_is_not
     assert list(given["mcp_servers"]) == ["weknora"]
     assert integrate_weknora({}, context_of(endpoint, kb_ids=[])) == {}
     assert integrate_weknora({}, context_of(endpoint, api_key="")) == {}
-    with pytest.raises(BadSetting):
+    with pytest.raises(InvalidSetting):
         integrate_weknora(ClaudeAgentOptions(mcp_servers="servers.json"), context_of(endpoint))
 
 

@@ -1,0 +1,89 @@
+"""The ledger: accounts for each call in the metrics and the trail, with a keyed digest of what was asked."""
+
+import hashlib
+from functools import lru_cache
+from typing import Any, cast
+
+import orjson
+from prometheus_client import Counter, Histogram
+
+from almanac.audit.trail import AuditEntry, AuditTrail
+from almanac.core import clock
+from almanac.core.call import Call
+from almanac.core.errors import AuditUnavailable, BadRequest
+
+CALLS = Counter("almanac_calls_total", "Tool calls.", ["surface", "tool", "outcome"])
+SECONDS = Histogram(
+    "almanac_call_seconds",
+    "How long tool calls took.",
+    ["surface", "tool"],
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+)
+
+
+class Ledger:
+    """Where the calls of a server are entered, by whichever way they came."""
+
+    def __init__(self, trail: AuditTrail, key: bytes) -> None:
+        self.trail = trail
+        self._key = key
+        self._digest_of_nothing = hashlib.blake2b(b"{}", digest_size=16, key=key).hexdigest()
+
+    def digest(self, arguments: dict[str, Any]) -> str:
+        """A call's arguments as the trail keeps them; refused if they hold what cannot be stored."""
+        if not arguments:
+            return self._digest_of_nothing
+        # Keyed, so that nobody who reads the trail can try out guesses at what was asked.
+        try:
+            plain = orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)
+        except TypeError:
+            raise BadRequest(
+                "The arguments are nested too deeply, or hold text that is not valid Unicode.",
+                remedy="Send a flatter object, in UTF-8.",
+            ) from None
+        if b"\\u0000" in plain and _has_nul(arguments):
+            # PostgreSQL cannot store it, and nothing that people write contains it.
+            raise BadRequest("The arguments contain the NUL character.", remedy="Leave it out.")
+        return hashlib.blake2b(plain, digest_size=16, key=self._key).hexdigest()
+
+    def record(self, call: Call, surface: str, tool: str, outcome: str, nanoseconds: int, digest: str) -> None:
+        """Account for a call that is over."""
+        actor = call.actor
+        _calls(surface, tool, outcome).inc()
+        _seconds(surface, tool).observe(nanoseconds / 1e9)
+        if outcome == AuditUnavailable.code:
+            return  # it was refused because no more can be held
+        self.trail.add(
+            AuditEntry(
+                clock.now(),
+                actor.org_id,
+                actor.id,
+                actor.token_id,
+                surface,
+                tool,
+                outcome,
+                nanoseconds // 1000,
+                digest,
+                " ".join(call.accessed),
+                call.request_id,
+            )
+        )
+
+
+def _has_nul(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, dict):
+        return any(_has_nul(key) or _has_nul(item) for key, item in cast("dict[str, Any]", value).items())
+    return isinstance(value, list) and any(_has_nul(item) for item in cast("list[Any]", value))
+
+
+# Finding a labelled metric costs more than counting with it.
+@lru_cache(maxsize=10_000)
+def _calls(surface: str, tool: str, outcome: str) -> Counter:
+    return CALLS.labels(surface, tool, outcome)
+
+
+@lru_cache(maxsize=1_000)
+def _seconds(surface: str, tool: str) -> Histogram:
+    return SECONDS.labels(surface, tool)

@@ -1,0 +1,153 @@
+"""The premises: what every process and command begins with. Settings as they are found, logs, the secret, the store."""
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import secrets
+import sys
+import tomllib
+import traceback
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, MutableMapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import structlog
+
+from almanac.core.call import REQUEST_ID
+from almanac.core.database import Database
+from almanac.core.settings import InvalidSetting, LoadedSettings, Settings, load
+from almanac.db import migrate
+from almanac.db.connect import connect
+
+
+def load_settings(options: Mapping[str, Any] | None = None) -> LoadedSettings:
+    """Settings from options, the environment and the file: `ALMANAC_CONFIG`, or almanac.toml in the working folder."""
+    named = os.environ.get("ALMANAC_CONFIG")
+    file = Path(named or "almanac.toml")
+    if named and not file.exists():
+        raise InvalidSetting(f"ALMANAC_CONFIG names {named}, which is not there.")
+    try:
+        content = tomllib.loads(file.read_text("utf-8")) if file.exists() else {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidSetting(f"{file} is not valid TOML: {error}.") from None
+    except OSError as error:
+        raise InvalidSetting(f"{file} cannot be read: {error.strerror}.") from None
+    return load(os.environ, content, options)
+
+
+def signing_key(settings: Settings) -> bytes:
+    """The key for signatures and digests: from the settings, or generated once and kept in the home folder."""
+    if settings.secret:
+        return hashlib.sha256(settings.secret.encode()).digest()
+    file = settings.home / "secret"
+    _make_home(settings)
+    try:
+        if not file.exists():
+            _write_secret(file)
+        return hashlib.sha256(file.read_bytes()).digest()
+    except OSError as error:
+        raise InvalidSetting(f"The secret in {settings.home} cannot be kept: {error.strerror}.") from None
+
+
+def _write_secret(file: Path) -> None:
+    # Written under another name first, so that a process starting beside this one never reads half a secret.
+    draft = file.with_name(f".secret-{secrets.token_hex(8)}")
+    draft.touch(mode=0o600)
+    try:
+        draft.write_text(secrets.token_urlsafe(48))
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, file)
+    finally:
+        draft.unlink()
+
+
+def _make_home(settings: Settings) -> None:
+    try:
+        settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidSetting(f"The home folder {settings.home} cannot be made: {error.strerror}.") from None
+
+
+@contextmanager
+def server_lock(settings: Settings) -> Generator[None]:
+    """Be the one server of an embedded home; a second would count its own limits and know nothing of this one."""
+    if not settings.on_sqlite:
+        yield
+        return
+    _make_home(settings)
+    lock = os.open(settings.home / "server.lock", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise InvalidSetting(
+            f"Another server is running in {settings.home.absolute()}.",
+            remedy="Stop it, choose another --home, or use PostgreSQL.",
+        ) from None
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+@asynccontextmanager
+async def open_database(settings: Settings) -> AsyncGenerator[Database]:
+    """The database, migrated."""
+    if settings.on_sqlite:
+        _make_home(settings)
+    db = await connect(settings.store_url, pool_size=settings.database_pool_size)
+    try:
+        await migrate.apply(db)
+        yield db
+    finally:
+        await db.close()
+
+
+def configure_logs(settings: Settings) -> None:
+    """Logs of our own and of the libraries, alike, to standard error: nothing but answers goes to standard output."""
+    shared: list[Callable[..., Any]] = [
+        _with_request,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    as_text = settings.log_format == "text" or (settings.log_format == "auto" and sys.stderr.isatty())
+    render = structlog.dev.ConsoleRenderer() if as_text else structlog.processors.JSONRenderer()
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    structlog.configure(
+        processors=[*shared, _drop_exception_message, render],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                _drop_exception_message,
+                render,
+            ],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=max(level, logging.WARNING), force=True)
+
+
+def _with_request(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    if (request_id := REQUEST_ID.get(None)) is not None:
+        event.setdefault("request_id", request_id)
+    return event
+
+
+def _drop_exception_message(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """An exception as its type and where it was raised. Its message may hold what a caller sent, so it is left out."""
+    given = event.pop("exc_info", None)
+    # structlog passes True, the standard library's logging the three parts of it.
+    error = cast("tuple[Any, ...]", given)[1] if isinstance(given, tuple) else sys.exc_info()[1] if given else None
+    if error:
+        where = "".join(traceback.format_tb(error.__traceback__))
+        event["exception"] = f"{where}{type(error).__name__}"
+    return event

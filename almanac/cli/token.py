@@ -1,0 +1,127 @@
+"""Commands about tokens."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import almanac
+from almanac.cli.people import UserName
+from almanac.cli.support import operator_call
+from almanac.cli.support.terminal import Home, Json, OrgName, print_line, print_rows, with_database
+from almanac.core import clock
+from almanac.core.database import Database
+from almanac.core.errors import BadRequest
+from almanac.identity import orgs, principals, tokens
+
+tokens_app = typer.Typer(
+    help="Tokens: what a client sends to say who it is.", no_args_is_help=True, rich_markup_mode="rich"
+)
+
+
+@tokens_app.command("add")
+def add_token(
+    holder: UserName,
+    org: OrgName = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", help="user, agent, access or mcp; by default the holder's own kind.")
+    ] = None,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scope",
+            help="What it may do; repeat for more. Default: all its holder may; for agents, to read and remember.",
+        ),
+    ] = None,
+    base: Annotated[
+        list[int] | None, typer.Option("--base", help="Limit it to this knowledge base; repeat for more.")
+    ] = None,
+    tool: Annotated[list[str] | None, typer.Option("--tool", help="Limit it to this tool; repeat for more.")] = None,
+    expires: Annotated[
+        str | None, typer.Option("--expires", help="For how long it works, such as 12h or 30d; default: for ever.")
+    ] = None,
+    home: Home = None,
+) -> None:
+    """Make a token. It is printed once, alone on standard output, and cannot be shown again.
+
+    Example: [bold]almanac token add maria --scope knowledge:read --scope search:read --expires 30d[/bold]
+    """
+
+    _check_tools(tool or [])
+
+    async def work(db: Database) -> str:
+        owner = await principals.get_by_name(db, (await orgs.get_by_name(db, org)).id, holder)
+        await operator_call.check_bases(db, owner.org_id, base or ())
+        ends = None if expires is None else clock.now() + _span(expires)
+        made = await db.write(
+            lambda tx: tokens.issue(
+                tx, owner, kind=kind, scope=scope or (), bases=base or (), tools=tool or (), expires_at=ends
+            )
+        )
+        return made[0]
+
+    print_line(with_database(home, work))
+
+
+@tokens_app.command("list")
+def list_tokens(
+    holder: UserName,
+    org: OrgName = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """List someone's tokens: never the tokens themselves, only what is known of them.
+
+    Example: [bold]almanac token list maria[/bold]
+    """
+
+    async def work(db: Database) -> list[tokens.Token]:
+        return await tokens.find(db, await principals.get_by_name(db, (await orgs.get_by_name(db, org)).id, holder))
+
+    rows = [
+        {
+            "id": token.id,
+            "kind": token.kind,
+            "begins": token.hint,
+            "state": token.state,
+            "scopes": token.scopes,
+            "bases": token.bases,
+            "tools": token.tools,
+            "created": clock.format_timestamp(token.created_at),
+            "expires": clock.format_timestamp(token.expires_at),
+            "last used": clock.format_timestamp(token.last_used_at),
+        }
+        for token in with_database(home, work)
+    ]
+    print_rows(rows, as_json, empty=f"No token yet: almanac token add {holder}")
+
+
+@tokens_app.command("revoke")
+def revoke_token(
+    token_id: Annotated[int, typer.Argument(metavar="TOKEN_ID", help="Its id, from 'almanac token list USER'.")],
+    home: Home = None,
+) -> None:
+    """Revoke a token: the very next call with it is refused, in every process.
+
+    Example: [bold]almanac token revoke 7[/bold]
+    """
+    with_database(home, lambda db: db.write(lambda tx: tokens.revoke(tx, token_id)))
+    print_line(f"token {token_id} is revoked")
+
+
+def _check_tools(names: list[str]) -> None:
+    # From the committed contracts, which a test holds equal to what is served: loading the surfaces takes a second.
+    files = Path(almanac.__file__).parent.glob("surfaces/*/contract.json")
+    known = {tool["name"] for file in files for tool in json.loads(file.read_bytes())}
+    if unknown := sorted(set(names) - known):
+        raise BadRequest(
+            f"There is no tool {', '.join(unknown)}.", remedy=f"The tools are: {', '.join(sorted(known))}."
+        )
+
+
+def _span(text: str) -> int:
+    try:
+        return clock.parse_duration(text)
+    except ValueError as error:
+        raise BadRequest(f"{error}.") from None

@@ -1,0 +1,81 @@
+"""Which Host and Origin headers are ours: loopback, what the settings name, nothing else.
+
+A browser on somebody's desk can be led to send requests here under a foreign name (DNS rebinding); those are refused
+before anything else is looked at.
+"""
+
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from almanac.core.errors import AlmanacError
+from almanac.core.settings import LOOPBACK, Settings
+
+_MOST_REMEMBERED = 100
+
+
+class InvalidHost(AlmanacError):
+    """Invalid Host header."""
+
+    code = "invalid_host"
+    status = 421
+    remedy = "An operator can accept it with ALMANAC_ALLOWED_HOSTS or ALMANAC_PUBLIC_URL."
+
+
+class InvalidOrigin(AlmanacError):
+    """Invalid Origin header."""
+
+    code = "invalid_origin"
+    status = 403
+    remedy = "An operator can accept it with ALMANAC_ALLOWED_ORIGINS."
+
+
+class AllowedHosts:
+    """The names this server answers to."""
+
+    def __init__(self, settings: Settings) -> None:
+        public = urlsplit(settings.public_url)
+        named = [*settings.allowed_hosts, settings.host, *([public.netloc] if public.netloc else [])]
+        hosts = [_bracketed(name) for name in [*LOOPBACK, *named]]
+        # A name alone means any port: which port a caller used says nothing about who it is.
+        self.hosts = [form for host in hosts for form in _with_ports(host)]
+        schemes = [f"{scheme}://{host}" for host in hosts for scheme in ("http", "https")]
+        self.origins = [form for origin in [*schemes, *settings.allowed_origins] for form in _with_ports(origin)]
+        self.is_checked = settings.check_hosts
+        self._hosts, self._origins = frozenset(self.hosts), frozenset(self.origins)
+        self._known: set[bytes] = set()
+
+    def check(self, headers: Mapping[bytes, bytes]) -> None:
+        """Refuse a request that was not meant for this server."""
+        if not self.is_checked:
+            return
+        host = headers.get(b"host", b"")
+        if host not in self._known:
+            if not _matches(host.decode("latin-1").lower(), self._hosts):
+                raise InvalidHost()
+            if len(self._known) < _MOST_REMEMBERED:
+                self._known.add(host)
+        origin = headers.get(b"origin")
+        if origin is not None and not _matches(origin.decode("latin-1").lower(), self._origins):
+            raise InvalidOrigin()
+
+
+def _bracketed(name: str) -> str:
+    is_bare_ipv6 = name.count(":") > 1 and not name.startswith("[")
+    return f"[{name}]" if is_bare_ipv6 else name.lower()
+
+
+def _with_ports(name: str) -> tuple[str, ...]:
+    last = name.rpartition(":")[2]
+    has_port = last == "*" or _is_port(last)
+    return (name,) if has_port else (name, f"{name}:*")
+
+
+def _matches(value: str, allowed: frozenset[str]) -> bool:
+    if value in allowed:
+        return True
+    name, _, port = value.rpartition(":")
+    return _is_port(port) and f"{name}:*" in allowed
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit()  # "²" is a digit, too

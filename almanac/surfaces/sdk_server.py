@@ -1,0 +1,308 @@
+"""The MCP SDK, and the only file that imports it.
+
+An open surface (`Desk`) becomes a low-level SDK server here, reached over HTTP by `door.py` or over stdio. The SDK
+speaks both eras of the protocol; `modern_version`, `shape` and `listing` let the door answer the two hot methods
+exactly as the SDK would, without its cost.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeVar, cast
+
+import mcp_types as types
+import orjson
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.caching import CacheableMethod, CacheHint
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
+from mcp_types import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY, SERVER_INFO_META_KEY, methods
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
+from orjson import Fragment
+from pydantic import BaseModel, ValidationError
+from starlette.types import Receive, Scope, Send
+
+from almanac import __version__
+from almanac.core.call import Actor
+from almanac.core.errors import AlmanacError, Unauthorized
+from almanac.net.allowed_hosts import AllowedHosts
+from almanac.surfaces.json_rpc import is_id
+from almanac.surfaces.surface import ProtocolError, Result, ToolDispatcher
+from almanac.surfaces.tool import Tool
+
+# As the header `MCP-Protocol-Version` has them.
+MODERN = LATEST_MODERN_VERSION.encode()
+LEGACY = frozenset(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)
+DEFAULT_LEGACY = b"2025-03-26"  # what a client that names no version speaks, says the specification
+
+LIST_FRESH_MS = 60_000  # how long a client may keep a tool list; it depends on the token, so it is private
+
+_LISTS: tuple[CacheableMethod, ...] = (
+    "tools/list", "server/discover", "resources/list", "resources/templates/list", "prompts/list",
+)  # fmt: skip
+_STALE = CacheHint(0, "private")  # what is read may change at any time
+
+# From here on a result has `structuredContent`, so ours already has the wire's form.
+_WITH_STRUCTURE = frozenset({"2025-06-18", "2025-11-25"})
+
+_MOST_ENVELOPES = 1000
+_LONGEST_ENVELOPE = 4096
+
+# Who is calling, put into the ASGI scope by the door for the SDK's handlers to find.
+CALLER = "almanac.caller"
+
+Context = ServerRequestContext[Any, Any]
+Identify = Callable[[Context], Awaitable[tuple[Actor, str]]]
+
+
+class SdkServer:
+    """The SDK's server for one surface, over HTTP."""
+
+    def __init__(self, desk: ToolDispatcher, neighbourhood: AllowedHosts) -> None:
+        surface = desk.surface
+        self.server = build_sdk_server(desk, _from_scope, is_metered=True)
+        self._stamp = {SERVER_INFO_META_KEY: self.server.server_info_stamp}
+        self._envelopes: set[tuple[str, bytes]] = set()
+        self._last_envelope: dict[str, Result] = {}
+        self._sessions = surface.sessions
+        self._manager = StreamableHTTPSessionManager(
+            self.server,
+            stateless=not surface.sessions,
+            json_response=not surface.streams,
+            # The SDK's own check of Host and Origin, given our names: built without, it checks nothing.
+            security_settings=TransportSecuritySettings(
+                enable_dns_rebinding_protection=neighbourhood.is_checked,
+                allowed_hosts=neighbourhood.hosts,
+                allowed_origins=neighbourhood.origins,
+            ),
+            max_request_body_size=desk.house.settings.max_body_bytes,
+            **(surface.transport or {}),
+        )
+
+    @asynccontextmanager
+    async def run(self) -> AsyncGenerator[None]:
+        """Keep it open. A mounted application's own lifespan never runs, so `app.py` enters this one."""
+        async with self._manager.run():
+            yield
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send, actor: Actor, request_id: str) -> None:
+        """Serve one HTTP request for a caller who is known."""
+        scope[CALLER] = (actor, request_id)
+        if self._sessions:
+            # The SDK binds a session to the credential that opened it; ours is the token's id.
+            token = AccessToken(token="", client_id=f"token-{actor.token_id}", scopes=[])
+            scope["user"] = AuthenticatedUser(token)
+        await self._manager.handle_request(scope, receive, send)
+
+    def modern_version(self, message: Result, params: Result, headers: Mapping[bytes, bytes]) -> str | None:
+        """The version of a flawless request of the modern era; None if the SDK should say what is wrong with it."""
+        meta = params.get("_meta")
+        if not isinstance(meta, dict) or headers.get(b"mcp-method") != message["method"].encode():
+            return None
+        name: str = params.get("name", "")
+        # A name in plain letters stands in its header as it is; any other is the SDK's to decode.
+        if headers.get(b"mcp-name", b"") != name.encode() or not name.isascii() or name.startswith("="):
+            return None
+        return LATEST_MODERN_VERSION if self._is_envelope(cast("Result", meta), message["method"], params) else None
+
+    def _is_envelope(self, meta: Result, method: str, params: Result) -> bool:
+        if meta == self._last_envelope.get(method):
+            return True
+        if meta.get(PROTOCOL_VERSION_META_KEY) != LATEST_MODERN_VERSION or not is_id(meta.get("progressToken", 0)):
+            return False
+        try:
+            key = (method, orjson.dumps({key: value for key, value in meta.items() if key != "progressToken"}))
+        except TypeError:
+            return False  # nested deeper than our serialiser goes
+        if key in self._envelopes:
+            self._last_envelope[method] = meta  # a client sends the same one with every request: checked once, kept
+            return True
+        try:
+            methods.validate_client_request(method, LATEST_MODERN_VERSION, params)
+        except ValidationError:
+            return False
+        if CLIENT_CAPABILITIES_META_KEY not in meta:
+            return False
+        if len(self._envelopes) < _MOST_ENVELOPES and len(key[1]) < _LONGEST_ENVELOPE:
+            self._envelopes.add(key)
+        return True
+
+    def format_result(self, version: str, result: Result) -> Result:
+        """A tool's result in the form of a protocol version."""
+        if version == LATEST_MODERN_VERSION:
+            return {"resultType": "complete", **result, "_meta": self._stamp}
+        if version in _WITH_STRUCTURE:
+            return result
+        return methods.serialize_server_result("tools/call", version, without_fragment(result))
+
+    def format_tool_list(self, version: str, tools: Iterable[Tool]) -> bytes:
+        """The result of `tools/list`, serialised."""
+        result: Result = {"tools": [tool.describe() for tool in tools]}
+        if version == LATEST_MODERN_VERSION:
+            fresh = {"ttlMs": LIST_FRESH_MS, "cacheScope": "private", "_meta": self._stamp}
+            return orjson.dumps({"resultType": "complete", **result, **fresh})
+        if version in _WITH_STRUCTURE:
+            return orjson.dumps(result)  # as the contract has it, to the letter
+        return orjson.dumps(methods.serialize_server_result("tools/list", version, result))
+
+
+def build_sdk_server(desk: ToolDispatcher, identify: Identify, *, is_metered: bool) -> Server[Any]:
+    """An SDK server that answers for a surface; `is_metered` if requests are counted before they reach it."""
+    surface = desk.surface
+    schemas = {tool.name: tool.schema for tool in surface.tools}
+
+    async def list_tools(ctx: Context, params: types.PaginatedRequestParams) -> Result:
+        if params.cursor is not None:
+            raise MCPError(types.INVALID_PARAMS, "Unknown cursor: this list has one page")
+        actor, _ = await identify(ctx)
+        return {"resultType": "complete", "tools": [tool.describe() for tool in desk.tools_for(actor).values()]}
+
+    async def call_tool(ctx: Context, params: types.CallToolRequestParams) -> Result:
+        actor, request_id = await identify(ctx)
+        try:
+            path = ctx.request.scope["path"] if ctx.request is not None else ""
+            result = await desk.call(
+                actor, params.name, params.arguments or {}, request_id, ctx, is_metered=is_metered, path=path
+            )
+            return {
+                "resultType": "complete",
+                **without_fragment(result),
+            }  # the type is dropped by the SDK in the legacy era
+        except ProtocolError as error:
+            raise MCPError(error.code, str(error), error.data) from None
+
+    server: Server[Any] = Server(
+        surface.server_name or surface.name,
+        version=__version__,
+        title=surface.title or None,
+        instructions=surface.instructions or None,
+        get_tool_input_schema=schemas.get,
+        cache_hints={**{method: CacheHint(LIST_FRESH_MS, "private") for method in _LISTS}, "resources/read": _STALE},
+    )
+    server.add_request_handler("tools/list", types.PaginatedRequestParams, list_tools)
+    server.add_request_handler("tools/call", types.CallToolRequestParams, call_tool)
+    for method, params, handler in (*_besides_tools(desk, identify), *surface.handlers):
+        server.add_request_handler(method, params, handler)
+    return server
+
+
+Bound = TypeVar("Bound")
+
+
+def build_in_process_server(
+    name: str,
+    version: str,
+    contract: list[dict[str, Any]],
+    bound: Callable[[Server[Bound]], AbstractAsyncContextManager[Bound]],
+    run: Callable[[Bound, str, Mapping[str, Any]], Awaitable[Result | None]],
+) -> Server[Bound]:
+    """An SDK server for use in process: tools of a contract, and what they are bound to for as long as it runs."""
+    schemas = {entry["name"]: entry["inputSchema"] for entry in contract}
+
+    async def list_tools(_: ServerRequestContext[Bound, Any], params: types.PaginatedRequestParams) -> Result:
+        if params.cursor is not None:
+            raise MCPError(types.INVALID_PARAMS, "Unknown cursor: this list has one page")
+        return {"resultType": "complete", "tools": contract}
+
+    async def call_tool(ctx: ServerRequestContext[Bound, Any], params: types.CallToolRequestParams) -> Result:
+        result = await run(ctx.lifespan_context, params.name, params.arguments or {})
+        if result is None:
+            raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:100]}")
+        return {"resultType": "complete", **result}
+
+    server = Server(
+        name,
+        version=version,
+        lifespan=bound,
+        get_tool_input_schema=schemas.get,
+        cache_hints={method: CacheHint(LIST_FRESH_MS, "private") for method in _LISTS},
+    )
+    server.add_request_handler("tools/list", types.PaginatedRequestParams, list_tools)
+    server.add_request_handler("tools/call", types.CallToolRequestParams, call_tool)
+    return server
+
+
+def _besides_tools(desk: ToolDispatcher, identify: Identify) -> list[tuple[str, type[BaseModel], Any]]:
+    """What answers for a surface's resources and prompts, where it has any."""
+    surface = desk.surface
+    handlers: list[tuple[str, type[BaseModel], Any]] = []
+
+    def listing(name: str, entries: list[dict[str, Any]]) -> Any:
+        async def listed(_: Context, params: types.PaginatedRequestParams) -> Result:
+            if params.cursor is not None:
+                raise MCPError(types.INVALID_PARAMS, "Unknown cursor: this list has one page")
+            return {"resultType": "complete", name: entries}
+
+        return listed
+
+    async def read(ctx: Context, params: types.ReadResourceRequestParams) -> Result:
+        actor, request_id = await identify(ctx)
+        return await _told(desk.read(actor, params.uri, request_id))
+
+    async def prompt(ctx: Context, params: types.GetPromptRequestParams) -> Result:
+        actor, request_id = await identify(ctx)
+        return await _told(desk.prompt(actor, params.name, params.arguments or {}, request_id))
+
+    if surface.resources:
+        templates = [each.describe() for each in surface.resources]
+        handlers += [
+            ("resources/list", types.PaginatedRequestParams, listing("resources", [])),
+            ("resources/templates/list", types.PaginatedRequestParams, listing("resourceTemplates", templates)),
+            ("resources/read", types.ReadResourceRequestParams, read),
+        ]
+    if surface.prompts:
+        prompts = [each.describe() for each in surface.prompts]
+        handlers += [
+            ("prompts/list", types.PaginatedRequestParams, listing("prompts", prompts)),
+            ("prompts/get", types.GetPromptRequestParams, prompt),
+        ]
+    return handlers
+
+
+async def _told(work: Awaitable[Result]) -> Result:
+    try:
+        return {"resultType": "complete", **await work}
+    except ProtocolError as error:
+        raise MCPError(error.code, str(error), error.data) from None
+
+
+async def serve_stdio(desk: ToolDispatcher, authenticate: Callable[[], Awaitable[Actor | None]]) -> None:
+    """Serve a surface on standard input and output until the input ends. The token is looked up at every call."""
+    count = 0
+
+    async def identify(_: Context) -> tuple[Actor, str]:
+        nonlocal count
+        count += 1
+        try:
+            actor = await authenticate()
+        except AlmanacError as error:
+            raise MCPError(types.INTERNAL_ERROR, error.text) from None
+        if actor is None:
+            raise MCPError(types.INVALID_REQUEST, f"{Unauthorized().message} Restart this server with a valid --token.")
+        return actor, f"stdio-{count}"
+
+    server = build_sdk_server(desk, identify, is_metered=False)
+    async with stdio_server() as (reader, writer):
+        await server.run(reader, writer, server.create_initialization_options())
+
+
+def without_fragment(result: Result) -> Result:
+    """A result without a fragment of ready JSON, which only our own serialiser knows; its text says the same."""
+    if not isinstance(result.get("structuredContent"), Fragment):
+        return result
+    return {**result, "structuredContent": orjson.loads(result["content"][0]["text"])}
+
+
+def status_of(version: str, code: int) -> int:
+    """The HTTP status that goes with a JSON-RPC error."""
+    return ERROR_CODE_HTTP_STATUS.get(code, 200) if version == LATEST_MODERN_VERSION else 200
+
+
+async def _from_scope(ctx: Context) -> tuple[Actor, str]:
+    assert ctx.request is not None
+    return ctx.request.scope[CALLER]

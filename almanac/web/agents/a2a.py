@@ -1,0 +1,246 @@
+"""The agent in the form of the A2A protocol: JSON-RPC, version 1.0, at the address that its card gives.
+
+`SendMessage` and `SendStreamingMessage` take a message of text, whose metadata may be what WeKnora's context is;
+`GetTask` and `CancelTask` are about those sent before. A message's `contextId` is its conversation.
+"""
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from almanac.assist import agent_tasks
+from almanac.assist.agent import Delta, Event, Progress, Reply, Reset
+from almanac.assist.agent_tasks import Finished, Task
+from almanac.core import clock
+from almanac.core.arguments import Arguments, describe_problems
+from almanac.core.errors import AlmanacError, BadRequest, Cancelled, NotFound, TooLarge
+from almanac.web.agents import conversation
+from almanac.web.agents.conversation import LONGEST_SESSION, SCOPE, AgentMessage, EventStream, MessageContext
+from almanac.web.agents.messages import MAX_MESSAGE_CHARS, PREFIX, AlreadySent, AtAgent
+from almanac.web.rest import Ask, Endpoint, NotJson, WrongContentType
+
+STATES = {
+    agent_tasks.WORKING: "TASK_STATE_WORKING",
+    agent_tasks.COMPLETED: "TASK_STATE_COMPLETED",
+    agent_tasks.FAILED: "TASK_STATE_FAILED",
+    agent_tasks.CANCELED: "TASK_STATE_CANCELED",
+}
+VERSION = b"1."
+PARSE, INVALID, NO_METHOD, BAD_PARAMS, INTERNAL = -32700, -32600, -32601, -32602, -32603
+NO_TASK, NOT_CANCELABLE, UNSUPPORTED, NO_CONTENT, NO_VERSION = -32001, -32002, -32004, -32005, -32009
+OTHERS = frozenset({"ListTasks", "SubscribeToTask", "GetExtendedAgentCard", "CreateTaskPushNotificationConfig",
+                    "GetTaskPushNotificationConfig", "ListTaskPushNotificationConfigs",
+                    "DeleteTaskPushNotificationConfig"})  # fmt: skip
+_ANSWER = "answer"  # the artifact
+
+
+class LenientArguments(Arguments):
+    """The base of what the protocol lets have more fields than are read here."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+
+class Part(LenientArguments):
+    """A part of a message; only text is read."""
+
+    text: str | None = None
+
+
+class Sending(LenientArguments):
+    """A message."""
+
+    messageId: str = ""
+    contextId: str = Field("", max_length=LONGEST_SESSION)
+    parts: list[Part] = Field(default_factory=list[Part], max_length=100)
+    metadata: MessageContext | None = None
+
+
+class SendParams(LenientArguments):
+    """Parameters of `SendMessage`."""
+
+    message: Sending
+    metadata: MessageContext | None = None
+
+
+class TaskParams(LenientArguments):
+    """Parameters of what is about a task."""
+
+    id: str = Field(min_length=1, max_length=100)
+
+
+class Remote(Exception):
+    """A failure that the protocol has a number for."""
+
+    def __init__(self, code: int, message: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+class Request(LenientArguments):
+    """A JSON-RPC request."""
+
+    jsonrpc: str = ""
+    id: str | int | None = None
+    method: str = ""
+    params: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+
+async def serve(ask: Ask, place: AtAgent, given: Request) -> dict[str, Any] | AlreadySent:
+    """One request."""
+    conversation.check_agent(ask, place.agent)
+    try:
+        return await _dispatch(ask, place.agent, given)
+    except Remote as failure:
+        return _error(given.id, failure.code, str(failure))
+
+
+def tell(ask: Ask, error: AlmanacError) -> dict[str, Any] | None:
+    """A failure as JSON-RPC puts it. What was refused before it was read is refused as everywhere."""
+    if not ask.arguments or ask.exchange.scope["path_params"]["agent"] not in ask.rest.settings.agent_names:
+        return None
+    said = ask.arguments
+    id = said.get("id") if type(said.get("id")) in (str, int) else None
+    is_request = said.get("jsonrpc") == "2.0" and isinstance(said.get("method"), str)
+    kinds = {NotJson: PARSE, Finished: NOT_CANCELABLE, NotFound: NO_TASK, TooLarge: INVALID, WrongContentType: INVALID,
+             BadRequest: BAD_PARAMS if is_request else INVALID}  # fmt: skip
+    return _error(id, next((code for kind, code in kinds.items() if isinstance(error, kind)), INTERNAL), error.text)
+
+
+async def _dispatch(ask: Ask, agent: str, given: Request) -> dict[str, Any] | AlreadySent:
+    if given.jsonrpc != "2.0" or not given.method:
+        raise Remote(INVALID, "The body is not one request of JSON-RPC 2.0.")
+    if not ask.exchange.headers.get(b"a2a-version", VERSION).startswith(VERSION):
+        raise Remote(NO_VERSION, "Version 1.0 of the protocol is spoken here.")
+    match given.method:
+        case "SendMessage":
+            return _result(given.id, {"task": await _send(ask, agent, given)})
+        case "SendStreamingMessage":
+            async with _take(ask, agent, given) as letter:
+                return await _stream(ask, letter, given)
+        case "GetTask":
+            return _result(given.id, describe(await agent_tasks.get(ask, agent, _parse(TaskParams, given.params).id)))
+        case "CancelTask":
+            return _result(
+                given.id, describe(await agent_tasks.cancel(ask, agent, _parse(TaskParams, given.params).id))
+            )
+        case method if method in OTHERS:
+            raise Remote(UNSUPPORTED, "This agent does not do that.")
+        case _:
+            raise Remote(NO_METHOD, "There is no such method.")
+
+
+def _take(ask: Ask, agent: str, given: Request) -> AbstractAsyncContextManager[AgentMessage]:
+    params = _parse(SendParams, given.params)
+    text = "\n".join(part.text for part in params.message.parts if part.text)
+    if not text.strip() or len(text) > MAX_MESSAGE_CHARS:
+        raise Remote(NO_CONTENT, f"A message needs a part of text, of at most {MAX_MESSAGE_CHARS} characters in all.")
+    context = conversation.merge(params.message.metadata, params.metadata)
+    return conversation.begin_task(ask, agent, text, context, params.message.contextId or None)
+
+
+async def _send(ask: Ask, agent: str, given: Request) -> dict[str, Any]:
+    async with _take(ask, agent, given) as letter:
+        return _done(letter, await conversation.run_agent(ask, letter, conversation.silently))
+
+
+async def _stream(ask: Ask, letter: AgentMessage, given: Request) -> AlreadySent:
+    named = {"taskId": letter.task.id, "contextId": letter.task.session_id}
+    async with EventStream(ask.exchange).open() as stream:
+        written = False
+
+        async def tell(event: Event) -> None:
+            nonlocal written
+            match event:
+                case Progress(state, text):
+                    written = written and state != "searching"
+                    status = _status(agent_tasks.WORKING, text, letter.task)
+                    await stream.send(_result(given.id, {"statusUpdate": {**named, "status": status}}))
+                case Delta(text):
+                    artifact = {"artifactId": _ANSWER, "parts": [{"text": text}]}
+                    update = {**named, "artifact": artifact, "append": written}
+                    written = True
+                    await stream.send(_result(given.id, {"artifactUpdate": update}))
+                case Reset():
+                    written = False
+                case Reply():
+                    pass
+
+        await stream.send(_result(given.id, {"task": describe(letter.task)}))
+        try:
+            reply = await conversation.run_agent(ask, letter, tell)
+        except AlmanacError as error:
+            status = _status(
+                agent_tasks.CANCELED if isinstance(error, Cancelled) else agent_tasks.FAILED, error.text, letter.task
+            )
+            await stream.send(_result(given.id, {"statusUpdate": {**named, "status": status}}))
+            raise
+        artifact = {**_artifact(reply.text, [conversation.describe(each) for each in reply.citations])}
+        whole = {**named, "artifact": artifact, "append": False, "lastChunk": True}
+        await stream.send(_result(given.id, {"artifactUpdate": whole}))
+        await stream.send(_result(given.id, {"statusUpdate": {**named, "status": _status(agent_tasks.COMPLETED)}}))
+    return AlreadySent()
+
+
+def describe(task: Task) -> dict[str, Any]:
+    """A task as the protocol shows it."""
+    shown: dict[str, Any] = {
+        "id": task.id,
+        "contextId": task.session_id,
+        "status": {"state": STATES[task.state], "timestamp": clock.format_timestamp(task.updated_at)},
+    }
+    return shown | ({"artifacts": [_artifact(task.answer, task.sources)]} if task.answer else {})
+
+
+def _done(letter: AgentMessage, reply: Reply) -> dict[str, Any]:
+    return {
+        "id": letter.task.id,
+        "contextId": letter.task.session_id,
+        "status": _status(agent_tasks.COMPLETED),
+        "artifacts": [_artifact(reply.text, [conversation.describe(each) for each in reply.citations])],
+    }
+
+
+def _artifact(text: str, sources: list[dict[str, Any]]) -> dict[str, Any]:
+    cited = [{"data": {"citations": sources}, "mediaType": "application/json"}] if sources else []
+    return {"artifactId": _ANSWER, "name": _ANSWER, "parts": [{"text": text, "mediaType": "text/plain"}, *cited]}
+
+
+def _status(state: str, text: str = "", task: Task | None = None) -> dict[str, Any]:
+    status: dict[str, Any] = {"state": STATES[state], "timestamp": clock.format_timestamp(clock.now())}
+    if text and task is not None:
+        said = {"messageId": f"{task.id}-status", "role": "ROLE_AGENT", "parts": [{"text": text}]}
+        status["message"] = {**said, "taskId": task.id, "contextId": task.session_id}
+    return status
+
+
+def _parse(model: type[Any], params: Mapping[str, Any]) -> Any:
+    try:
+        return model.model_validate(dict(params))
+    except ValidationError as error:
+        raise Remote(BAD_PARAMS, describe_problems(error, "is not taken here")) from None
+
+
+def _result(id: Any, result: dict[str, Any]) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": id, "result": result}
+
+
+def _error(id: Any, code: int, message: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}
+
+
+ENDPOINT = Endpoint(
+    "POST",
+    PREFIX + "/{agent}",
+    "agent_rpc",
+    "The agent by JSON-RPC, as the A2A protocol has it",
+    serve,
+    SCOPE,
+    parameters=AtAgent,
+    body=Request,
+    answer=dict[str, Any],
+    admit=conversation.by_context,
+    tell=tell,
+    error_status=200,
+)

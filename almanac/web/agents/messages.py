@@ -1,0 +1,255 @@
+"""The agent over HTTP: messages in the form of WeKnora's document, its tasks, and the cards that describe it."""
+
+import time
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from almanac import __version__
+from almanac.assist import agent_tasks
+from almanac.assist.agent import Delta, Event, Progress, Reply, Reset
+from almanac.assist.agent_tasks import Task
+from almanac.core import clock
+from almanac.core.arguments import Arguments
+from almanac.core.errors import AlmanacError
+from almanac.core.settings import Settings
+from almanac.web.agents import conversation
+from almanac.web.agents.conversation import LONGEST_SESSION, SCOPE, AgentMessage, EventStream, MessageContext
+from almanac.web.rest import Ask, Endpoint, Parameters
+
+WELL_KNOWN = "/.well-known/agent-card.json"
+PREFIX = "/a2a"
+MAX_MESSAGE_CHARS = 4000  # characters of a message
+_EVENTS = b"text/event-stream"
+
+
+class AtAgent(Parameters):
+    """Which agent."""
+
+    agent: str
+
+
+class ToAgent(AtAgent):
+    """Which agent, and how it is to answer."""
+
+    stream: Annotated[bool, Field(description="As server-sent events, as the header Accept can say too.")] = False
+
+
+class AtTask(AtAgent):
+    """Which task of which agent."""
+
+    task_id: str
+
+
+class NewMessage(Arguments):
+    """A message, and what to search for it."""
+
+    message: Annotated[str, Field(min_length=1, max_length=MAX_MESSAGE_CHARS)]
+    context: MessageContext = MessageContext()
+    sessionId: Annotated[
+        str | None,
+        Field(min_length=1, max_length=LONGEST_SESSION, description="A conversation that this goes on with."),
+    ] = None
+    sessionMode: Annotated[
+        Literal["new", "reuse"] | None, Field(description="new: begin another conversation, whatever sessionId says.")
+    ] = None
+    stream: bool = False
+
+
+@dataclass(slots=True)
+class MessageAnswer:
+    """The agent's answer."""
+
+    response: str
+    sessionId: Annotated[str, Field(description="To be sent with a question that follows.")]
+    citations: Annotated[list[dict[str, Any]], Field(description="What the numbers in brackets stand for.")]
+    metadata: Annotated[
+        dict[str, Any], Field(description="taskId, processingTimeMs, model, resolvedQuestion and the searches made.")
+    ]
+
+
+@dataclass(slots=True)
+class TaskFacts:
+    """A message that was sent to the agent, and how far it is."""
+
+    taskId: str
+    sessionId: str
+    status: Annotated[str, Field(description="working, completed, failed or canceled.")]
+    response: str
+    citations: list[dict[str, Any]]
+    updatedAt: str
+
+
+class AlreadySent(Response):
+    """An answer that has been sent already."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Nothing is left to send."""
+
+
+async def send_message(ask: Ask, place: ToAgent, given: NewMessage) -> MessageAnswer | AlreadySent:
+    """What the agent answers, at once or as it comes."""
+    conversation.check_agent(ask, place.agent)
+    begun = time.monotonic()
+    session = None if given.sessionMode == "new" else given.sessionId
+    context = conversation.merge(given.context)
+    async with conversation.begin_task(ask, place.agent, given.message, context, session) as letter:
+        if place.stream or given.stream or _EVENTS in ask.exchange.headers.get(b"accept", b""):
+            return await _stream(ask, letter, begun)
+        return _answer(letter, await conversation.run_agent(ask, letter, conversation.silently), begun)
+
+
+async def get_task(ask: Ask, place: AtTask, _: Any) -> TaskFacts:
+    """How far a message is."""
+    conversation.check_agent(ask, place.agent)
+    return _facts(await agent_tasks.get(ask, place.agent, place.task_id))
+
+
+async def cancel_task(ask: Ask, place: AtTask, _: Any) -> TaskFacts:
+    """Stop working on a message."""
+    conversation.check_agent(ask, place.agent)
+    return _facts(await agent_tasks.cancel(ask, place.agent, place.task_id))
+
+
+async def _stream(ask: Ask, letter: AgentMessage, begun: float) -> AlreadySent:
+    async with EventStream(ask.exchange).open() as stream:
+
+        async def tell(event: Event) -> None:
+            match event:
+                case Progress(state, text):
+                    await stream.send({"type": "status", "state": state, "message": text})
+                case Delta(text):
+                    await stream.send({"type": "text", "text": text})
+                case Reset():
+                    await stream.send({"type": "reset"})
+                case Reply():
+                    pass
+
+        await stream.send({"type": "task", "taskId": letter.task.id, "sessionId": letter.task.session_id})
+        try:
+            reply = await conversation.run_agent(ask, letter, tell)
+        except AlmanacError as error:
+            await stream.send({"type": "error", **conversation.failed(error)})
+            raise
+        told = _answer(letter, reply, begun)
+        done = {"response": told.response, "citations": told.citations, "metadata": told.metadata}
+        await stream.send({"type": "done", "sessionId": told.sessionId, **done})
+    return AlreadySent()
+
+
+def _answer(letter: AgentMessage, reply: Reply, begun: float) -> MessageAnswer:
+    return MessageAnswer(
+        response=reply.text,
+        sessionId=letter.task.session_id,
+        citations=[conversation.describe(each) for each in reply.citations],
+        metadata={
+            "taskId": letter.task.id,
+            "processingTimeMs": round(1000 * (time.monotonic() - begun)),
+            "model": reply.model,
+            "resolvedQuestion": reply.resolved,
+            "searches": [conversation.describe_search(each) for each in reply.searches],
+        },
+    )
+
+
+def _facts(task: Task) -> TaskFacts:
+    moment = clock.format_timestamp(task.updated_at) or ""
+    return TaskFacts(task.id, task.session_id, task.state, task.answer, task.sources, moment)
+
+
+def card(settings: Settings, agent: str) -> dict[str, Any]:
+    """What an agent is and how it is reached, as the A2A protocol describes one."""
+    return {
+        "name": agent,
+        "description": "Answers questions from this server's knowledge bases, with citations.",
+        "version": __version__,
+        "supportedInterfaces": [
+            {"url": f"{settings.url}{PREFIX}/{agent}", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+        ],
+        "capabilities": {"streaming": True, "pushNotifications": False, "extendedAgentCard": False},
+        "defaultInputModes": ["text/plain"],
+        "defaultOutputModes": ["text/plain", "application/json"],
+        "securitySchemes": {
+            "bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}},
+            "key": {"apiKeySecurityScheme": {"location": "header", "name": "X-API-Key"}},
+        },
+        "securityRequirements": [{"schemes": {"bearer": {"list": []}}}, {"schemes": {"key": {"list": []}}}],
+        "skills": [
+            {
+                "id": "answer",
+                "name": "Answer from knowledge bases",
+                "description": "Searches documents by words and by meaning, tries again where little is found, and "
+                "answers with what it found, citing it. A message's metadata may have kb_ids, api_key and "
+                "weknora_base_url; without them, all that the caller may read is searched.",
+                "tags": ["search", "knowledge", "citations"],
+                "examples": ["How often is the pump oiled?"],
+            }
+        ],
+    }
+
+
+def cards(settings: Settings) -> list[Route]:
+    """Where the cards are: the first agent's at the well-known path, and each one's below its own. They say nothing of
+    anyone's data, and so need no token."""
+
+    async def first(_: Request) -> Response:
+        return JSONResponse(card(settings, settings.agent_names[0]))
+
+    async def each(request: Request) -> Response:
+        name = request.path_params["agent"]
+        if name in settings.agent_names:
+            return JSONResponse(card(settings, name))
+        return JSONResponse({"error": "There is no such agent.", "code": "not_found"}, 404)
+
+    named = Route(f"{PREFIX}/{{agent}}{WELL_KNOWN}", each, methods=["GET"])
+    return [Route(WELL_KNOWN, first, methods=["GET"]), named] if settings.agent_names else []
+
+
+_TASK = TaskFacts("5e0c2f0e-…", "7d1b…", "completed", "It is oiled monthly. [1]", [], "2026-11-02T09:30:00.000Z")
+
+AGENT_ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint(
+        "POST",
+        PREFIX + "/{agent}/messages",
+        "send_message",
+        "What the agent answers to a message, from knowledge bases",
+        send_message,
+        SCOPE,
+        parameters=ToAgent,
+        body=NewMessage,
+        answer=MessageAnswer,
+        example={
+            "message": "How often is the pump oiled?",
+            "context": {"api_key": "wg-…", "kb_ids": ["7"], "weknora_base_url": "https://almanac.example.org"},
+        },
+        shows=MessageAnswer("It is oiled monthly. [1]", "7d1b…", [], {"taskId": "5e0c2f0e-…"}),
+        admit=conversation.by_context,
+    ),
+    Endpoint(
+        "GET",
+        PREFIX + "/{agent}/tasks/{task_id}",
+        "get_agent_task",
+        "How far a message is",
+        get_task,
+        SCOPE,
+        parameters=AtTask,
+        answer=TaskFacts,
+        shows=_TASK,
+    ),
+    Endpoint(
+        "DELETE",
+        PREFIX + "/{agent}/tasks/{task_id}",
+        "cancel_agent_task",
+        "Stop the agent's work on a message",
+        cancel_task,
+        SCOPE,
+        parameters=AtTask,
+        answer=TaskFacts,
+        shows=_TASK,
+    ),
+)

@@ -1,0 +1,143 @@
+"""Attachments over REST: uploaded as a form or as base64, or named by a URL, and sent back to whoever may read them."""
+
+import re
+from pathlib import PurePosixPath
+from typing import Annotated, Any
+
+from pydantic import Field
+from starlette.responses import FileResponse
+
+from almanac.catalogue import attachments, contract_json, entities, ids, rights, vocabulary
+from almanac.catalogue.attachments import Attachment, AttachmentDraft, UploadedFile
+from almanac.core.arguments import Arguments
+from almanac.core.database import Transaction
+from almanac.core.errors import BadRequest
+from almanac.knowledge import downloads, files
+from almanac.knowledge.downloads import FileUnavailable
+from almanac.knowledge.files import IncomingFile, StoredFile
+from almanac.knowledge.ingest import uploads
+from almanac.knowledge.parsers import file_types
+from almanac.web.catalogue.models import AtId
+from almanac.web.multipart import FORM, MultipartForm
+from almanac.web.rest import JSON, Ask, WrongContentType, content_type, parse
+
+PATH = "/knowledge-base/attachments/{id}/file"
+
+_DATA = re.compile(r"data:([\w.+/-]*)(?:;[\w.+=/-]*)*;base64,", re.ASCII | re.IGNORECASE)
+_MEDIA = re.compile(r"[a-z0-9][a-z0-9.+-]{0,60}/[a-z0-9][a-z0-9.+-]{0,100}", re.ASCII)
+_ANYTHING = "application/octet-stream"
+
+
+class About(Arguments):
+    """What is said of an attachment that is made."""
+
+    name: Annotated[vocabulary.Name | None, Field(description="Unless given, the file's own.")] = None
+    filename: Annotated[vocabulary.Name | None, Field(description="The same, as JSON has called it.")] = None
+    description: vocabulary.Text = ""
+    annotations: Annotated[entities.Metadata, Field(default_factory=dict[str, Any])]
+    type: Annotated[str | None, Field(max_length=100, description="Key or id of an attachment type.")] = None
+    entities: Annotated[list[str], Field(max_length=1000, default_factory=list[str], description="To attach it to.")]
+    contentType: Annotated[
+        str | None, Field(max_length=200, description="Of a file that does not show it by itself.")
+    ] = None
+    folder: Annotated[str | None, Field(max_length=500, description="Taken and not needed: content has its own.")] = (
+        None
+    )
+
+
+class NewAttachment(About):
+    """An attachment to be made, of a file or of what is at a URL."""
+
+    file: Annotated[str | None, Field(description="Base64, or a data URL.")] = None
+    url: Annotated[attachments.Url | None, Field(description="Where it is; it is not fetched.")] = None
+
+
+async def add(ask: Ask, _: Any, __: Any) -> dict[str, Any]:
+    """Make an attachment of what came: a form with a file, or JSON."""
+    await rights.require_write(ask.db, ask)  # first, so that nothing is taken in from somebody who may not
+    kind = content_type(ask.exchange)
+    if kind not in (FORM, JSON):
+        raise WrongContentType(remedy="Send a file as multipart/form-data, or JSON as application/json.")
+    made = await (_take_form(ask) if kind == FORM else _take_json(ask))
+    return {"success": True, "attachment": await contract_json.attachment(ask, made)}
+
+
+async def send(ask: Ask, place: AtId, _: Any) -> FileResponse:
+    """The file of an attachment that was uploaded, or the ranges of it that were asked for."""
+    found = await attachments.get(ask.db, ask, place.id)
+    if found.file_name is None or found.file_hash is None:
+        raise FileUnavailable("This attachment is elsewhere.", remedy="It is at its url.")
+    path = ask.rest.files.path(found.file_name)
+    disposition = "inline" if found.media_type in downloads.PREVIEWABLE else "attachment"
+    headers = downloads.headers_of(found.name, disposition, found.file_hash)
+    state = await downloads.state_of(path)
+    return FileResponse(path, headers=headers, media_type=found.media_type, stat_result=state)
+
+
+async def _take_form(ask: Ask) -> Attachment:
+    form = MultipartForm.of(ask, About)
+    async with ask.rest.files.receive(ask.db) as incoming:
+        about = parse(About, await form.pour(ask, incoming))
+        return await _keep(ask, about, incoming, form.file_name)
+
+
+async def _take_json(ask: Ask) -> Attachment:
+    given = await ask.read_json(NewAttachment)
+    if (given.file is None) == (given.url is None):
+        raise BadRequest("An attachment is a file or a URL.", remedy="Send one of: file, url.")
+    if given.file is None:
+        url = given.url or ""
+        name = given.name or given.filename or _short(PurePosixPath(url.partition("?")[0]).name or url)
+        return await ask.db.write(lambda tx: _attach(tx, ask, _paper(given, name, url), given.entities))
+    kind = _DATA.match(given.file)
+    content = uploads.decode(given.file[kind.end() :] if kind else given.file)
+    given = given.model_copy(update={"contentType": given.contentType or (kind[1] if kind else None)})
+    async with ask.rest.files.receive(ask.db) as incoming:
+        await incoming.write(content)
+        return await _keep(ask, given, incoming, "")
+
+
+async def _keep(ask: Ask, about: About, incoming: IncomingFile, file_name: str) -> Attachment:
+    """Store what has come in, and make it an attachment: all of it or nothing."""
+    stored = await incoming.finish()
+    id = ids.new()
+    name = about.name or about.filename or _short(file_name) or id
+    media_type = _media_type(stored, name, about.contentType)
+    paper = _paper(about, name, ask.rest.settings.url + PATH.format(id=id))
+
+    async def write(tx: Transaction) -> Attachment:
+        file = UploadedFile(await files.ensure_blob(tx, stored), stored.size, media_type)
+        return await _attach(tx, ask, paper, about.entities, file, id)
+
+    return await ask.db.write(write)
+
+
+async def _attach(
+    tx: Transaction,
+    ask: Ask,
+    paper: AttachmentDraft,
+    entity_ids: list[str],
+    file: UploadedFile | None = None,
+    id: str | None = None,
+) -> Attachment:
+    made = await attachments.add(tx, ask, paper, file, id=id)
+    for entity_id in dict.fromkeys(entity_ids):
+        await attachments.link(tx, ask, entity_id, id=made.id)
+    return made
+
+
+def _short(name: str) -> str:
+    """A name that nobody gave as one."""
+    return name[: vocabulary.LONGEST_NAME]
+
+
+def _paper(about: About, name: str, url: str) -> AttachmentDraft:
+    said = about.model_dump(include={"description", "annotations", "type"})
+    return parse(AttachmentDraft, {"name": name, "url": url, **said})
+
+
+def _media_type(stored: StoredFile, name: str, said: str | None) -> str:
+    """What a file shows that it is; what is said of it counts only where it shows nothing."""
+    shown = file_types.detect_file_type(stored.head, name).mime_type
+    said = (said or "").partition(";")[0].strip().lower()
+    return said if shown == _ANYTHING and _MEDIA.fullmatch(said) else shown

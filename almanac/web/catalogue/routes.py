@@ -1,0 +1,124 @@
+"""The table of the catalogue's REST endpoints, under the paths that the gateway's contract gives them."""
+
+from functools import partial
+from typing import Any
+
+from almanac.assist.retrieval import NamespaceQuery
+from almanac.catalogue.entities import EntityChanges
+from almanac.web.catalogue import attachments as a
+from almanac.web.catalogue import handlers as c
+from almanac.web.catalogue import models as s
+from almanac.web.rest import Endpoint, Run
+
+CATALOGUE_PREFIX = "/knowledge-base"
+CREDENTIALS = ("key", "access", "bearer")
+
+_READ = "catalogue:read"
+_WRITE = "catalogue:write"
+
+_ENTITY: dict[str, Any] = {
+    "name": "PowerJet 1800",
+    "category": "washers",
+    "description": "A compact electric pressure washer.",
+    "sku": "PJ-1800",
+    "tags": ["electric"],
+    "metadata": {"psi": 1800},
+}
+_WORD = {"name": "Pressure washers", "aliasKey": "washers"}
+_TYPE = {"name": "Accessory", "typeKey": "accessory"}
+_JSON_TEXT = {"type": "string", "contentMediaType": "application/json"}
+_UPLOAD = {
+    "type": "object",
+    "required": ["file"],
+    "additionalProperties": False,
+    "properties": {
+        "file": {"type": "string", "contentMediaType": "application/octet-stream", "description": "The file itself."},
+        **{name: {"type": "string"} for name in a.About.model_fields},
+        "annotations": {**_JSON_TEXT, "description": "A JSON object, as text."},
+        "entities": {**_JSON_TEXT, "description": "A JSON list of the ids of entities to attach it to, as text."},
+    },
+}
+
+
+def _at(method: str, path: str, name: str, summary: str, run: Run, scope: str, **more: Any) -> Endpoint:
+    path = path if path.startswith(("/keys", "/tenants")) else CATALOGUE_PREFIX + path
+    more.setdefault("admit", c.by_key)
+    return Endpoint(method, path, name, summary, run, scope, credentials=CREDENTIALS, **more)
+
+
+_get = partial(_at, "GET")
+_post = partial(_at, "POST", scope=_WRITE, status=201)
+_delete = partial(_at, "DELETE", scope=_WRITE, status=204)
+
+CATALOGUE_ENDPOINTS: tuple[Endpoint, ...] = (
+    _get("/categories", "list_categories", "Categories as a tree", c.list_categories, _READ,
+         parameters=s.FindCategories, answer=s.CategoryList),
+    _post("/categories", "add_category", "Make a category", c.add_category, body=s.NewCategory, answer=s.OneCategory,
+          example={"name": "Washers", "description": "", "categoryAlias": "washers", "policy": "default"}),
+    _get("/categories/{key}", "get_category", "One category by id, path or name, or a list by alias key",
+         c.get_category, _READ, parameters=s.AtCategory, answer=s.CategoryOrList),
+    _at("PATCH", "/categories/{key}", "change_category", "Change or move a category", c.change_category, _WRITE,
+        parameters=s.AtKey, body=s.CategoryChanges, answer=s.OneCategory, example={"name": "Pressure washers"}),
+    _delete("/categories/{key}", "remove_category", "Remove a category that nothing is in", c.remove_category,
+            parameters=s.AtKey),
+    _get("/category-aliases", "list_category_aliases", "Category aliases", c.list_aliases, _READ, answer=s.TermList),
+    _post("/category-aliases", "add_category_alias", "Make a category alias", c.add_alias, body=s.NewAlias,
+          answer=s.OneTerm, example=_WORD),
+    _get("/relationship-types", "list_relationship_types", "Kinds of relations", c.list_relation_types, _READ,
+         answer=s.TermList),
+    _post("/relationship-types", "add_relationship_type", "Make a kind of relation", c.add_relation_type,
+          body=s.NewType, answer=s.OneTerm, example=_TYPE),
+    _get("/attachment-types", "list_attachment_types", "Kinds of attachments", c.list_attachment_types, _READ,
+         answer=s.TermList),
+    _post("/attachment-types", "add_attachment_type", "Make a kind of attachment", c.add_attachment_type,
+          body=s.NewType, answer=s.OneTerm, example={"name": "Image", "typeKey": "image"}),
+    _get("/policies", "list_policies", "Policies", c.list_policies, _READ, answer=s.TermList),
+    _post("/policies", "add_policy", "Make a policy", c.add_policy, body=s.NewPolicy, answer=s.OneTerm,
+          example={"name": "Default", "policyKey": "default", "inputType": "TXT", "outputFormat": "MARKDOWN"}),
+    _get("/attachments", "list_attachments", "Attachments, oldest first", c.list_attachments, _READ,
+         parameters=s.FindAttachments, answer=s.AttachmentList),
+    _post("/attachments", "add_attachment", "Make an attachment: upload a file, or name what is at a URL", a.add,
+          body=a.NewAttachment, answer=s.AddedAttachment, forms={"multipart/form-data": _UPLOAD},
+          example={"filename": "front.png", "file": "data:image/png;base64,iVBORw0KGgo=", "type": "image"}),
+    _at("POST", "/attachments/link", "link_attachment", "Attach something to an entity, or detach it",
+        c.link_attachment, _WRITE, body=s.Link, answer=s.OneAttachment,
+        example={"entityId": "68dfc8fd5e40fe1ae99c6b5b", "attachmentUrl": "https://example.org/front.png"}),
+    _get("/attachments/{id}", "get_attachment", "One attachment", c.get_attachment, _READ, parameters=s.AtId,
+         answer=s.OneAttachment),
+    _get("/attachments/{id}/file", "get_attachment_file", "The file of an attachment that was uploaded; whole or in"
+         " ranges", a.send, _READ, parameters=s.AtId, answer=bytes,
+         statuses={206: "The ranges that were asked for.", 416: "There is no such range."}),
+    _delete("/attachments/{id}", "remove_attachment", "Remove an attachment", c.remove_attachment, parameters=s.AtId),
+    _get("/entities", "list_entities", "Entities, oldest first", c.list_entities, _READ, parameters=s.FindEntities,
+         answer=s.EntityList),
+    _post("/entities", "add_entity", "Make an entity", c.add_entity, body=s.NewEntity, answer=s.OneEntity,
+          example=_ENTITY),
+    _get("/entities/{id}/relationships", "list_relationships", "The relations of an entity", c.list_relations, _READ,
+         parameters=s.AtRelations, answer=s.RelationList),
+    _post("/entities/{id}/relationships", "add_relationship", "Relate an entity to another", c.add_relation,
+          parameters=s.AtId, body=s.NewRelation, answer=s.RelationList,
+          example={"targetEntity": "68dfc8fd5e40fe1ae99c6b5c", "type": "accessory"}),
+    _delete("/entities/{id}/relationships", "remove_relationship", "End a relation", c.remove_relation,
+            parameters=s.AtRelation),
+    _get("/entities/{id}/attachments", "list_entity_attachments", "What is attached to an entity", c.list_attached,
+         _READ, parameters=s.AtId, answer=s.AttachmentList),
+    _get("/entities/{key}", "get_entity", "One entity by id or exact name, or a list by alias key", c.get_entity, _READ,
+         parameters=s.AtKey, answer=s.EntityOrList),
+    _at("PATCH", "/entities/{key}", "change_entity", "Change an entity, by its id", c.change_entity, _WRITE,
+        parameters=s.AtKey, body=EntityChanges, answer=s.OneEntity, example={"status": "archived"}),
+    _delete("/entities/{key}", "remove_entity", "Remove an entity, by its id", c.remove_entity, parameters=s.AtKey),
+    _get("/indexes", "list_indexes", "Namespaces", c.list_indexes, _READ, parameters=s.FindIndexes, answer=s.IndexList),
+    _post("/indexes", "add_index", "Make a namespace over categories", c.add_index, body=s.NewIndex,
+          answer=s.OneIndex, example={"name": "products", "notes": "All we sell", "categories": ["washers"]}),
+    _delete("/indexes/{id}", "remove_index", "Remove a namespace", c.remove_index, parameters=s.AtId),
+    _at("POST", "/retrieve", "retrieve", "What of a namespace answers a question best", c.retrieve, _READ,
+        body=NamespaceQuery, answer=s.MatchList,
+        example={"namespace": "products", "query": "quiet pressure washer", "metadata": {"psi": {"$lt": 2000}}}),
+    _at("POST", "/tenants/seed", "seed_catalogue", "Fill the catalogue from a seed", c.import_catalogue, _WRITE,
+        parameters=s.DryRun, body=s.SeedBody, answer=s.SeedReport, example={"categories": [{"name": "Washers"}]}),
+    _delete("/tenants/{id}", "clear_catalogue", "Remove all of a tenant's catalogue; the tenant stays", c.clear,
+            parameters=s.AtId),
+    _at("POST", "/keys/verify", "verify_key", "Whose a key is, if it is good for the knowledge base", c.verify_key,
+        _READ, admit=c.by_body, body=s.VerifyKey, answer=s.KeyFacts,
+        example={"key": "ak-…", "scope": "knowledge-base"}),
+)  # fmt: skip
