@@ -45,7 +45,7 @@ from almanac.surfaces.almanac import tools as almanac_surface
 from almanac.surfaces.external import tools as external_surface
 from almanac.surfaces.external.http_endpoint import ExternalHttpEndpoint
 from almanac.surfaces.gateway import tools as gateway_surface
-from almanac.surfaces.gateway.services import open_gateway
+from almanac.surfaces.gateway.state import open_gateway
 from almanac.surfaces.mcp_endpoint import McpEndpoint
 from almanac.surfaces.memory import tools as memory_surface
 from almanac.surfaces.surface import Surface, ToolDispatcher

@@ -45,14 +45,13 @@ SCHEDULES = (
 
 @asynccontextmanager
 async def open_job_handlers(db: Database, settings: Settings) -> AsyncGenerator[Mapping[str, Handler]]:
-    """The kinds of jobs there are, each with what does it, for as long as what they need is open."""
+    """Yield the handler of each job kind, with its resources open."""
     files = FileStore(settings.home, settings.max_file_bytes)
-    nursery = SandboxPool(parse_file.PARSE_FUNCTION, _limits(settings))
+    pool = _open_parser_pool(settings)
     embedder = open_embedder(settings)
 
     async def housekeeping(_: Job) -> Effect | None:
-        """Remove what is past keeping: old audit rows, finished jobs, schedule entries, conversations,
-        the trash."""
+        """Remove expired audit rows, finished jobs, schedule entries, conversations and trash."""
         await trash.purge(db, clock.now() - settings.trash_days * clock.DAY)
 
         async def effect(tx: Transaction) -> None:
@@ -76,10 +75,6 @@ async def open_job_handlers(db: Database, settings: Settings) -> AsyncGenerator[
             await embed_passages.enqueue_missing(db, embedder.name)
         return None
 
-    async def no_vectors(_: Job) -> Effect | None:
-        """They are not wanted; what asked for them needs no answer."""
-        return None
-
     async def index(_: Job) -> Effect | None:
         """Keep what searches read in good shape."""
         await expiry.sweep(db)
@@ -88,29 +83,34 @@ async def open_job_handlers(db: Database, settings: Settings) -> AsyncGenerator[
         return None
 
     try:
-        await collection_status.enqueue_missing(
-            db
-        )  # what a migration left unread is found by nobody, so it does not wait for `tidy`
+        # Searches miss passages that a migration left unanalysed, so these do not wait for the next `tidy`.
+        await collection_status.enqueue_missing(db)
         yield {
             "housekeeping": housekeeping,
             "tidy": tidy,
             "index": index,
-            "embed": EmbedPassages(db, embedder) if settings.embedding else no_vectors,
+            "embed": EmbedPassages(db, embedder) if settings.embedding else _skip_embedding,
             "forget": DeleteOldVectors(db),
             "reword": AnalysePassages(db),
             REINDEX_CATEGORY_JOB: ReindexCategory(db),
-            attachments.IMAGE_TEXT_JOB: RecogniseImageText(db, files, nursery),
-            "ingest": Ingest(db, files, nursery, settings.parsers or cpu_count()),
+            attachments.IMAGE_TEXT_JOB: RecogniseImageText(db, files, pool),
+            "ingest": Ingest(db, files, pool, settings.parsers or cpu_count()),
         }
     finally:
-        await nursery.close()
+        await pool.close()
         await embedder.close()
         files.close()
 
 
-def _limits(settings: Settings) -> SandboxLimits:
-    return SandboxLimits(
+async def _skip_embedding(_: Job) -> Effect | None:
+    """Finish a job that was queued before embedding was switched off."""
+    return None
+
+
+def _open_parser_pool(settings: Settings) -> SandboxPool:
+    limits = SandboxLimits(
         memory_bytes=settings.parser_memory_mb * MIB,
         cpu_seconds=settings.parser_seconds,
         wall_seconds=settings.parser_seconds,
     )
+    return SandboxPool(parse_file.PARSE_FUNCTION, limits)

@@ -91,7 +91,7 @@ class House:
     def memory(self) -> dict[str, Memory]:
         """Of the processes that last."""
         worker = next(pid for pid in child_pids(self.pid) if "worker" in _command_line(pid))
-        nursery = next(pid for pid in child_pids(worker) if "forkserver" in _command_line(pid))
+        nursery = next(pid for pid in child_pids(worker) if "fork_server" in _command_line(pid))
         return dict(zip(ROLES, map(_memory, (self.pid, worker, nursery)), strict=True))
 
     def _cpu(self) -> float:

@@ -249,7 +249,7 @@ def test_a_collector_that_is_away_harms_no_call(embedded: str, tmp_path: Path):
 
 SERVE = """
 import sys
-from almanac.premises import configure_logs
+from almanac.bootstrap import configure_logs
 from almanac.core.settings import load
 from tests.house import request, running
 from tests.test_app import MARKER, SURFACES, TESTING

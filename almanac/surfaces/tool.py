@@ -20,7 +20,7 @@ from almanac.net.fetcher import Fetcher
 from almanac.quotas.idempotency import IdempotencyStore
 from almanac.quotas.rate_limits import RateLimit, RateLimiter
 from almanac.search.engine import SearchEngine
-from almanac.surfaces.gateway.services import Gateway
+from almanac.surfaces.gateway.state import Gateway
 
 
 class NoArguments(Arguments):

@@ -21,7 +21,7 @@ WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000
 """
 WRITER = """
 import asyncio, sys
-from almanac.db.connect import BadUrl, connect
+from almanac.db.connect import connect
 
 async def main():
     db = await connect(sys.argv[1])

@@ -14,12 +14,12 @@ from almanac.identity import first_start, orgs, tokens
 BEGIN = """
 import asyncio, sys
 from almanac.db.connect import connect
-from almanac.identity import first
+from almanac.identity import first_start
 
 async def main():
     db = await connect(sys.argv[1], pool_size=2)
     sys.stdin.readline()
-    print(await first.begin(db) or "nothing", flush=True)
+    print(await first_start.create_first_admin(db) or "nothing", flush=True)
     await db.close()
 
 asyncio.run(main())

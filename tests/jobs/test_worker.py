@@ -238,7 +238,7 @@ async def test_a_permanent_failure_is_dead_at_once(db: Database) -> None:
     async with working(db, {"mow": handler}):
         await settled(db)
     job = await state(db, id)
-    assert (job.state, job.attempts, job.error) == ("dead", 1, "Permanent: no such lawn")
+    assert (job.state, job.attempts, job.error) == ("dead", 1, "PermanentFailure: no such lawn")
 
 
 async def test_an_effect_that_fails_leaves_nothing_and_the_job_is_retried(db: Database) -> None:

@@ -267,8 +267,8 @@ from almanac.core import scopes
 from almanac.core.call import Actor, Call
 from almanac.db.connect import connect
 from almanac.knowledge import documents, files
-from almanac.knowledge.documents import Draft
-from almanac.knowledge.files import Files, Incoming
+from almanac.knowledge.documents import DocumentDraft
+from almanac.knowledge.files import FileStore
 
 url, home, org, user, base, step = sys.argv[1:]
 
@@ -279,7 +279,7 @@ async def main():
     db = await connect(url, pool_size=2)
     actor = Actor(int(user), "librarian", "user", org, "Acme", False, 1, "user", frozenset(scopes.SCOPES))
     call = Call(actor, db, "r")
-    store = Files(Path(home), 10_000_000)
+    store = FileStore(Path(home), 10_000_000)
     real_sync, real_link, synced = os.fsync, os.link, []
     def fsync(handle):
         if step == "sync" or (step == "folder" and synced):
@@ -299,7 +299,7 @@ async def main():
             die()
         stored = await arriving.finish()
         async def add(tx):
-            added = await documents.add(call, tx, int(base), Draft("dead.txt"), stored)
+            added = await documents.add(call, tx, int(base), DocumentDraft("dead.txt"), stored)
             if step == "adopt":
                 die()
             return added

@@ -183,7 +183,7 @@ async def test_memory_does_not_grow_with_keys_whose_window_is_over(monkeypatch: 
     for number in range(20_000):
         now += 0.01
         for rule in rules:
-            await limits.hit(rule, f"caller-{number}")
+            await limits.count(rule, f"caller-{number}")
     # A hundred callers have hit in the last second; between two sweeps come as many keys as hits.
     assert len(limits._fixed) + len(limits._moving) <= rate_limits._SWEEP_EVERY + 400  # pyright: ignore[reportPrivateUsage]
 
@@ -200,7 +200,7 @@ async def test_a_sweep_forgets_nobody_whose_window_is_still_open(monkeypatch: py
 async def test_looking_at_limits_does_not_fill_the_memory():
     limits: Any = MemoryRateLimiter()
     for number in range(1000):
-        await limits.left(RateLimit("m", 5, 60, "moving"), f"caller-{number}")
+        await limits.status(RateLimit("m", 5, 60, "moving"), f"caller-{number}")
     assert len(limits._moving) == 0
 
 

@@ -105,7 +105,7 @@ async def test_what_only_vectors_brought_has_its_words_weighed_all_the_same(
             await work_off(database, settings)  # the others have no vectors
     asked = SearchQuery("how to stop a dog that barks at night", ("base:3",), rerank=False, limit=1)
     (whole,) = (await search.search(asked)).found
-    monkeypatch.setattr("almanac.search.engine.DEPTH", 1)
+    monkeypatch.setattr("almanac.search.engine.MIN_HITS_PER_RETRIEVER", 1)
     (found,) = (await search.search(asked)).found
     assert (whole.owner_id, whole.legs, found.legs) == (told, ("words", "vectors"), ("vectors",))
     assert found.score == whole.score
@@ -134,7 +134,7 @@ async def test_a_question_is_embedded_first_and_its_words_are_looked_for_meanwhi
 
     monkeypatch.setattr(embedder, "query", embed_slowly)
     monkeypatch.setattr(search.index, "keyword_hits", look_for)
-    monkeypatch.setattr("almanac.search.engine._HEAD_START", 0.2)
+    monkeypatch.setattr("almanac.search.engine.EMBEDDING_HEAD_START_SECONDS", 0.2)
     assert owners(await search.search(SearchQuery("oiled bearings", HERE)))[0] == "1"
     assert happened == ["embedded", "looked for"] or not search.index.holds_interpreter_lock
 
@@ -274,7 +274,7 @@ async def test_pages_are_cut_from_one_ranking(
     mode: str,
     rerank: bool,
 ):
-    monkeypatch.setattr("almanac.search.engine.DEPTH", 20)
+    monkeypatch.setattr("almanac.search.engine.MIN_HITS_PER_RETRIEVER", 20)
     org = await orgs.get_by_name(database, "acme")
     things = ("pump", "lamp", "boiler", "winch", "anchor", "rudder", "sail")
     for number in range(16):
@@ -301,8 +301,8 @@ async def test_pages_are_cut_from_one_ranking(
 async def test_long_documents_leave_room_for_others_however_many_they_are(
     search: SearchEngine, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch, mode: str
 ):
-    monkeypatch.setattr("almanac.search.engine.DEPTH", 20)
-    monkeypatch.setattr("almanac.search.engine.DEEPEST", 25)
+    monkeypatch.setattr("almanac.search.engine.MIN_HITS_PER_RETRIEVER", 20)
+    monkeypatch.setattr("almanac.search.engine.MAX_RESULT_DEPTH", 25)
     org = await orgs.get_by_name(database, "acme")
     for owner in "ABC":
         crowd = [Passage(n, n + 1, f"turbine pump bearing, turbine pump bearing, {owner} {n}") for n in range(60)]

@@ -143,7 +143,7 @@ def test_nothing_but_protocol_reaches_standard_output(live: Running, level: str,
 
 LOGGING = """
 import logging, structlog, warnings
-from almanac.premises import configure_logs, load_settings
+from almanac.bootstrap import configure_logs, load_settings
 configure_logs(load_settings().settings)
 structlog.get_logger("ours").debug("of our own")
 logging.getLogger("theirs").warning("of a library")

@@ -400,7 +400,7 @@ def test_bytes_that_are_no_form_are_refused_and_nothing_else(body: bytes):
         read.arguments()
     except (BadRequest, TooLarge):
         return
-    assert body.startswith(b"--" + B)
+    assert body.lstrip(b"\r\n").startswith(b"--" + B)  # line breaks may come before the first boundary
 
 
 def test_a_running_server_shares_nothing_between_uploads(shared: Running):

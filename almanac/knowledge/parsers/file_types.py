@@ -49,25 +49,25 @@ _APPLE = "The file is an Apple iWork document; export it as PDF, DOCX or XLSX an
 _PICTURE = "This kind of picture is not read; save it as PNG or JPEG and add it again."
 _OLD_OFFICE = "The file is in an old Office format; save it as {} and add it again."
 
-PDF = FileType("application/pdf", "file", "pdf", "pdf")
-DOCX = FileType(_OOXML + "wordprocessingml.document", "file", "docx", "docx")
-PPTX = FileType(_OOXML + "presentationml.presentation", "file", "pptx", "pptx")
-XLSX = FileType(_OOXML + "spreadsheetml.sheet", "table", "xlsx", "sheets")
-XLSB = FileType("application/vnd.ms-excel.sheet.binary.macroenabled.12", "table", "xlsb", "sheets")
-XLS = FileType("application/vnd.ms-excel", "table", "xls", "sheets")
-EPUB = FileType("application/epub+zip", "file", "epub", "epub")
-RTF = FileType("application/rtf", "file", "rtf", "rtf")
-HTML = FileType("text/html", "web", "html", "webpage")
-XML = FileType("application/xml", "file", "xml", "markup")
-SVG = FileType("image/svg+xml", "file", "svg", "markup")
-MAIL = FileType("message/rfc822", "file", "eml", "mail")
-JSON = FileType("application/json", "file", "json", "records")
-JSONL = FileType("application/jsonl", "file", "jsonl", "records")
-NOTEBOOK = FileType("application/x-ipynb+json", "code", "ipynb", "notebook")
-CSV = FileType("text/csv", "table", "csv", "delimited")
-TSV = FileType("text/tab-separated-values", "table", "tsv", "delimited")
-MARKDOWN = FileType("text/markdown", "text", "md", "markdown")
-PLAIN = FileType("text/plain", "text", "txt", "plain")
+PDF = FileType("application/pdf", "file", "pdf", "pdf.pdf")
+DOCX = FileType(_OOXML + "wordprocessingml.document", "file", "docx", "office.docx")
+PPTX = FileType(_OOXML + "presentationml.presentation", "file", "pptx", "office.pptx")
+XLSX = FileType(_OOXML + "spreadsheetml.sheet", "table", "xlsx", "office.spreadsheets")
+XLSB = FileType("application/vnd.ms-excel.sheet.binary.macroenabled.12", "table", "xlsb", "office.spreadsheets")
+XLS = FileType("application/vnd.ms-excel", "table", "xls", "office.spreadsheets")
+EPUB = FileType("application/epub+zip", "file", "epub", "web.epub")
+RTF = FileType("application/rtf", "file", "rtf", "office.rtf")
+HTML = FileType("text/html", "web", "html", "web.html_page")
+XML = FileType("application/xml", "file", "xml", "web.xml_file")
+SVG = FileType("image/svg+xml", "file", "svg", "web.xml_file")
+MAIL = FileType("message/rfc822", "file", "eml", "web.mail")
+JSON = FileType("application/json", "file", "json", "data.json_file")
+JSONL = FileType("application/jsonl", "file", "jsonl", "data.json_file")
+NOTEBOOK = FileType("application/x-ipynb+json", "code", "ipynb", "data.notebook")
+CSV = FileType("text/csv", "table", "csv", "data.csv_file")
+TSV = FileType("text/tab-separated-values", "table", "tsv", "data.csv_file")
+MARKDOWN = FileType("text/markdown", "text", "md", "text.markdown")
+PLAIN = FileType("text/plain", "text", "txt", "text.plain_text")
 POSTSCRIPT = _refused("application/postscript", "ps", "PostScript is not read; save the file as PDF and add that.")
 ZIP = _refused("application/zip", "zip", _ARCHIVE)
 OLE = _refused(
@@ -88,12 +88,12 @@ _SIGNATURES: tuple[tuple[bytes, FileType], ...] = (
     (rb"PK\x03\x04|PK\x05\x06|PK\x07\x08", ZIP),
     (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", OLE),
     (rb"\{\\rtf", RTF),
-    (rb"\x89PNG\r\n\x1a\n", FileType("image/png", "file", "png", "ocr")),
-    (rb"\xff\xd8\xff", FileType("image/jpeg", "file", "jpg", "ocr")),
-    (rb"GIF8[79]a", FileType("image/gif", "file", "gif", "ocr")),
-    (rb"RIFF....WEBP", FileType("image/webp", "file", "webp", "ocr")),
-    (rb"II[*+]\x00|MM\x00[*+]", FileType("image/tiff", "file", "tiff", "ocr")),
-    (rb"BM....\x00\x00\x00\x00", FileType("image/bmp", "file", "bmp", "ocr")),
+    (rb"\x89PNG\r\n\x1a\n", FileType("image/png", "file", "png", "pdf.ocr")),
+    (rb"\xff\xd8\xff", FileType("image/jpeg", "file", "jpg", "pdf.ocr")),
+    (rb"GIF8[79]a", FileType("image/gif", "file", "gif", "pdf.ocr")),
+    (rb"RIFF....WEBP", FileType("image/webp", "file", "webp", "pdf.ocr")),
+    (rb"II[*+]\x00|MM\x00[*+]", FileType("image/tiff", "file", "tiff", "pdf.ocr")),
+    (rb"BM....\x00\x00\x00\x00", FileType("image/bmp", "file", "bmp", "pdf.ocr")),
     (rb"\x00\x00[\x01\x02]\x00[\x01-\x40]\x00", _refused("image/vnd.microsoft.icon", "ico", _PICTURE)),
     (rb"8BPS\x00", _refused("image/vnd.adobe.photoshop", "psd", _PICTURE)),
     (rb"....ftyp(?:hei[cfmsx]|mif1|msf1|avi[fs])", _refused("image/heic", "heic", _PICTURE)),
@@ -143,10 +143,10 @@ _BINARY = tuple((re.compile(pattern, re.DOTALL), kind) for pattern, kind in _SIG
 # What the `mimetype` entry of an archive begins with, the longest first.
 _MIMETYPES: tuple[tuple[str, FileType], ...] = (
     ("application/epub+zip", EPUB),
-    (_ODF + "text", FileType(_ODF + "text", "file", "odt", "opendocument")),
-    (_ODF + "presentation", FileType(_ODF + "presentation", "file", "odp", "opendocument")),
-    (_ODF + "graphics", FileType(_ODF + "graphics", "file", "odg", "opendocument")),
-    (_ODF + "spreadsheet", FileType(_ODF + "spreadsheet", "table", "ods", "sheets")),
+    (_ODF + "text", FileType(_ODF + "text", "file", "odt", "office.opendocument")),
+    (_ODF + "presentation", FileType(_ODF + "presentation", "file", "odp", "office.opendocument")),
+    (_ODF + "graphics", FileType(_ODF + "graphics", "file", "odg", "office.opendocument")),
+    (_ODF + "spreadsheet", FileType(_ODF + "spreadsheet", "table", "ods", "office.spreadsheets")),
     (_ODF, _refused(_ODF + "other", "odf", "This kind of OpenDocument is not read; save it as PDF and add that.")),
 )
 
@@ -178,7 +178,7 @@ _STREAMS: tuple[tuple[str, FileType], ...] = (
 )
 
 _TEXTS: dict[str, FileType] = {
-    **{extension: FileType("text/plain", "text", extension, "plain") for extension in (
+    **{extension: FileType("text/plain", "text", extension, "text.plain_text") for extension in (
         "txt", "text", "log", "rst", "adoc", "asciidoc", "org", "tex", "bib", "srt", "vtt", "ini", "cfg", "conf",
         "toml", "yaml", "yml", "properties", "env", "diff", "patch", "po",
     )},
@@ -223,7 +223,7 @@ _CODE_TYPES: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 _NAMED: dict[str, FileType] = _TEXTS | {
-    extension: FileType(mime_type, "code", extension, "source")
+    extension: FileType(mime_type, "code", extension, "text.source_code")
     for mime_type, extensions in _CODE_TYPES.items()
     for extension in extensions
 }
@@ -305,9 +305,9 @@ def _as_text(head: bytes) -> str:
 
 def _of_text(text: str, name: str) -> FileType:
     named = _NAMED.get(extension_of(name))
-    if named is None or named.parser in ("plain", "markdown"):
+    if named is None or named.parser in ("text.plain_text", "text.markdown"):
         return _by_look(text, named)
-    if named.parser == "records":
+    if named.parser == "data.json_file":
         return _records(text, named)
     if named is HTML or named is XML:
         return _markup(text) or named if _ANY_TAG.search(text) else PLAIN

@@ -62,7 +62,7 @@ class ParsedDocument:
     passages: tuple[Passage, ...]
 
 
-def read(content: Path, name: str, options: Mapping[str, Any]) -> bytes:
+def parse_and_split(content: Path, name: str, options: Mapping[str, Any]) -> bytes:
     """Everything there is to know of a file, packed; `options` are those of the splitter."""
     kind = file_types.detect_file_type(content, name)
     parsed = sanitise(parse(content, name, kind))

@@ -88,7 +88,7 @@ def test_what_is_not_read_is_told_from_what_is_and_says_what_to_do(
 )
 def test_pictures_go_to_the_reader_of_pictures(content: bytes, extension: str):
     kind = file_types.detect_file_type(content, "x.docx")
-    assert (kind.extension, kind.parser) == (extension, "ocr")
+    assert (kind.extension, kind.parser) == (extension, "pdf.ocr")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def parsed(name: str) -> ParsedFile:
 
 def read(file: Path) -> bytes:
     with opened(file) as content:
-        return parse_file.read(content, file.name, {})
+        return parse_file.parse_and_split(content, file.name, {})
 
 
 def assert_sound(found: ParsedFile) -> None:

@@ -168,7 +168,7 @@ def test_tags_are_found_whatever_they_are_made_of(database_url: str):
 
 async def test_many_tags_are_looked_up_at_once_and_too_many_refused(database: Database):
     tags = tuple(f"tag {number}" for number in range(source_filter.MOST_TAGS))
-    things = [replace(PLAIN, object_id="7", tags=(*tags, "more")), replace(PLAIN, owner_id="8", tags=tags[1:])]
+    things = [replace(PLAIN, object_id="7", tags=(*tags, "more")), replace(PLAIN, object_id="8", tags=tags[1:])]
     await database.write(lambda tx: store(tx, things))
     assert await kept(database, SourceFilter(tags=tags)) == ["document:7"]
     _, args = source_filter.resolve(SourceFilter(tags=tags), collections=[f"base:{number}" for number in range(200)])

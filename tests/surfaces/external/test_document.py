@@ -198,7 +198,7 @@ def test_every_line_of_the_document_is_shown_by_a_test_that_is_there():
     assert covered.isdisjoint(SILENT)
     assert covered | SILENT == set(range(1, LINES + 1))
     folder = Path(__file__).parent
-    files = [*folder.glob("test_*.py"), folder.parents[1] / "quotas" / "test_rates.py"]
+    files = [*folder.glob("test_*.py"), folder.parents[1] / "quotas" / "test_rate_limits.py"]
     there = {
         node.name
         for file in files

@@ -17,7 +17,7 @@ from tests.house import Running, running, settings_for
 from tests.web.api import blobs, drafts
 from tests.web.catalogue.test_handlers import KB, ask, send
 
-CORPUS = Path(__file__).parent.parent / "knowledge" / "corpus" / "files"
+CORPUS = Path(__file__).parents[2] / "knowledge" / "corpus" / "files"
 SCAN = (CORPUS / "scan.png").read_bytes()
 PDF = b"%PDF-1.4\n% a small one\n"
 

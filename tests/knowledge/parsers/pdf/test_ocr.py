@@ -115,8 +115,8 @@ def test_nothing_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 READ = """
 import os, sys
 from pathlib import Path
-from almanac.knowledge.parsers import ocr
-ocr.warm()
+from almanac.knowledge.parsers.pdf import ocr
+ocr.preload()
 print(len(os.listdir("/proc/self/task")), "onnxruntime" in sys.modules)
 print(ocr.parse(Path(sys.argv[1]), "p.png").text)
 print(os.environ["ORT_DISABLE_TELEMETRY"], len(os.listdir("/proc/self/task")))

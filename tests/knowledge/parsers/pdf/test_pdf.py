@@ -456,14 +456,14 @@ def test_a_scanned_page_is_recognised_with_its_boxes(tmp_path: Path):
 CHILD = """
 import sys
 from pathlib import Path
-from almanac.knowledge.parsers import ocr, pdf
-from almanac.knowledge.parsers.parsed_file import Unreadable
+from almanac.knowledge.parsers.pdf import ocr, pdf
+from almanac.knowledge.parsers.parsed_file import UnreadableFile
 ocr.is_installed = lambda: False
 for line in sys.stdin:
     try:
         pdf.parse(Path(line.strip()), "file.pdf")
         print("read", flush=True)
-    except Unreadable as error:
+    except UnreadableFile as error:
         print(error.code, flush=True)
     except BaseException as error:
         print("raised", repr(error), flush=True)

@@ -747,7 +747,7 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 from almanac.db.connect import connect
-from almanac.search import compaction
+from almanac.search.index.embedded import compaction
 from tests.search.shelf import Shelf
 
 async def main(url, org, files):
