@@ -11,11 +11,9 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass
 
 import structlog
-from opentelemetry.trace import Tracer
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -24,14 +22,15 @@ from starlette.types import Receive, Scope, Send
 
 from almanac import __version__
 from almanac.ai import chat
-from almanac.ai.chat import Chat, open_chat
+from almanac.ai.chat import open_chat
 from almanac.assist.agent import Agent
-from almanac.audit.recorder import Ledger
+from almanac.audit.recorder import CallRecorder
 from almanac.audit.trail import AuditEntry, AuditTrail
 from almanac.bootstrap import configure_logs, load_settings, open_database, signing_key
 from almanac.core import clock
-from almanac.core.database import Database, Transaction
+from almanac.core.database import Transaction
 from almanac.core.settings import InvalidSetting, Settings
+from almanac.core.timers import TimerQueue
 from almanac.db.read_cache import ReadCache
 from almanac.identity import tokens
 from almanac.knowledge import knowledge_runtime
@@ -39,26 +38,30 @@ from almanac.knowledge.files import FileStore
 from almanac.net import client_address
 from almanac.net.allowed_hosts import AllowedHosts
 from almanac.net.fetcher import Fetcher, FetchRules
+from almanac.operations.context import AppContext
+from almanac.operations.pipeline.guard import WATCH_AFTER_SECONDS
+from almanac.operations.pipeline.pipeline import EndpointApp
+from almanac.operations.server import USAGE_REPORT
 from almanac.quotas import idempotency_redis, rate_limits, usage
 from almanac.search.backends import open_search
 from almanac.surfaces.almanac import tools as almanac_surface
+from almanac.surfaces.dispatcher import ToolDispatcher
 from almanac.surfaces.external import tools as external_surface
-from almanac.surfaces.external.http_endpoint import ExternalHttpEndpoint
+from almanac.surfaces.external.http_endpoint import external_routes
 from almanac.surfaces.gateway import tools as gateway_surface
-from almanac.surfaces.gateway.state import open_gateway
 from almanac.surfaces.mcp_endpoint import McpEndpoint
 from almanac.surfaces.memory import tools as memory_surface
-from almanac.surfaces.surface import Surface, ToolDispatcher
-from almanac.surfaces.tool import AppContext
+from almanac.surfaces.surface import Surface
 from almanac.surfaces.weknora import tools as weknora_surface
-from almanac.web import openapi, usage_report
-from almanac.web.agents import a2a
-from almanac.web.agents.messages import AGENT_ENDPOINTS, cards
+from almanac.telemetry import check_telemetry, open_tracer_provider
+from almanac.web import openapi, rest
+from almanac.web.agents.a2a import AGENT_RPC
+from almanac.web.agents.messages import AGENT_OPERATIONS, cards
 from almanac.web.agents.messages import PREFIX as AGENTS_PREFIX
-from almanac.web.catalogue.routes import CATALOGUE_ENDPOINTS, CATALOGUE_PREFIX
-from almanac.web.endpoints import ENDPOINTS
+from almanac.web.api_v1 import API_OPERATIONS
+from almanac.web.catalogue.routes import CATALOGUE_OPERATIONS, CATALOGUE_PREFIX
 from almanac.web.health import HealthRoutes
-from almanac.web.rest import PREFIX, Rest
+from almanac.web.rest import API_PREFIX
 
 # Those whose setting is off are not served.
 SURFACES: tuple[Surface, ...] = (
@@ -141,100 +144,114 @@ def open_fetcher(settings: Settings) -> Fetcher:
 
 @dataclass(frozen=True, slots=True)
 class RunningApp:
-    """Everything a running process has open."""
+    """The open resources of a running process, and the dispatchers of its surfaces."""
 
-    settings: Settings
-    db: Database
-    house: AppContext
-    desks: tuple[ToolDispatcher, ...]
-    chat: Chat | None = None
+    context: AppContext
+    dispatchers: tuple[ToolDispatcher, ...]
 
 
 @asynccontextmanager
-async def open_app_context(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> AsyncGenerator[RunningApp]:
-    """The database, the limits, the audit trail being written, and a desk for each surface."""
+async def open_app(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> AsyncGenerator[RunningApp]:
+    """Open the resources of a server process and its surfaces. Surfaces whose setting is off are left out."""
     surfaces = [each for each in surfaces if not each.setting or getattr(settings, each.setting)]
+    async with (
+        open_app_context(settings, {each.name: each.path for each in surfaces}) as app,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        states = [await stack.enter_async_context(surface.open_state(app)) for surface in surfaces]
+        dispatchers = (ToolDispatcher(surface, app, state) for surface, state in zip(surfaces, states, strict=True))
+        yield RunningApp(app, tuple(dispatchers))
+
+
+@asynccontextmanager
+async def open_app_context(settings: Settings, surfaces: Mapping[str, str]) -> AsyncGenerator[AppContext]:
+    """Open the database, the limits, search and the audit trail, which is written in the background."""
     key = signing_key(settings)
     files = FileStore(settings.home, settings.max_file_bytes)
     async with contextlib.AsyncExitStack() as stack:
         db = await stack.enter_async_context(open_database(settings))
         fetcher = await stack.enter_async_context(open_fetcher(settings))
         search = await stack.enter_async_context(open_search(settings, db))
-        answering = await stack.enter_async_context(knowledge_runtime.open_runtime(settings))
-        remembered = ReadCache(db)
-        gateway = await stack.enter_async_context(open_gateway(settings, db, remembered, key))
+        runtime = await stack.enter_async_context(knowledge_runtime.open_runtime(settings))
+        read_cache = ReadCache(db)
         trail = AuditTrail(db, also=(_note_tokens, _count_calls))
-        house = AppContext(
+        chat_model = open_chat(settings)
+        tracer_provider = open_tracer_provider(settings)
+        app = AppContext(
             settings=settings,
-            rates=rate_limits.open_rates(settings.redis_url),
-            trail=trail,
-            remembered=remembered,
+            db=db,
+            allowed_hosts=AllowedHosts(settings),
+            rate_limiter=rate_limits.open_rates(settings.redis_url),
+            call_limit=rate_limits.RateLimit(
+                "calls", settings.rate_limit_calls, settings.rate_limit_window_seconds, settings.rate_limit_strategy
+            ),
+            recorder=CallRecorder(trail, key),
+            read_cache=read_cache,
+            token_resolver=tokens.TokenResolver(db, read_cache),
+            idempotency=idempotency_redis.open_repeats(settings.redis_url, db),
             files=files,
             fetcher=fetcher,
             search=search,
-            gateway=gateway,
-            key=key,
-            call_rule=rate_limits.RateLimit(
-                "calls",
-                settings.rate_limit_calls,
-                settings.rate_limit_window_seconds,
-                settings.rate_limit_strategy,
+            agent=Agent(
+                chat_model,
+                weknora_surface.CONTRACT[0],
+                settings.agent_searches,
+                settings.agent_seconds / 2,  # so that there is time for extracts where a model hangs
             ),
-            repeats=idempotency_redis.open_repeats(settings.redis_url, db),
+            timers=TimerQueue(WATCH_AFTER_SECONDS),
             started_at=clock.now(),
-            surfaces={surface.name: surface.path for surface in surfaces},
-            runtime=answering,
+            surfaces=surfaces,
+            key=key,
+            runtime=runtime,
+            tracer=tracer_provider.get_tracer("almanac", __version__) if tracer_provider else None,
         )
-        speaker = open_chat(settings)
-        spans = open_tracer_provider(settings)
-        tracer = spans.get_tracer("almanac", __version__) if spans else None
         writing = asyncio.create_task(trail.run())
         try:
-            desks = tuple(ToolDispatcher(surface, house, db, tracer) for surface in surfaces)
-            yield RunningApp(settings, db, house, desks, speaker)
+            yield app
         finally:
             await trail.stop(writing, settings.shutdown_grace_seconds)
-            await house.rates.close()
-            await house.repeats.close()
+            await app.rate_limiter.close()
+            await app.idempotency.close()
             files.close()
-            if speaker:
-                await speaker.close()
-            if spans:
-                await asyncio.to_thread(spans.shutdown)  # sends what is left
+            if chat_model:
+                await chat_model.close()
+            if tracer_provider:
+                await asyncio.to_thread(tracer_provider.shutdown)  # sends the spans that are left
 
 
 class Application(Starlette):
-    """Starlette, with a shorter way to the doors: they meet every failure themselves and need no middleware."""
+    """Starlette, with a shorter way to the surfaces: their endpoints handle every failure and need no middleware."""
 
-    endpoints: Mapping[str, McpEndpoint] = {}
+    endpoints: Mapping[str, EndpointApp] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        door = self.endpoints.get(scope["path"]) if scope["type"] == "http" else None
-        await (door or super().__call__)(scope, receive, send)
+        endpoint = self.endpoints.get(scope["path"]) if scope["type"] == "http" else None
+        await (endpoint or super().__call__)(scope, receive, send)
 
 
 def create_app(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> Application:
-    """The ASGI application. Its doors and routes are made when it starts, for they need what is then opened."""
+    """Return the ASGI application. Its endpoints are created when it starts, because they need open resources."""
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
         async with contextlib.AsyncExitStack() as stack:
-            opened = await stack.enter_async_context(open_app_context(settings, surfaces))
-            neighbourhood = AllowedHosts(settings)
-            doors = [McpEndpoint(desk, neighbourhood) for desk in opened.desks]
-            for door in doors:
-                await stack.enter_async_context(door.sdk.run())
+            running = await stack.enter_async_context(open_app(settings, surfaces))
+            context = running.context
+            endpoints = [McpEndpoint(dispatcher) for dispatcher in running.dispatchers]
+            for endpoint in endpoints:
+                await stack.enter_async_context(endpoint.sdk.run())
             app.endpoints = {
-                prefix + door.desk.surface.path: door for prefix in {"", settings.api_prefix} for door in doors
+                prefix + endpoint.dispatcher.surface.path: EndpointApp(context, endpoint)
+                for prefix in {"", settings.api_prefix}
+                for endpoint in endpoints
             }
-            app.router.routes[:] = routes(opened)
-            # What is there at the start stays: kept out of the collector's way, it is not looked through again.
+            app.router.routes[:] = routes(running)
+            # Objects that exist at the start stay; frozen, they are not examined again by the garbage collector.
             gc.collect()
             gc.freeze()
-            gc.set_threshold(
-                20_000, 20, 20
-            )  # a call leaves no cycles behind: looking for them 30 times less often will do
-            _log.info("serving", surfaces=dict(opened.house.surfaces), database=opened.db.dialect)
+            # A call leaves no reference cycles behind, so the collector may run 30 times less often.
+            gc.set_threshold(20_000, 20, 20)
+            _log.info("serving", surfaces=dict(context.surfaces), database=context.db.dialect)
             yield
             _log.info("stopping")
 
@@ -243,56 +260,28 @@ def create_app(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> Ap
     return app
 
 
-def routes(opened: RunningApp) -> list[Route]:
-    """Every route beside the surfaces' doors."""
-    house, db = opened.house, opened.db
-    rest = Rest(
-        endpoints=ENDPOINTS,
-        settings=opened.settings,
-        db=db,
-        keyring=tokens.TokenResolver(db, house.remembered),
-        rates=house.rates,
-        call_rule=house.call_rule,
-        ledger=Ledger(house.trail, house.key),
-        neighbourhood=AllowedHosts(opened.settings),
-        files=house.files,
-        fetcher=house.fetcher,
-        search=house.search,
-        key=house.key,
-        agent=Agent(
-            opened.chat,
-            weknora_surface.CONTRACT[0],
-            opened.settings.agent_searches,
-            opened.settings.agent_seconds / 2,  # so that there is time for extracts where a model hangs
-        ),
-    )
-    agents = replace(rest, endpoints=(*AGENT_ENDPOINTS, a2a.ENDPOINT), prefix="")
-    catalogue = replace(rest, endpoints=CATALOGUE_ENDPOINTS, prefix="")
+def routes(running: RunningApp) -> list[Route]:
+    """Return every route beside the endpoints of the surfaces."""
+    app = running.context
+    settings = app.settings
     described = {
-        **house.surfaces,
-        "rest": f"{PREFIX}/openapi.json",
+        **app.surfaces,
+        "rest": f"{API_PREFIX}/openapi.json",
         "catalogue": f"{CATALOGUE_PREFIX}/openapi.json",
         "agents": f"{AGENTS_PREFIX}/openapi.json",
     }
-    plumbing = HealthRoutes(opened.settings, db, house.rates, described)
-    annexes = [
-        ExternalHttpEndpoint(desk, rest.neighbourhood, prefix)
-        for desk in opened.desks
-        if desk.surface is external_surface.SURFACE
-        for prefix in sorted({"", opened.settings.api_prefix})
-    ]
-    beside = [route for annex in annexes for route in annex.routes()]
+    mounts = sorted({"", settings.api_prefix}) if external_surface.SURFACE.name in app.surfaces else []
     return [
-        *plumbing.routes(),
-        openapi.route(ENDPOINTS),
-        openapi.route(CATALOGUE_ENDPOINTS, CATALOGUE_PREFIX, ""),
-        *rest.routes(),
-        *catalogue.routes(),
-        openapi.route(AGENT_ENDPOINTS, AGENTS_PREFIX, ""),
-        *cards(opened.settings),
-        *agents.routes(),
-        usage_report.route(rest),
-        *beside,
+        *HealthRoutes(settings, app.db, app.rate_limiter, described).routes(),
+        openapi.route(API_OPERATIONS),
+        openapi.route(CATALOGUE_OPERATIONS, CATALOGUE_PREFIX, ""),
+        openapi.route(AGENT_OPERATIONS, AGENTS_PREFIX, ""),
+        *cards(settings),
+        *rest.routes(app, API_OPERATIONS),
+        *rest.routes(app, CATALOGUE_OPERATIONS, ""),
+        *rest.routes(app, (*AGENT_OPERATIONS, AGENT_RPC), ""),
+        *rest.routes(app, (USAGE_REPORT,), ""),
+        *(route for prefix in mounts for route in external_routes(app, prefix)),
     ]
 
 
@@ -312,39 +301,6 @@ def _exit_with_supervisor(supervisor: int) -> None:
     while os.getppid() == supervisor:
         time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-class TracerProvider(Protocol):
-    """As much of OpenTelemetry's provider as is used here: it comes with an extra, which may be missing."""
-
-    def get_tracer(self, name: str, version: str, /) -> Tracer: ...
-    def shutdown(self) -> None: ...
-
-
-def check_telemetry(settings: Settings) -> None:
-    """Refuse to start with spans asked for that could not be sent."""
-    if settings.otlp_endpoint and importlib.util.find_spec("opentelemetry.sdk") is None:
-        raise InvalidSetting(
-            "otlp_endpoint is set, but OpenTelemetry's exporter is not installed.",
-            remedy="Install it with: scripts/uv sync --locked --inexact --no-dev --extra telemetry",
-        )
-
-
-def open_tracer_provider(settings: Settings) -> TracerProvider | None:
-    """What exports spans, where an endpoint is configured."""
-    check_telemetry(settings)
-    if not settings.otlp_endpoint:
-        return None
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - an extra
-    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
-    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
-
-    provider = TracerProvider(resource=Resource.create({"service.name": "almanac", "service.version": __version__}))
-    endpoint = settings.otlp_endpoint.rstrip("/")
-    endpoint = endpoint if endpoint.endswith("/v1/traces") else f"{endpoint}/v1/traces"
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
-    return provider
 
 
 async def _note_tokens(tx: Transaction, entries: Sequence[AuditEntry]) -> None:

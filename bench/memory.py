@@ -22,7 +22,7 @@ from contestants import BenchFailed
 from rich.console import Console
 from rich.table import Table
 
-from almanac.app import open_app_context
+from almanac.app import open_app
 from almanac.cli import benching
 from almanac.cli.benching import Line, TestSet, read_set
 from almanac.cli.search import call_of
@@ -35,7 +35,7 @@ from almanac.memory.note import NoteDraft
 from almanac.memory.note_search import NoteQuery
 from almanac.search import measure
 from almanac.search.engine import SearchEngine
-from almanac.surfaces.surface import ToolDispatcher
+from almanac.surfaces.dispatcher import ToolDispatcher
 
 TOP = 10
 AIM = 0.75
@@ -60,11 +60,11 @@ async def run(folder: Path, most: int | None, *, apart: bool) -> dict[str, Tally
     tallies = {way: Tally() for way in (*WAYS, OURS)}
     with tempfile.TemporaryDirectory(prefix="almanac-bench-memory-") as home:
         settings = Settings(home=Path(home), memory_calls=0, memory_read_calls=0)
-        async with open_app_context(settings) as opened:
-            [desk] = [each for each in opened.desks if each.surface.name == "memory"]
+        async with open_app(settings) as running:
+            [desk] = [each for each in running.dispatchers if each.surface.name == "memory"]
             calls, names = await _fill(desk, test, apart)
             with benching.display_of(False) as display:
-                await benching.work_off(opened.db, settings, display)
+                await benching.work_off(desk.app.db, settings, display)
                 for query in display.track(test.queries[:most], description="Asking"):
                     await _ask(desk, calls[query.part], names, test, query, tallies)
     return tallies
@@ -79,17 +79,17 @@ async def _fill(desk: ToolDispatcher, test: TestSet, apart: bool) -> tuple[dict[
         Random(0).shuffle(lines)
     for line in lines:
         if line.part not in calls:
-            calls[line.part] = await desk.db.write(lambda tx, part=line.part: _agent(desk, tx, part))
+            calls[line.part] = await desk.app.db.write(lambda tx, part=line.part: _agent(desk, tx, part))
         if line.text.strip():
             draft = NoteDraft(line.title or "A turn", line.text)
-            note = await notes.store(calls[line.part], draft, desk.house.repeats, 0)
+            note = await notes.store(calls[line.part], draft, desk.app.idempotency, 0)
             names[note.id] = line.id
     return calls, names
 
 
 async def _agent(desk: ToolDispatcher, tx: Transaction, part: str) -> Call:
     org = await orgs.add(tx, f"conversation {part}")
-    return call_of(desk.db, org, await principals.add(tx, org.id, "agent", f"agent {part}"))
+    return call_of(desk.app.db, org, await principals.add(tx, org.id, "agent", f"agent {part}"))
 
 
 async def _ask(
@@ -97,7 +97,7 @@ async def _ask(
 ) -> None:
     grades = dict(test.grades[query.id])
     for way, mode in WAYS.items():
-        tallies[way].add(await _plain(desk.house.search, call, query.text, mode, names), grades)
+        tallies[way].add(await _plain(desk.app.search, call, query.text, mode, names), grades)
     result = await desk.call(
         call.actor, OURS, {"query": query.text[: note_search.MAX_NOTE_QUERY_CHARS], "limit": TOP}, "bench"
     )

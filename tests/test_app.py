@@ -19,14 +19,16 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from pydantic import BaseModel
 from starlette.applications import Starlette
 
-from almanac.app import SURFACES, check_public_bind, create_app, is_weak_secret, open_app_context
+from almanac.app import SURFACES, check_public_bind, create_app, is_weak_secret, open_app
 from almanac.bootstrap import signing_key
+from almanac.core.arguments import Arguments
 from almanac.core.database import Database
 from almanac.core.errors import NotFound
 from almanac.core.settings import InvalidSetting, Settings
 from almanac.db.errors import DatabaseError
+from almanac.operations.context import RequestContext
+from almanac.operations.operation import Operation
 from almanac.surfaces.surface import Surface
-from almanac.surfaces.tool import Arguments, Tool, ToolCall
 from tests.house import running, settings_for
 
 MARKER = "marker-7f3a"  # stands for what a caller asks and what is stored
@@ -44,25 +46,24 @@ class Done(BaseModel):
     text: str
 
 
-async def repeat(_: ToolCall, note: Note) -> Done:
+async def repeat(_: RequestContext, note: Note) -> Done:
     return Done(text=note.text)
 
 
-async def fail(_: ToolCall, note: Note) -> Done:
+async def fail(_: RequestContext, note: Note) -> Done:
     known: dict[str, str] = {}
     return Done(text=known[note.text])  # a KeyError quotes its key
 
 
-async def miss(_: ToolCall, note: Note) -> Done:
+async def miss(_: RequestContext, note: Note) -> Done:
     raise NotFound(f"There is no document with these {len(note.text)} characters.")
 
 
 TESTING = Surface(
     name="testing",
     path="/testing",
-    tools=tuple(
-        Tool(name=run.__name__, description="For tests.", run=run, arguments=Note, output=Done)
-        for run in (repeat, fail, miss)
+    operations=tuple(
+        Operation(run.__name__, "For tests.", run, arguments=Note, answer=Done) for run in (repeat, fail, miss)
     ),
 )
 
@@ -109,11 +110,11 @@ async def test_a_database_that_cannot_be_opened_is_a_failed_start(tmp_path: Path
 async def test_everything_is_closed_in_order_even_where_the_work_inside_fails(database_url: str, tmp_path: Path):
     databases: list[Database] = []
     with pytest.raises(ZeroDivisionError):
-        async with open_app_context(settings_for(database_url, tmp_path / "home")) as opened:
-            assert [desk.surface.name for desk in opened.desks] == [
+        async with open_app(settings_for(database_url, tmp_path / "home")) as running_app:
+            assert [desk.surface.name for desk in running_app.dispatchers] == [
                 surface.name for surface in SURFACES if surface.name != "external"
             ]
-            databases.append(opened.db)
+            databases.append(running_app.context.db)
             _ = 1 / 0
     with pytest.raises(DatabaseError):
         await databases[0].write(lambda tx: tx.execute("SELECT 1"))

@@ -316,5 +316,5 @@ def test_every_error_code_is_documented_with_its_status(generator: Any):
 def test_every_tool_is_documented():
     page = (REFERENCE / "tools.md").read_text("utf-8")
     for surface in SURFACES:
-        for tool in surface.tools:
+        for tool in surface.operations:
             assert f"\n### {tool.name}\n" in page

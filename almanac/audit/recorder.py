@@ -1,4 +1,4 @@
-"""The ledger: accounts for each call in the metrics and the trail, with a keyed digest of what was asked."""
+"""Records each finished call in the metrics and the audit trail."""
 
 import hashlib
 from functools import lru_cache
@@ -15,44 +15,46 @@ from almanac.core.errors import AuditUnavailable, BadRequest
 CALLS = Counter("almanac_calls_total", "Tool calls.", ["surface", "tool", "outcome"])
 SECONDS = Histogram(
     "almanac_call_seconds",
-    "How long tool calls took.",
+    "Duration of tool calls.",
     ["surface", "tool"],
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
 )
 
 
-class Ledger:
-    """Where the calls of a server are entered, by whichever way they came."""
+class CallRecorder:
+    """Records each finished call in the metrics and the audit trail.
+
+    Arguments are stored only as a keyed digest, so a reader of the trail cannot test guesses.
+    """
 
     def __init__(self, trail: AuditTrail, key: bytes) -> None:
         self.trail = trail
         self._key = key
-        self._digest_of_nothing = hashlib.blake2b(b"{}", digest_size=16, key=key).hexdigest()
+        self._empty_digest = hashlib.blake2b(b"{}", digest_size=16, key=key).hexdigest()
 
     def digest(self, arguments: dict[str, Any]) -> str:
-        """A call's arguments as the trail keeps them; refused if they hold what cannot be stored."""
+        """Return the digest of a call's arguments. Arguments that the database cannot store are refused."""
         if not arguments:
-            return self._digest_of_nothing
-        # Keyed, so that nobody who reads the trail can try out guesses at what was asked.
+            return self._empty_digest
         try:
-            plain = orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)
+            serialised = orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)
         except TypeError:
             raise BadRequest(
                 "The arguments are nested too deeply, or hold text that is not valid Unicode.",
                 remedy="Send a flatter object, in UTF-8.",
             ) from None
-        if b"\\u0000" in plain and _has_nul(arguments):
-            # PostgreSQL cannot store it, and nothing that people write contains it.
+        if b"\\u0000" in serialised and _has_nul(arguments):
+            # PostgreSQL cannot store NUL, and no text that people write contains it.
             raise BadRequest("The arguments contain the NUL character.", remedy="Leave it out.")
-        return hashlib.blake2b(plain, digest_size=16, key=self._key).hexdigest()
+        return hashlib.blake2b(serialised, digest_size=16, key=self._key).hexdigest()
 
     def record(self, call: Call, surface: str, tool: str, outcome: str, nanoseconds: int, digest: str) -> None:
-        """Account for a call that is over."""
+        """Record a finished call."""
         actor = call.actor
         _calls(surface, tool, outcome).inc()
         _seconds(surface, tool).observe(nanoseconds / 1e9)
         if outcome == AuditUnavailable.code:
-            return  # it was refused because no more can be held
+            return  # the trail is full, so it refused the call
         self.trail.add(
             AuditEntry(
                 clock.now(),
@@ -78,7 +80,7 @@ def _has_nul(value: Any) -> bool:
     return isinstance(value, list) and any(_has_nul(item) for item in cast("list[Any]", value))
 
 
-# Finding a labelled metric costs more than counting with it.
+# To look up a labelled metric costs more than to increment it.
 @lru_cache(maxsize=10_000)
 def _calls(surface: str, tool: str, outcome: str) -> Counter:
     return CALLS.labels(surface, tool, outcome)

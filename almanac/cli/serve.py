@@ -18,7 +18,7 @@ import uvicorn
 import uvloop
 from uvicorn.supervisors import Multiprocess
 
-from almanac.app import SUPERVISOR_PID_ENV, check_settings, open_app_context
+from almanac.app import SUPERVISOR_PID_ENV, check_settings, open_app
 from almanac.bootstrap import configure_logs, load_settings, open_database, server_lock, signing_key
 from almanac.cli.support.terminal import Home, print_line, settings_at
 from almanac.core.errors import BadRequest, Unauthorized
@@ -199,13 +199,14 @@ def _keep_worker(settings: Settings, stopping: threading.Event) -> None:
 
 
 async def _stdio(settings: Settings, token: str) -> None:
-    async with open_app_context(settings) as opened:
-        if await tokens.resolve(opened.db, token) is None:
+    async with open_app(settings) as running:
+        db = running.context.db
+        if await tokens.resolve(db, token) is None:
             raise Unauthorized(remedy="Give --token one that is not expired or revoked: almanac token add USER.")
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        serving = asyncio.ensure_future(serve_stdio(opened.desks[0], lambda: tokens.resolve(opened.db, token)))
+        serving = asyncio.ensure_future(serve_stdio(running.dispatchers[0], lambda: tokens.resolve(db, token)))
         told = asyncio.ensure_future(stop.wait())
         await asyncio.wait({serving, told}, return_when=asyncio.FIRST_COMPLETED)
         if not told.done():

@@ -13,8 +13,15 @@ def _in_range(number: int) -> int:
     return number
 
 
-# Checked without a word in the schema, where two more numbers for each id would tell an agent nothing.
+def _not_zero(number: int) -> int:
+    if number == 0:
+        raise ValueError("is not an id")
+    return number
+
+
+# The bounds are checked but not described in the schema: two more numbers for each id would tell an agent nothing.
 Id = Annotated[int, AfterValidator(_in_range)]
+RecordId = Annotated[Id, AfterValidator(_not_zero)]  # no record has the id 0, which stands for the top folder
 
 
 class Arguments(BaseModel):
@@ -33,7 +40,11 @@ def describe_problems(error: ValidationError, unknown: str) -> str:
     return "; ".join(found) + "."
 
 
-def describe_arguments(model: type[BaseModel]) -> str:
-    """The arguments there are, for whoever sent others."""
-    names = [name if field.is_required() else f"{name} (optional)" for name, field in model.model_fields.items()]
-    return f"It takes: {', '.join(names)}." if names else "It takes none."
+def describe_arguments(model: type[BaseModel], omit: frozenset[str] = frozenset()) -> str:
+    """Return the names of the arguments, for a caller who sent others."""
+    names = [
+        name if field.is_required() else f"{name} (optional)"
+        for name, field in model.model_fields.items()
+        if name not in omit
+    ]
+    return f"It takes: {', '.join(names)}." if names else "It takes no arguments."

@@ -1,16 +1,18 @@
-"""An HTTP request that came in, and the way to answer it: what every door of ours reads of it in the same way."""
+"""One HTTP request and the means to answer it."""
 
 import itertools
 import re
 import secrets
+from collections.abc import Callable
 
 from starlette.types import Message, Receive, Scope, Send
 
 from almanac.core.errors import AlmanacError, BadRequest, Cancelled, TooLarge, Unavailable
 
 Headers = dict[bytes, bytes]
+HeaderList = tuple[tuple[bytes, bytes], ...]
 
-# Two copies of one of these could be read differently by two readers, so a request with two is refused.
+# Two readers could pick different copies of these headers, so a request with two copies is refused.
 SINGLE_VALUE_HEADERS = frozenset(
     {b"authorization", b"x-api-key", b"x-access-key", b"x-tenant-id", b"host", b"content-length", b"content-type",
      b"origin", b"mcp-session-id", b"mcp-protocol-version", b"mcp-method", b"mcp-name", b"x-almanac-download-token",
@@ -18,12 +20,12 @@ SINGLE_VALUE_HEADERS = frozenset(
 )  # fmt: skip
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
-_boot = secrets.token_hex(4)
-_count = itertools.count(1)
+_process_prefix = secrets.token_hex(4)
+_request_count = itertools.count(1)
 
 
 class ServerStopping(Unavailable):
-    """The server is stopping and could not finish this."""
+    """The server is stopping and could not finish this request."""
 
     remedy = "Try again in a few seconds."
 
@@ -37,9 +39,11 @@ class BodyTimeout(AlmanacError):
 
 
 class HttpExchange:
-    """One HTTP request and the way to answer it."""
+    """One HTTP request and the means to answer it."""
 
-    __slots__ = ("headers", "is_answered", "is_read", "receive", "request_id", "scope", "send")
+    __slots__ = (
+        "_body", "headers", "is_answered", "is_read", "on_progress", "receive", "request_id", "scope", "send",
+    )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = scope
@@ -47,80 +51,104 @@ class HttpExchange:
         self.send = send
         self.headers: Headers = {}
         self.is_answered = False
-        self.is_read = False  # the body, to its end
-        self.request_id = f"{_boot}-{next(_count):x}"
+        self.is_read = False  # the body has arrived completely
+        self.on_progress: Callable[[], None] | None = None  # called after each chunk of the body
+        self.request_id = f"{_process_prefix}-{next(_request_count):x}"
+        self._body: bytes | None = None
+
+    @property
+    def content_type(self) -> bytes:
+        """The media type of the body in lower case, without parameters."""
+        return self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
 
     def read_headers(self) -> Headers:
-        """The headers, by name; refused if one of those that matter comes twice."""
-        found = self.headers
+        """Return the headers by name. A request that repeats a header of SINGLE_VALUE_HEADERS is refused."""
+        headers = self.headers
         for name, value in self.scope["headers"]:
-            if name in found and name in SINGLE_VALUE_HEADERS:
+            if name in headers and name in SINGLE_VALUE_HEADERS:
                 raise BadRequest(f"The header {name.decode('latin-1')} appears more than once.", remedy="Send it once.")
-            found[name] = value.strip()  # httptools leaves white space around values
-        given = found.get(b"x-request-id")
-        if given is not None and _REQUEST_ID.fullmatch(given):
-            self.request_id = given.decode()
-        return found
+            headers[name] = value.strip()  # httptools leaves white space around values
+        request_id = headers.get(b"x-request-id")
+        if request_id is not None and _REQUEST_ID.fullmatch(request_id):
+            self.request_id = request_id.decode()
+        return headers
 
-    def check_length(self, most: int) -> None:
-        """Refuse a body that is said to be larger than `most` bytes."""
+    def check_length(self, max_bytes: int) -> None:
+        """Refuse a body whose declared length exceeds `max_bytes`."""
         declared = self.headers.get(b"content-length", b"0")
-        if not declared.isdigit() or int(declared) > most:
-            raise _too_large(most)
+        if not declared.isdigit() or int(declared) > max_bytes:
+            raise _too_large(max_bytes)
 
-    async def read_piece(self) -> bytes:
-        """The next piece of the body; `is_read` tells whether it was the last."""
+    async def read_chunk(self) -> bytes:
+        """Return the next chunk of the body; `is_read` tells whether it was the last."""
         event = await self.receive()
         if event["type"] == "http.disconnect":
-            raise Cancelled()  # what was not sent to its end is not acted upon, even if it could be read
+            raise Cancelled()  # an incomplete body is not acted upon, even if it could be parsed
         self.is_read = not event.get("more_body", False)
+        if self.on_progress is not None:
+            self.on_progress()
         return event.get("body", b"")
 
-    async def read_body(self, most: int) -> bytes:
-        """The whole body, if it is not larger than `most` bytes."""
-        self.check_length(most)
-        parts: list[bytes] = []
-        size = 0
-        while not self.is_read:
-            parts.append(await self.read_piece())
-            size += len(parts[-1])
-            if size > most:
-                raise _too_large(most)
-        return b"".join(parts)
+    async def read_body(self, max_bytes: int) -> bytes:
+        """Return the whole body, at most `max_bytes` long. It can be read again."""
+        self.check_length(max_bytes)
+        if self._body is None:
+            chunks: list[bytes] = []
+            size = 0
+            while not self.is_read:
+                chunks.append(await self.read_chunk())
+                size += len(chunks[-1])
+                if size > max_bytes:
+                    raise _too_large(max_bytes)
+            self._body = b"".join(chunks)
+        return self._body
+
+    def ignore_body(self) -> None:
+        """Treat the body as read, for operations that take none."""
+        self.is_read = True
+        if self.on_progress is not None:
+            self.on_progress()
 
     async def send_with_request_id(self, message: Message) -> None:
-        """Send a message of an answer that something else makes, with the id of the request."""
+        """Send an ASGI message of an answer that another application makes, with the request id."""
         if message["type"] == "http.response.start":
             self.is_answered = True
             message["headers"] = [*message.get("headers", []), (b"x-request-id", self.request_id.encode())]
         await self.send(message)
 
-    async def reply(self, status: int, body: bytes, extra: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+    async def reply(self, status: int, body: bytes, extra_headers: HeaderList = ()) -> None:
         """Answer with JSON."""
         self.is_answered = True
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(body)),
             (b"x-request-id", self.request_id.encode()),
-            *extra,
+            *extra_headers,
         ]
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
         await self.send({"type": "http.response.body", "body": body})
 
+    async def reply_empty(self, status: int) -> None:
+        """Answer without a body."""
+        self.is_answered = True
+        headers = [(b"x-request-id", self.request_id.encode())]
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self.send({"type": "http.response.body", "body": b""})
 
-def replay(raw: bytes, receive: Receive) -> Receive:
-    """Receives a body that was read already once more, then what comes."""
-    given = False
 
-    async def again() -> Message:
-        nonlocal given
-        if given:
+def replay(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that delivers a body once more, and then the events of the original one."""
+    is_delivered = False
+
+    async def receive_again() -> Message:
+        nonlocal is_delivered
+        if is_delivered:
             return await receive()
-        given = True
-        return {"type": "http.request", "body": raw, "more_body": False}
+        is_delivered = True
+        return {"type": "http.request", "body": body, "more_body": False}
 
-    return again
+    return receive_again
 
 
-def _too_large(most: int) -> TooLarge:
-    return TooLarge(remedy=f"Send at most {most} bytes.")
+def _too_large(max_bytes: int) -> TooLarge:
+    return TooLarge(remedy=f"Send at most {max_bytes} bytes.")

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from almanac.surfaces.surface import Surface
+from almanac.surfaces.tool import tool_entry
 
 _FOLDER = Path(__file__).parent
 
@@ -18,7 +19,7 @@ def path(surface: Surface) -> Path:
 
 def live(surface: Surface) -> list[dict[str, Any]]:
     """The tools as they are listed to a caller who may use all of them."""
-    return [tool.describe() for tool in surface.tools]
+    return [tool_entry(operation) for operation in surface.operations]
 
 
 def write(surface: Surface) -> Path:

@@ -1,8 +1,10 @@
-"""JSON-RPC messages: read from bytes, checked as far as any surface needs, and error answers."""
+"""JSON-RPC messages: read from bytes and checked, and error answers."""
 
 from typing import Any, cast
 
 import orjson
+
+from almanac.core.errors import BadRequest
 
 Message = dict[str, Any]
 
@@ -10,16 +12,16 @@ PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
 
 
-class InvalidJsonRpc(Exception):
+class InvalidJsonRpc(BadRequest):
     """The body is not one JSON-RPC message."""
 
-    def __init__(self, code: int, message: str) -> None:
-        self.code = code
+    def __init__(self, rpc_code: int, message: str) -> None:
+        self.rpc_code = rpc_code
         super().__init__(message)
 
 
 def read(raw: bytes, *, answers: bool = False) -> Message:
-    """The message in a body; `answers` accepts responses too, from clients that the server may ask something."""
+    """Return the message in a body; `answers` accepts responses too, from clients that the server may ask."""
     try:
         message = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -38,7 +40,7 @@ def read(raw: bytes, *, answers: bool = False) -> Message:
 
 
 def error(request_id: Any, code: int, message: str, data: Any = None) -> Message:
-    """An error answer."""
+    """Return an error answer."""
     content: dict[str, Any] = {"code": code, "message": message}
     if data is not None:
         content["data"] = data
@@ -46,7 +48,7 @@ def error(request_id: Any, code: int, message: str, data: Any = None) -> Message
 
 
 def is_id(value: Any) -> bool:
-    """Whether a value can name a request, or the progress of one."""
+    """Return whether a value can identify a request or its progress."""
     return isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from almanac.surfaces.tool import ToolCall
+from almanac.operations.context import RequestContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class ResourceTemplate:
     title: str
     description: str
     mime_type: str
-    read: Callable[[ToolCall, dict[str, str]], Awaitable[ResourceContent]]
+    read: Callable[[RequestContext, dict[str, str]], Awaitable[ResourceContent]]
     scopes: frozenset[str] = frozenset()
 
     def match(self, uri: str) -> dict[str, str] | None:
@@ -53,7 +53,7 @@ class Prompt:
     title: str
     description: str
     arguments: Mapping[str, str]  # what each means; all may be left out
-    render: Callable[[ToolCall, dict[str, str]], Awaitable[str]]
+    render: Callable[[RequestContext, dict[str, str]], Awaitable[str]]
 
     def describe(self) -> dict[str, Any]:
         """Its entry in `prompts/list`."""

@@ -1,8 +1,8 @@
 """The MCP SDK, and the only file that imports it.
 
-An open surface (`Desk`) becomes a low-level SDK server here, reached over HTTP by `door.py` or over stdio. The SDK
-speaks both eras of the protocol; `modern_version`, `shape` and `listing` let the door answer the two hot methods
-exactly as the SDK would, without its cost.
+An open surface becomes a low-level SDK server here, reached over HTTP through `mcp_endpoint.py` or over stdio. The SDK
+speaks both eras of the protocol. `modern_version`, `format_result` and `format_tool_list` let the endpoint answer the
+two hot methods exactly as the SDK would, without its cost.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
@@ -30,10 +30,12 @@ from starlette.types import Receive, Scope, Send
 from almanac import __version__
 from almanac.core.call import Actor
 from almanac.core.errors import AlmanacError, Unauthorized
-from almanac.net.allowed_hosts import AllowedHosts
+from almanac.net.http_exchange import HttpExchange
+from almanac.operations.operation import Operation
+from almanac.surfaces.dispatcher import ProtocolError, ToolDispatcher
 from almanac.surfaces.json_rpc import is_id
-from almanac.surfaces.surface import ProtocolError, Result, ToolDispatcher
-from almanac.surfaces.tool import Tool
+from almanac.surfaces.surface import Result
+from almanac.surfaces.tool import tool_entry, tool_schema
 
 # As the header `MCP-Protocol-Version` has them.
 MODERN = LATEST_MODERN_VERSION.encode()
@@ -53,8 +55,9 @@ _WITH_STRUCTURE = frozenset({"2025-06-18", "2025-11-25"})
 _MOST_ENVELOPES = 1000
 _LONGEST_ENVELOPE = 4096
 
-# Who is calling, put into the ASGI scope by the door for the SDK's handlers to find.
+# Keys of the ASGI scope under which the SDK's handlers find the caller and the exchange.
 CALLER = "almanac.caller"
+EXCHANGE = "almanac.exchange"
 
 Context = ServerRequestContext[Any, Any]
 Identify = Callable[[Context], Awaitable[tuple[Actor, str]]]
@@ -63,9 +66,10 @@ Identify = Callable[[Context], Awaitable[tuple[Actor, str]]]
 class SdkServer:
     """The SDK's server for one surface, over HTTP."""
 
-    def __init__(self, desk: ToolDispatcher, neighbourhood: AllowedHosts) -> None:
-        surface = desk.surface
-        self.server = build_sdk_server(desk, _from_scope, is_metered=True)
+    def __init__(self, dispatcher: ToolDispatcher, **options: Any) -> None:
+        options.setdefault("json_response", True)
+        surface, allowed_hosts = dispatcher.surface, dispatcher.app.allowed_hosts
+        self.server = build_sdk_server(dispatcher, _from_scope, is_counted=True)
         self._stamp = {SERVER_INFO_META_KEY: self.server.server_info_stamp}
         self._envelopes: set[tuple[str, bytes]] = set()
         self._last_envelope: dict[str, Result] = {}
@@ -73,15 +77,14 @@ class SdkServer:
         self._manager = StreamableHTTPSessionManager(
             self.server,
             stateless=not surface.sessions,
-            json_response=not surface.streams,
-            # The SDK's own check of Host and Origin, given our names: built without, it checks nothing.
+            # The SDK's own check of Host and Origin, with our names: without these settings it checks nothing.
             security_settings=TransportSecuritySettings(
-                enable_dns_rebinding_protection=neighbourhood.is_checked,
-                allowed_hosts=neighbourhood.hosts,
-                allowed_origins=neighbourhood.origins,
+                enable_dns_rebinding_protection=allowed_hosts.is_checked,
+                allowed_hosts=allowed_hosts.hosts,
+                allowed_origins=allowed_hosts.origins,
             ),
-            max_request_body_size=desk.house.settings.max_body_bytes,
-            **(surface.transport or {}),
+            max_request_body_size=dispatcher.app.settings.max_body_bytes,
+            **options,
         )
 
     @asynccontextmanager
@@ -90,9 +93,10 @@ class SdkServer:
         async with self._manager.run():
             yield
 
-    async def handle(self, scope: Scope, receive: Receive, send: Send, actor: Actor, request_id: str) -> None:
-        """Serve one HTTP request for a caller who is known."""
-        scope[CALLER] = (actor, request_id)
+    async def handle(self, scope: Scope, receive: Receive, send: Send, actor: Actor, http: HttpExchange) -> None:
+        """Serve one HTTP request of a known caller."""
+        scope[CALLER] = (actor, http.request_id)
+        scope[EXCHANGE] = http
         if self._sessions:
             # The SDK binds a session to the credential that opened it; ours is the token's id.
             token = AccessToken(token="", client_id=f"token-{actor.token_id}", scopes=[])
@@ -140,9 +144,9 @@ class SdkServer:
             return result
         return methods.serialize_server_result("tools/call", version, without_fragment(result))
 
-    def format_tool_list(self, version: str, tools: Iterable[Tool]) -> bytes:
+    def format_tool_list(self, version: str, tools: Iterable[Operation]) -> bytes:
         """The result of `tools/list`, serialised."""
-        result: Result = {"tools": [tool.describe() for tool in tools]}
+        result: Result = {"tools": [tool_entry(tool) for tool in tools]}
         if version == LATEST_MODERN_VERSION:
             fresh = {"ttlMs": LIST_FRESH_MS, "cacheScope": "private", "_meta": self._stamp}
             return orjson.dumps({"resultType": "complete", **result, **fresh})
@@ -151,28 +155,26 @@ class SdkServer:
         return orjson.dumps(methods.serialize_server_result("tools/list", version, result))
 
 
-def build_sdk_server(desk: ToolDispatcher, identify: Identify, *, is_metered: bool) -> Server[Any]:
-    """An SDK server that answers for a surface; `is_metered` if requests are counted before they reach it."""
-    surface = desk.surface
-    schemas = {tool.name: tool.schema for tool in surface.tools}
+def build_sdk_server(dispatcher: ToolDispatcher, identify: Identify, *, is_counted: bool) -> Server[Any]:
+    """An SDK server that answers for a surface; `is_counted` if requests are counted before they reach it."""
+    surface = dispatcher.surface
+    schemas = {tool.name: tool_schema(tool) for tool in surface.operations}
 
     async def list_tools(ctx: Context, params: types.PaginatedRequestParams) -> Result:
         if params.cursor is not None:
             raise MCPError(types.INVALID_PARAMS, "Unknown cursor: this list has one page")
         actor, _ = await identify(ctx)
-        return {"resultType": "complete", "tools": [tool.describe() for tool in desk.tools_for(actor).values()]}
+        return {"resultType": "complete", "tools": [tool_entry(tool) for tool in dispatcher.tools_for(actor).values()]}
 
     async def call_tool(ctx: Context, params: types.CallToolRequestParams) -> Result:
         actor, request_id = await identify(ctx)
         try:
-            path = ctx.request.scope["path"] if ctx.request is not None else ""
-            result = await desk.call(
-                actor, params.name, params.arguments or {}, request_id, ctx, is_metered=is_metered, path=path
+            http = ctx.request.scope[EXCHANGE] if ctx.request is not None else None
+            result = await dispatcher.call(
+                actor, params.name, params.arguments or {}, request_id, http=http, client=ctx, is_counted=is_counted
             )
-            return {
-                "resultType": "complete",
-                **without_fragment(result),
-            }  # the type is dropped by the SDK in the legacy era
+            # The SDK drops the type in the legacy era.
+            return {"resultType": "complete", **without_fragment(result)}
         except ProtocolError as error:
             raise MCPError(error.code, str(error), error.data) from None
 
@@ -186,7 +188,7 @@ def build_sdk_server(desk: ToolDispatcher, identify: Identify, *, is_metered: bo
     )
     server.add_request_handler("tools/list", types.PaginatedRequestParams, list_tools)
     server.add_request_handler("tools/call", types.CallToolRequestParams, call_tool)
-    for method, params, handler in (*_besides_tools(desk, identify), *surface.handlers):
+    for method, params, handler in _other_handlers(dispatcher, identify):
         server.add_request_handler(method, params, handler)
     return server
 
@@ -227,9 +229,9 @@ def build_in_process_server(
     return server
 
 
-def _besides_tools(desk: ToolDispatcher, identify: Identify) -> list[tuple[str, type[BaseModel], Any]]:
+def _other_handlers(dispatcher: ToolDispatcher, identify: Identify) -> list[tuple[str, type[BaseModel], Any]]:
     """What answers for a surface's resources and prompts, where it has any."""
-    surface = desk.surface
+    surface = dispatcher.surface
     handlers: list[tuple[str, type[BaseModel], Any]] = []
 
     def listing(name: str, entries: list[dict[str, Any]]) -> Any:
@@ -242,11 +244,11 @@ def _besides_tools(desk: ToolDispatcher, identify: Identify) -> list[tuple[str, 
 
     async def read(ctx: Context, params: types.ReadResourceRequestParams) -> Result:
         actor, request_id = await identify(ctx)
-        return await _told(desk.read(actor, params.uri, request_id))
+        return await _as_result(dispatcher.read_resource(actor, params.uri, request_id))
 
     async def prompt(ctx: Context, params: types.GetPromptRequestParams) -> Result:
         actor, request_id = await identify(ctx)
-        return await _told(desk.prompt(actor, params.name, params.arguments or {}, request_id))
+        return await _as_result(dispatcher.get_prompt(actor, params.name, params.arguments or {}, request_id))
 
     if surface.resources:
         templates = [each.describe() for each in surface.resources]
@@ -264,14 +266,14 @@ def _besides_tools(desk: ToolDispatcher, identify: Identify) -> list[tuple[str, 
     return handlers
 
 
-async def _told(work: Awaitable[Result]) -> Result:
+async def _as_result(work: Awaitable[Result]) -> Result:
     try:
         return {"resultType": "complete", **await work}
     except ProtocolError as error:
         raise MCPError(error.code, str(error), error.data) from None
 
 
-async def serve_stdio(desk: ToolDispatcher, authenticate: Callable[[], Awaitable[Actor | None]]) -> None:
+async def serve_stdio(dispatcher: ToolDispatcher, authenticate: Callable[[], Awaitable[Actor | None]]) -> None:
     """Serve a surface on standard input and output until the input ends. The token is looked up at every call."""
     count = 0
 
@@ -286,7 +288,7 @@ async def serve_stdio(desk: ToolDispatcher, authenticate: Callable[[], Awaitable
             raise MCPError(types.INVALID_REQUEST, f"{Unauthorized().message} Restart this server with a valid --token.")
         return actor, f"stdio-{count}"
 
-    server = build_sdk_server(desk, identify, is_metered=False)
+    server = build_sdk_server(dispatcher, identify, is_counted=False)
     async with stdio_server() as (reader, writer):
         await server.run(reader, writer, server.create_initialization_options())
 

@@ -1,4 +1,4 @@
-"""Uploads: content on its way from a request's body to the file store, piece by piece and never whole in memory."""
+"""Uploads: the file in a request's body is stored chunk by chunk and is never whole in memory."""
 
 import logging
 import re
@@ -8,14 +8,10 @@ import orjson
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from almanac.core.arguments import Arguments
 from almanac.core.errors import BadRequest, TooLarge
-from almanac.knowledge.documents import AddResult, DocumentDraft
 from almanac.knowledge.files import IncomingFile
-from almanac.knowledge.ingest import uploads
-from almanac.knowledge.ingest.uploads import UploadTarget
-from almanac.web.rest import JSON, Ask, WrongContentType, content_type, parse
-from almanac.web.shapes import AboutFile, AddDocument, Content
+from almanac.net.http_exchange import HttpExchange
+from almanac.operations.context import RequestContext
 
 FORM = b"multipart/form-data"
 FILE = "file"
@@ -30,70 +26,23 @@ _PLAIN = (b"", b"7bit", b"8bit", b"binary")
 _JSON = ("metadata", "annotations", "entities")  # fields that are JSON as text
 
 
-async def add(ask: Ask, base_id: int) -> AddResult:
-    """A new document of what came: a form with a file, or JSON."""
-    kind, target = content_type(ask.exchange), UploadTarget(base_id=base_id)
-    if kind == FORM:
-        return await _take_form(ask, target)
-    if kind == JSON:
-        given = await ask.read_json(AddDocument)
-        return await _take_content(ask, target, _draft(given, ""), given)
-    raise WrongContentType(remedy="Send a file as multipart/form-data, or JSON as application/json.")
+class RawUpload:
+    """A body that is the file itself."""
 
+    file_name = ""
 
-async def replace(ask: Ask, document_id: int) -> AddResult:
-    """New content for a document: a form with a file, JSON, or anything else as it is."""
-    kind, target = content_type(ask.exchange), UploadTarget(document_id=document_id)
-    if kind == FORM:
-        return await _take_form(ask, target)
-    if kind == JSON:
-        given = await ask.read_json(Content)
-        return await _take_content(ask, target, DocumentDraft(""), given)
-    ask.exchange.check_length(ask.rest.settings.max_file_bytes)
+    def __init__(self, ctx: RequestContext) -> None:
+        ctx.http.check_length(ctx.app.settings.max_file_bytes)
 
-    async def pour(incoming: IncomingFile) -> None:
-        while not ask.exchange.is_read:
-            await incoming.write(await ask.read_piece())
-
-    return await uploads.store_content(ask, ask.rest.files, target, DocumentDraft(""), pour)
-
-
-async def _take_form(ask: Ask, target: UploadTarget) -> AddResult:
-    form = MultipartForm.of(ask, AboutFile if target.document_id is None else None)
-
-    async def pour(incoming: IncomingFile) -> DocumentDraft:
-        return _draft(parse(AboutFile, await form.pour(ask, incoming)), form.file_name)
-
-    return await uploads.store_content(ask, ask.rest.files, target, DocumentDraft(""), pour)
-
-
-async def _take_content(ask: Ask, target: UploadTarget, draft: DocumentDraft, given: Content) -> AddResult:
-    ways = [way for way in (given.content, given.file_base64, given.url) if way is not None]
-    if len(ways) != 1:
-        raise BadRequest("Content is given in one way.", remedy="Send one of: content, file_base64, url.")
-    if not draft.name and target.document_id is None and given.url is None:
-        raise BadRequest("name: Field required.", remedy="Say what the document is called.")
-    if given.url is not None:
-        return await uploads.take_url(ask, ask.rest.files, ask.rest.fetcher, target, draft, given.url)
-    if given.content is not None:
-        return await uploads.take_text(ask, ask.rest.files, target, draft, given.content)
-    return await uploads.take_base64(ask, ask.rest.files, target, draft, given.file_base64 or "")
-
-
-def _draft(given: AboutFile, file_name: str) -> DocumentDraft:
-    name = given.name if given.name is not None else file_name
-    return DocumentDraft(name, given.folder_id, tuple(given.tags), given.metadata, if_exists=given.if_exists)
-
-
-def _boundary(ask: Ask) -> bytes:
-    boundary = parse_options_header(ask.exchange.headers[b"content-type"])[1].get(b"boundary", b"")
-    if not 1 <= len(boundary) <= 70:  # RFC 2046
-        raise BadRequest("The form has no boundary, or one that is too long.", remedy="Let your client set it.")
-    return boundary
+    async def write_to(self, ctx: RequestContext, incoming: IncomingFile) -> dict[str, Any]:
+        """Store the file as it arrives."""
+        while not ctx.http.is_read:
+            await incoming.write(await ctx.http.read_chunk())
+        return {}
 
 
 class MultipartForm:
-    """A form as it arrives: its fields are kept, and its one file passes through."""
+    """A form as it arrives: it keeps the fields and passes on the file."""
 
     def __init__(self, boundary: bytes, fields: frozenset[str]) -> None:
         self.file_name = ""
@@ -124,24 +73,24 @@ class MultipartForm:
         self._parser.logger = _SILENT
 
     @classmethod
-    def of(cls, ask: Ask, fields: type[Arguments] | None) -> "MultipartForm":
-        """The form that a request brings, of which nothing has been read yet."""
-        ask.exchange.check_length(ask.rest.settings.max_file_bytes + _FRAME)
-        return cls(_boundary(ask), frozenset(fields.model_fields if fields else ()))
+    def of(cls, ctx: RequestContext, fields: frozenset[str]) -> "MultipartForm":
+        """Return the form of a request, of which nothing has been read yet."""
+        ctx.http.check_length(ctx.app.settings.max_file_bytes + _FRAME)
+        return cls(_boundary(ctx.http), fields)
 
-    async def pour(self, ask: Ask, incoming: IncomingFile) -> dict[str, Any]:
-        """Read all of it, the file on its way to where it is kept; the fields, as they would be in JSON."""
-        received, most = 0, ask.rest.settings.max_file_bytes + _FRAME
-        while not ask.exchange.is_read:
-            piece = await ask.read_piece()
-            received += len(piece)
-            if received > most:
-                raise TooLarge(f"The form is larger than {most} bytes.")
-            await incoming.write(self.feed(piece))
+    async def write_to(self, ctx: RequestContext, incoming: IncomingFile) -> dict[str, Any]:
+        """Store the file as it arrives; return the fields as they would be in JSON."""
+        received, max_bytes = 0, ctx.app.settings.max_file_bytes + _FRAME
+        while not ctx.http.is_read:
+            chunk = await ctx.http.read_chunk()
+            received += len(chunk)
+            if received > max_bytes:
+                raise TooLarge(f"The form is larger than {max_bytes} bytes.")
+            await incoming.write(self.feed(chunk))
         self.finish()
-        given = self.arguments()
-        ask.note(given)
-        return given
+        arguments = self.arguments()
+        ctx.note_arguments(arguments)
+        return arguments
 
     def feed(self, piece: bytes) -> bytes:
         """Take in a piece of the form; what of the file is in it."""
@@ -197,7 +146,7 @@ class MultipartForm:
             self.file_name = _file_name(_text(options.get(b"filename", b"")))
         elif self._name not in self._allowed:
             taken = ", ".join([FILE, *sorted(self._allowed)])
-            raise BadRequest(f"{self._name[:60]}: is not taken here.", remedy=f"The parts are: {taken}.")
+            raise BadRequest(f"{self._name[:60]}: is not a field of this form.", remedy=f"The parts are: {taken}.")
         elif self._name in self._fields and self._name != "tags":
             raise BadRequest(f"{self._name}: appears more than once.", remedy="Send it once.")
 
@@ -237,3 +186,10 @@ def _file_name(sent: str) -> str:
     """The last part of a path, with the three characters that forms escape as they were."""
     last = sent.replace("\\", "/").rpartition("/")[2]
     return last.replace("%22", '"').replace("%0D", "\r").replace("%0A", "\n")
+
+
+def _boundary(http: HttpExchange) -> bytes:
+    boundary = parse_options_header(http.headers[b"content-type"])[1].get(b"boundary", b"")
+    if not 1 <= len(boundary) <= 70:  # RFC 2046
+        raise BadRequest("The form has no boundary, or one that is too long.", remedy="Let your client set it.")
+    return boundary

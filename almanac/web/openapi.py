@@ -1,20 +1,21 @@
-"""The description of the REST endpoints as OpenAPI 3.1, made from the table that serves them."""
+"""The description of the REST API as OpenAPI 3.1, generated from the table of operations."""
 
-import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import orjson
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from almanac import __version__
-from almanac.web.rest import PREFIX, Endpoint
+from almanac.operations.operation import Operation, Rest
+from almanac.operations.schemas import Schema, plain_schema
+from almanac.web.rest import API_PREFIX
 
-PATH = f"{PREFIX}/openapi.json"
+_FILE = {"type": "string", "contentMediaType": "application/octet-stream", "description": "The file itself."}
 _REF = "#/components/schemas/{model}"
 _ERROR = {
     "type": "object",
@@ -44,24 +45,25 @@ _CONTENT_REFUSALS = {
 }
 
 
-def route(endpoints: Sequence[Endpoint], at: str = PREFIX, prefix: str = PREFIX) -> Route:
-    """Where the description is served. It says nothing of anyone's data, and so needs no token."""
-    written: list[bytes] = []
+def route(operations: Sequence[Operation], at: str = API_PREFIX, prefix: str = API_PREFIX) -> Route:
+    """Return the route of the description. It contains nobody's data, so it needs no token."""
+    serialised: list[bytes] = []
 
     async def serve(_: Request) -> Response:
-        if not written:
-            written.append(orjson.dumps(describe(endpoints, prefix)))
-        return Response(written[0], media_type="application/json")
+        if not serialised:
+            serialised.append(orjson.dumps(describe(operations, prefix)))
+        return Response(serialised[0], media_type="application/json")
 
     return Route(f"{at}/openapi.json", serve, methods=["GET"])
 
 
-def describe(endpoints: Sequence[Endpoint], prefix: str = PREFIX) -> dict[str, Any]:
-    """The whole description."""
-    schemas, components = _schemas(endpoints)
-    paths: dict[str, dict[str, Any]] = {}
-    for endpoint in endpoints:
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, schemas)
+def describe(operations: Sequence[Operation], prefix: str = API_PREFIX) -> Schema:
+    """Return the whole description."""
+    models = _Models(operations)
+    paths: dict[str, Schema] = {}
+    for operation in operations:
+        rest = _rest(operation)
+        paths.setdefault(rest.path, {})[rest.method.lower()] = _describe(operation, rest, models)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -74,7 +76,7 @@ def describe(endpoints: Sequence[Endpoint], prefix: str = PREFIX) -> dict[str, A
         "security": [{"bearer": []}, {"key": []}],
         "paths": paths,
         "components": {
-            "schemas": {**components, "Error": _ERROR},
+            "schemas": {**models.components, "Error": _ERROR},
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -86,101 +88,178 @@ def describe(endpoints: Sequence[Endpoint], prefix: str = PREFIX) -> dict[str, A
     }
 
 
-def parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
-    """What an endpoint takes in its path and its query."""
-    schema = cast("dict[str, Any]", _plain(endpoint.parameters.model_json_schema()))
-    required = schema.get("required", [])
-    return [_parameter(endpoint, name, each, name in required) for name, each in schema["properties"].items()]
+class _Models:
+    """The schemas of all bodies and answers, and of the models that they refer to."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        bodies = {model for operation in operations if (model := body_model(operation)) is not None}
+        answers = {each.answer for each in operations if each.answer not in (None, bytes)}
+        inputs: list[tuple[Any, Any, Any]] = [
+            *((model, "validation", TypeAdapter(model)) for model in sorted(bodies, key=_name)),
+            *((model, "serialization", TypeAdapter(model)) for model in sorted(answers, key=_name)),
+        ]
+        schemas, rest = TypeAdapter.json_schemas(inputs, ref_template=_REF)
+        self._schemas = {key: plain_schema(schema) for key, schema in schemas.items()}
+        self.components: Schema = plain_schema(rest.get("$defs", {}), is_names=True)
+
+    def body(self, model: type[BaseModel], omit: frozenset[str]) -> Schema:
+        """Return the schema of a body without the arguments that come from the path or that REST does not take."""
+        schema = self._schemas[(model, "validation")]
+        if not omit or "$ref" not in schema:
+            return schema
+        whole = self.components[schema["$ref"].rpartition("/")[2]]
+        kept = {name: field for name, field in whole["properties"].items() if name not in omit}
+        required = [name for name in whole.get("required", []) if name not in omit]
+        return {**whole, "properties": kept, **({"required": required} if required else {"required": []})}
+
+    def answer(self, model: Any) -> Schema:
+        """Return the schema of an answer."""
+        return self._schemas[(model, "serialization")]
 
 
-def fields(model: Any) -> dict[str, dict[str, Any]]:
-    """The fields of a body or an answer, each with its schema and whether it is always there."""
-    schema = cast("dict[str, Any]", _plain(TypeAdapter(model).json_schema()))
-    if "$ref" in schema:  # a type that holds itself
+def body_model(operation: Operation) -> type[BaseModel] | None:
+    """Return the model of an operation's JSON body; None if no argument comes from the body."""
+    rest, model = _rest(operation), operation.arguments
+    if not rest.takes_body or model is None or not model.model_fields.keys() - _path_names(rest) - rest.omit:
+        return None
+    return model
+
+
+def parameters(operation: Operation) -> list[Schema]:
+    """Return the parameters in an operation's path and query string."""
+    rest = _rest(operation)
+    model = rest.parameters or operation.arguments
+    if model is None:
+        return []
+    schema = cast("Schema", plain_schema(model.model_json_schema()))
+    in_path, required = _path_names(rest), schema.get("required", [])
+    has_query = rest.parameters is not None or not rest.takes_body
+    return [
+        _parameter(name, field, in_path=name in in_path, is_required=name in required or name in in_path)
+        for name, field in schema.get("properties", {}).items()
+        if name in in_path or (has_query and name not in rest.omit)
+    ]
+
+
+def fields(model: Any, omit: frozenset[str] = frozenset()) -> dict[str, Schema]:
+    """Return the fields of a body or an answer, each with its schema and whether it is always there."""
+    schema = cast("Schema", plain_schema(TypeAdapter(model).json_schema()))
+    if "$ref" in schema:  # a model that contains itself
         schema = schema["$defs"][schema["$ref"].rpartition("/")[2]]
     required = schema.get("required", [])
-    return {name: {**each, "required": name in required} for name, each in schema.get("properties", {}).items()}
+    properties = schema.get("properties", {})
+    return {name: {**each, "required": name in required} for name, each in properties.items() if name not in omit}
 
 
-def _parameter(endpoint: Endpoint, name: str, schema: dict[str, Any], required: bool) -> dict[str, Any]:
-    in_path = f"{{{name}}}" in endpoint.path
-    if "anyOf" in schema:  # what may be left out is null within, but a query string has no way to say so
-        schema = next(each for each in schema["anyOf"] if each != {"type": "null"})
-    described = {"description": schema.pop("description")} if "description" in schema else {}
-    return {"name": name, "in": "path" if in_path else "query", "required": required, **described, "schema": schema}
+def body_omits(operation: Operation) -> frozenset[str]:
+    """Return the arguments that are no part of an operation's body."""
+    rest = _rest(operation)
+    return rest.omit if rest.parameters else rest.omit | _path_names(rest)
 
 
-def _schemas(endpoints: Sequence[Endpoint]) -> tuple[dict[Any, dict[str, Any]], dict[str, Any]]:
-    """The schema of each type that endpoints take or give, and of what those refer to."""
-    taken = {endpoint.body for endpoint in endpoints if endpoint.body is not None}
-    given = {endpoint.answer for endpoint in endpoints if endpoint.answer not in (None, bytes)}
-    inputs: list[tuple[Any, Any, Any]] = [
-        *((model, "validation", TypeAdapter(model)) for model in sorted(taken, key=lambda model: model.__name__)),
-        *((model, "serialization", TypeAdapter(model)) for model in sorted(given, key=lambda model: model.__name__)),
-    ]
-    found, rest = TypeAdapter.json_schemas(inputs, ref_template=_REF)
-    return {model: _plain(schema) for (model, _), schema in found.items()}, _plain(rest.get("$defs", {}), names=True)
-
-
-def _operation(endpoint: Endpoint, schemas: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
-    operation: dict[str, Any] = {
-        "operationId": endpoint.name,
-        "summary": endpoint.summary,
-        "description": f"Needs the scope {endpoint.scope}.",
-        "tags": [endpoint.path.split("/")[1]],
+def form_schema(operation: Operation) -> Schema | None:
+    """Return the schema of an operation's multipart form; None if it takes none."""
+    rest = _rest(operation)
+    if rest.form is None or operation.arguments is None:
+        return None
+    known = fields(operation.arguments)
+    described = {name: _form_field(known[name]) for name in known if name in rest.form.fields}
+    return {
+        "type": "object",
+        "required": ["file"],
+        "additionalProperties": False,
+        "properties": {"file": _FILE, **described},
     }
-    if found := parameters(endpoint):
-        operation["parameters"] = found
-    if endpoint.body is not None:
-        operation["requestBody"] = _body(endpoint, schemas)
-    if endpoint.credentials:
-        operation["security"] = [{name: []} for name in endpoint.credentials]
-    return {**operation, "responses": _responses(endpoint, schemas)}
 
 
-def _body(endpoint: Endpoint, schemas: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
-    assert endpoint.body is not None
-    content: dict[str, Any] = {kind: {"schema": dict(schema)} for kind, schema in endpoint.forms.items()}
-    shown = {} if endpoint.example is None else {"example": dict(endpoint.example)}
-    content["application/json"] = {"schema": schemas[endpoint.body], **shown}
-    is_needed = bool(endpoint.forms) or any(field.is_required() for field in endpoint.body.model_fields.values())
+def _form_field(schema: Schema) -> Schema:
+    kinds = {schema.get("type"), *(each.get("type") for each in schema.get("anyOf", ()))}
+    described = {"description": schema["description"]} if "description" in schema else {}
+    if kinds & {"object"} or schema.get("items", {}).get("type") == "object":
+        return {"type": "string", "contentMediaType": "application/json", **described}
+    return {key: value for key, value in schema.items() if key not in ("required", "default")}
+
+
+def _rest(operation: Operation) -> Rest:
+    assert operation.rest is not None
+    return operation.rest
+
+
+def _path_names(rest: Rest) -> frozenset[str]:
+    return frozenset(re.findall(r"{(\w+)}", rest.path))
+
+
+def _name(model: Any) -> str:
+    return getattr(model, "__name__", str(model))
+
+
+def _parameter(name: str, schema: Schema, *, in_path: bool, is_required: bool) -> Schema:
+    if "anyOf" in schema:  # an optional parameter is nullable inside, but a query string has no way to say null
+        schema = {**schema, **next(each for each in schema["anyOf"] if each != {"type": "null"})}
+        del schema["anyOf"]
+    described = {"description": schema["description"]} if "description" in schema else {}
+    schema = {key: value for key, value in schema.items() if key != "description"}
+    if schema.get("default", 0) is None:
+        del schema["default"]
+    place = "path" if in_path else "query"
+    return {"name": name, "in": place, "required": is_required, **described, "schema": schema}
+
+
+def _describe(operation: Operation, rest: Rest, models: _Models) -> Schema:
+    scopes = ", ".join(sorted(operation.scopes))
+    described: Schema = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "description": f"Needs the scope {scopes}." if scopes else "Any token will do.",
+        "tags": [rest.path.split("/")[1]],
+    }
+    if found := parameters(operation):
+        described["parameters"] = found
+    if (model := body_model(operation)) is not None:
+        described["requestBody"] = _body(operation, rest, model, models)
+    if rest.credentials:
+        described["security"] = [{name: []} for name in rest.credentials]
+    return {**described, "responses": _responses(operation, rest, models)}
+
+
+def _body(operation: Operation, rest: Rest, model: type[BaseModel], models: _Models) -> Schema:
+    content: Schema = {}
+    if (form := form_schema(operation)) is not None:
+        content["multipart/form-data"] = {"schema": form}
+    if rest.form is not None and rest.form.takes_raw_bytes:
+        content["application/octet-stream"] = {"schema": {}}
+    arguments = operation.example.arguments
+    example = {} if arguments is None else {"example": dict(arguments)}
+    omit = body_omits(operation)
+    content["application/json"] = {"schema": models.body(model, omit), **example}
+    is_needed = rest.form is not None or any(
+        field.is_required() for name, field in model.model_fields.items() if name not in omit
+    )
     return {"required": is_needed, "content": content}
 
 
-def _responses(endpoint: Endpoint, schemas: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
-    good: dict[str, Any] = {"description": _meaning(endpoint)}
-    if endpoint.answer is bytes:
+def _responses(operation: Operation, rest: Rest, models: _Models) -> Schema:
+    good: Schema = {"description": _meaning(operation)}
+    if operation.answer is bytes:
         good["content"] = {"*/*": {}}
-    elif endpoint.answer is not None:
-        shown = {"example": dataclasses.asdict(endpoint.shows)} if endpoint.shows is not None else {}
-        good["content"] = {"application/json": {"schema": schemas[endpoint.answer], **shown}}
-    found = {str(endpoint.status): good}
-    found |= {str(status): {**good, "description": said} for status, said in endpoint.statuses.items()}
+    elif operation.answer is not None:
+        answer = operation.example.answer
+        example = {} if answer is None else {"example": orjson.loads(orjson.dumps(answer))}
+        good["content"] = {"application/json": {"schema": models.answer(operation.answer), **example}}
+    responses = {str(rest.status): good}
+    responses |= {str(status): {**good, "description": text} for status, text in rest.other_statuses.items()}
     refusals = {
         **_REFUSALS,
-        **(_WRITE_REFUSALS if endpoint.method != "GET" else {}),
-        **(_CONTENT_REFUSALS if endpoint.forms else {}),
+        **(_WRITE_REFUSALS if rest.method != "GET" else {}),
+        **(_CONTENT_REFUSALS if rest.form else {}),
     }
     wrong = {"application/json": {"schema": {"$ref": _REF.format(model="Error")}}}
-    return found | {status: {"description": said, "content": wrong} for status, said in sorted(refusals.items())}
+    return responses | {status: {"description": text, "content": wrong} for status, text in sorted(refusals.items())}
 
 
-def _meaning(endpoint: Endpoint) -> str:
-    if endpoint.answer is None:
-        return "Done; there is nothing to tell."
-    if endpoint.answer is bytes:
-        return "The file as it came."
-    return " ".join((endpoint.answer.__doc__ or "").split())
-
-
-def _plain(node: Any, names: bool = False) -> Any:
-    """Without the titles that pydantic makes of names, and without the docstrings' line breaks."""
-    if isinstance(node, dict):
-        return {
-            key: _plain(value, key in ("properties", "$defs"))
-            for key, value in cast("dict[str, Any]", node).items()
-            if names or key != "title"
-        }
-    if isinstance(node, list):
-        return [_plain(item) for item in cast("list[Any]", node)]
-    return re.sub(r"\s+", " ", node) if isinstance(node, str) else node
+def _meaning(operation: Operation) -> str:
+    if operation.answer is None:
+        return "Done. The answer is empty."
+    if operation.answer is bytes:
+        return "The file as it was uploaded."
+    return " ".join((getattr(operation.answer, "__doc__", "") or "").split())

@@ -14,7 +14,9 @@ from almanac.assist.weknora.backends import DROPPED, MATCHES
 from almanac.assist.weknora.knowledge_search import WeKnoraSearchArguments
 from almanac.core.errors import AlmanacError
 from almanac.knowledge.document_search import DocumentResult
-from almanac.web.rest import Ask, Endpoint, Parameters, RestAnswer
+from almanac.operations.context import RequestContext
+from almanac.operations.operation import Example, Operation, Rest
+from almanac.web.rest import Parameters, RestAnswer
 
 
 class Enveloped(Parameters):
@@ -51,25 +53,25 @@ class PieceList:
     total_count: Annotated[int, Field(description="How many reach `min_score`.")]
 
 
-async def search(ask: Ask, place: Enveloped, given: WeKnoraSearchArguments) -> RestAnswer:
+async def search(ctx: RequestContext, given: WeKnoraSearchArguments) -> RestAnswer:
     """The pieces that answer best."""
-    found = await knowledge_search.search(ask, ask.rest.search, given)
+    found = await knowledge_search.search(ctx, ctx.app.search, given)
     results = [knowledge_search.describe(hit, highlight=given.highlight) for hit in found.hits]
     body: dict[str, Any] = {"results": results, "total_count": found.total_count}
-    if _wants_envelope(ask, place.envelope):
+    if _wants_envelope(ctx, ctx.parameters.envelope):
         body |= {"success": True, "data": [_as_server(hit) for hit in found.hits]}
     return RestAnswer(body, 200, ((DROPPED.encode(), b"%d" % found.below_min_score),))
 
 
-def tell(ask: Ask, error: AlmanacError) -> dict[str, Any] | None:
+def render_error(ctx: RequestContext, error: AlmanacError) -> dict[str, Any] | None:
     """A failure as WeKnora's server puts it, for those who know that form."""
-    if not _wants_envelope(ask, {"true": True, "false": False}.get(str(ask.arguments.get("envelope")))):
+    if not _wants_envelope(ctx, ctx.parameters.envelope if ctx.parameters else None):
         return None
     return {"success": False, "error": {"code": error.code, "message": error.text, "details": None}}
 
 
-def _wants_envelope(ask: Ask, said: bool | None) -> bool:
-    return ("query" in ask.arguments and "question" not in ask.arguments) if said is None else said
+def _wants_envelope(ctx: RequestContext, said: bool | None) -> bool:
+    return ("query" in ctx.arguments and "question" not in ctx.arguments) if said is None else said
 
 
 def _as_server(hit: DocumentResult) -> dict[str, Any]:
@@ -89,24 +91,24 @@ def _as_server(hit: DocumentResult) -> dict[str, Any]:
 
 _PIECE = PieceFacts("3711", "Oil it monthly.", 0.85, "12", "Pump P-40", "pump.pdf", "hybrid")
 
-ENDPOINT = Endpoint(
-    "POST",
-    "/knowledge-search",
-    "knowledge_search",
-    "The pieces of documents that answer a question, as WeKnora's clients ask for them",
-    search,
-    "search:read",
-    parameters=Enveloped,
-    body=WeKnoraSearchArguments,
+KNOWLEDGE_SEARCH = Operation(
+    name="knowledge_search",
+    summary="The passages of documents that answer a question, in the form of WeKnora's clients",
+    arguments=WeKnoraSearchArguments,
     answer=PieceList,
-    example={
-        "question": "How often is the pump oiled?",
-        "knowledge_base_ids": ["7"],
-        "search_mode": "hybrid",
-        "top_k": 10,
-        "min_score": 0.5,
-        "rerank": True,
-    },
-    shows=PieceList([_PIECE], 1),
-    tell=tell,
+    scopes=frozenset({"search:read"}),
+    handler=search,
+    rest=Rest("POST", "/knowledge-search", parameters=Enveloped, render_error=render_error),
+    people_only="It is the form of WeKnora's clients; agents have search.",
+    example=Example(
+        {
+            "question": "How often is the pump oiled?",
+            "knowledge_base_ids": ["7"],
+            "search_mode": "hybrid",
+            "top_k": 10,
+            "min_score": 0.5,
+            "rerank": True,
+        },
+        PieceList([_PIECE], 1),
+    ),
 )

@@ -22,14 +22,15 @@ from almanac.cli import build
 from almanac.core import scopes
 from almanac.core.errors import AlmanacError
 from almanac.core.settings import Settings, environment_names
+from almanac.operations.operation import Operation, Rest
 from almanac.surfaces import contracts
 from almanac.surfaces.weknora.tools import CONTRACT
 from almanac.web import openapi
-from almanac.web.agents.messages import AGENT_ENDPOINTS
+from almanac.web.agents.messages import AGENT_OPERATIONS
 from almanac.web.agents.messages import PREFIX as AGENTS_PREFIX
-from almanac.web.catalogue.routes import CATALOGUE_ENDPOINTS, CATALOGUE_PREFIX
-from almanac.web.endpoints import ENDPOINTS
-from almanac.web.rest import PREFIX, Endpoint
+from almanac.web.api_v1 import API_OPERATIONS
+from almanac.web.catalogue.routes import CATALOGUE_OPERATIONS, CATALOGUE_PREFIX
+from almanac.web.rest import API_PREFIX
 
 FOLDER = Path(__file__).parent
 GENERATED = "<!-- Written by docs/reference/generate.py from the code. Change the code, then run it. -->"
@@ -113,7 +114,7 @@ def tools_page() -> str:
         parts += [f"## {surface.title or surface.name}, at `{surface.path}`\n"]
         for tool in cast("list[dict[str, Any]]", json.loads(contracts.path(surface).read_text("utf-8"))):
             parts += [f"### {tool['name']}\n", f"{tool['description']}\n", f"{_behaviour(tool)}\n"]
-            needed = next(each.scopes for each in surface.tools if each.name == tool["name"])
+            needed = next(each.scopes for each in surface.operations if each.name == tool["name"])
             parts += [f"Needs the scopes {', '.join(sorted(needed))}.\n" if needed else "Needs no scope.\n"]
             parts += list(_schema("Argument", "Takes no arguments.", tool["inputSchema"]))
             parts += list(_schema("Answer", "", tool.get("outputSchema", {})))
@@ -135,28 +136,29 @@ def agents_page() -> str:
         "in the message's own context as `api_key`.\n",
         _table(
             ["Request", "Name", "What it does"],
-            [[f"`{it.method} {it.path}`", f"`{it.name}`", it.summary] for it in AGENT_ENDPOINTS],
+            _overview(AGENT_OPERATIONS),
         ),
     ]
-    return _page([*parts, *_requests(AGENT_ENDPOINTS)])
+    return _page([*parts, *_requests(AGENT_OPERATIONS)])
 
 
 def rest_page() -> str:
     """Every REST endpoint, from the table that serves them."""
     parts = [
         "# REST\n",
-        f"Everything below is under `{PREFIX}`; `GET {openapi.PATH}` is the same as OpenAPI 3.1. Send a token as\n"
+        f"Everything below is under `{API_PREFIX}`; `GET {API_PREFIX}/openapi.json` is the same as OpenAPI 3.1. Send a "
+        "token as\n"
         "`Authorization: Bearer …` or `X-API-Key: …`, and bodies as JSON. A number in a body is a number and not a\n"
         'text; a field that is not in the table is refused. A failure is `{"error": …, "code": …}` with the status\n'
         "of [its code](errors.md). A limit that is reached answers 429 with `Retry-After`; every answer has an\n"
         "`x-request-id`, yours if you sent one. What is not there and what you may not see give the same 404.\n",
         _table(
             ["Request", "Name", "What it does"],
-            [[f"`{it.method} {it.path}`", f"`{it.name}`", it.summary] for it in ENDPOINTS],
+            _overview(API_OPERATIONS),
         ),
         "The name is what the audit trail shows, and what a token's `--tool` allows.\n",
     ]
-    return _page([*parts, *_requests(ENDPOINTS)])
+    return _page([*parts, *_requests(API_OPERATIONS)])
 
 
 def knowledge_base_page() -> str:
@@ -170,31 +172,40 @@ def knowledge_base_page() -> str:
         "(`almanac catalogue share`), or an administrator.\n",
         _table(
             ["Request", "Name", "What it does"],
-            [[f"`{it.method} {it.path}`", f"`{it.name}`", it.summary] for it in CATALOGUE_ENDPOINTS],
+            _overview(CATALOGUE_OPERATIONS),
         ),
     ]
-    return _page([*parts, *_requests(CATALOGUE_ENDPOINTS)])
+    return _page([*parts, *_requests(CATALOGUE_OPERATIONS)])
 
 
-def _requests(endpoints: Sequence[Endpoint]) -> Iterator[str]:
-    """Each endpoint, then the shapes that they answer with."""
+def _overview(operations: Sequence[Operation]) -> list[list[str]]:
+    return [[f"`{_rest(it).method} {_rest(it).path}`", f"`{it.name}`", it.summary] for it in operations]
+
+
+def _rest(operation: Operation) -> Rest:
+    assert operation.rest is not None
+    return operation.rest
+
+
+def _requests(operations: Sequence[Operation]) -> Iterator[str]:
+    """Each operation, then the models of the answers."""
     yield "## Requests\n"
-    for endpoint in endpoints:
-        yield from _endpoint(endpoint)
-    yield "## Shapes\n"
-    shapes = cast("dict[str, dict[str, Any]]", openapi.describe(endpoints)["components"]["schemas"])
-    bodies = {endpoint.body.__name__ for endpoint in endpoints if endpoint.body is not None}
-    for name, shape in sorted(shapes.items()):
+    for operation in operations:
+        yield from _operation(operation)
+    yield "## Answers\n"
+    models = cast("dict[str, dict[str, Any]]", openapi.describe(operations)["components"]["schemas"])
+    bodies = {model.__name__ for operation in operations if (model := openapi.body_model(operation)) is not None}
+    for name, model in sorted(models.items()):
         if name not in bodies:
             yield f"### {name}\n"
-            yield f"{shape.get('description', 'Part of another.')}\n"
-            if "properties" in shape:
-                always = shape.get("required", [])
+            yield f"{model.get('description', 'Part of another model.')}\n"
+            if "properties" in model:
+                always = model.get("required", [])
                 yield _fields(
-                    "Field", {key: {**each, "required": key in always} for key, each in shape["properties"].items()}
+                    "Field", {key: {**each, "required": key in always} for key, each in model["properties"].items()}
                 )
             else:
-                yield f"It is {_meaning(shape, is_always=True).partition('.')[0]}.\n"
+                yield f"It is {_meaning(model, is_always=True).partition('.')[0]}.\n"
 
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -340,30 +351,35 @@ def _help(parameter: TyperOption | TyperArgument) -> str:
     return (parameter.help or "") + (f" Default: `{default}`." if default else "")
 
 
-def _endpoint(endpoint: Endpoint) -> Iterator[str]:
-    yield f"### {endpoint.method} {endpoint.path}\n"
-    yield f"{endpoint.summary}. Needs the scope `{endpoint.scope}`.\n"
-    if found := openapi.parameters(endpoint):
+def _operation(operation: Operation) -> Iterator[str]:
+    rest = _rest(operation)
+    scopes = ", ".join(f"`{scope}`" for scope in sorted(operation.scopes))
+    yield f"### {rest.method} {rest.path}\n"
+    yield f"{operation.summary.rstrip('.')}. {f'Needs the scope {scopes}.' if scopes else 'Any token will do.'}\n"
+    if found := openapi.parameters(operation):
         rows = [
             [f"`{it['name']}`", it["in"], _meaning({**it["schema"], **it}, is_always=it["required"])] for it in found
         ]
         yield _table(["Parameter", "In", "Meaning"], rows)
-    if endpoint.body is not None:
-        yield _fields("Body", openapi.fields(endpoint.body))
-        yield f"```json\n{json.dumps(endpoint.example)}\n```\n"
-    for kind, schema in endpoint.forms.items():
-        if named := schema.get("properties"):
-            yield f"Or, as `{kind}`:\n"
-            yield _fields("Part", {name: {**it, "required": name in schema["required"]} for name, it in named.items()})
-        else:
-            yield f"Or, as `{kind}` or of any other type, the content as it is.\n"
-    yield f"{_answers(endpoint)}\n"
+    if (model := openapi.body_model(operation)) is not None:
+        yield _fields("Body", openapi.fields(model, openapi.body_omits(operation)))
+        yield f"```json\n{json.dumps(operation.example.arguments or {})}\n```\n"
+    if (form := openapi.form_schema(operation)) is not None:
+        yield "Or as `multipart/form-data`:\n"
+        yield _fields(
+            "Part", {name: {**it, "required": name in form["required"]} for name, it in form["properties"].items()}
+        )
+    if rest.form is not None and rest.form.takes_raw_bytes:
+        yield "Or the file itself, as `application/octet-stream`.\n"
+    yield f"{_answers(operation)}\n"
 
 
-def _answers(endpoint: Endpoint) -> str:
-    what = "nothing" if endpoint.answer is None else "the file" if endpoint.answer is bytes else _link(endpoint.answer)
-    further = "".join(f" {status}: {text}" for status, text in endpoint.statuses.items())
-    return f"Answers {endpoint.status} with {what}.{further}"
+def _answers(operation: Operation) -> str:
+    rest = _rest(operation)
+    answer = operation.answer
+    content = "nothing" if answer is None else "the file" if answer is bytes else _link(answer)
+    further = "".join(f" {status}: {text}" for status, text in rest.other_statuses.items())
+    return f"Answers {rest.status} with {content}.{further}"
 
 
 def _link(shape: Any) -> str:

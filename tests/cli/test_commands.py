@@ -45,7 +45,7 @@ OPTIONS = {
     "contracts": "--check",
     "audit": "--user --tool --since",
 }
-TOOLS = {tool.name for surface in SURFACES for tool in surface.tools}
+TOOLS = {tool.name for surface in SURFACES for tool in surface.operations}
 NEWEST = migrate.bundled_migrations()[-1].version
 TOKEN = re.compile(r"(wg|ag|ak|mcp)-[A-Za-z0-9_-]{43}\n")
 
@@ -528,7 +528,7 @@ def test_a_contract_that_differs_is_named_and_can_be_written_anew(
         (tmp_path / surface.name).mkdir()
     monkeypatch.setattr(contracts, "_FOLDER", tmp_path)
     missing = almanac("contracts", "--check")
-    lines = [f"{surface.name}: {', '.join(tool.name for tool in surface.tools)}\n" for surface in SURFACES]
+    lines = [f"{surface.name}: {', '.join(tool.name for tool in surface.operations)}\n" for surface in SURFACES]
     assert (missing.code, missing.out) == (1, "".join(lines))
     written = almanac("contracts")
     files = [f"{tmp_path / surface.name / 'contract.json'}\n" for surface in SURFACES]

@@ -6,7 +6,6 @@ python -m tests.conformance.surface PORT HOME
 import asyncio
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,12 @@ from almanac.app import SURFACES, create_app
 from almanac.bootstrap import load_settings, open_database
 from almanac.core.settings import Settings
 from almanac.identity import first_start
-from almanac.surfaces.surface import ProtocolError, Surface
-from almanac.surfaces.tool import RawResult, Run, Tool, ToolCall, tool_from_contract
+from almanac.operations.context import RequestContext
+from almanac.operations.operation import Handler, Mcp, Operation
+from almanac.surfaces.dispatcher import ProtocolError, ToolDispatcher
+from almanac.surfaces.sdk_server import SdkServer
+from almanac.surfaces.surface import Surface
+from almanac.surfaces.tool import RawResult
 from tests.conformance.fixtures import EVENT_STORE, HANDLERS, TOOLS, FixtureTool
 
 # These never talk back to the client, so in the modern era our own fast path answers them.
@@ -33,30 +36,37 @@ PLAIN = {
 }
 
 
-def adapt(fixture: FixtureTool) -> Tool:
+def adapt(fixture: FixtureTool) -> Operation:
     entry = {"name": fixture.name, "description": fixture.description, "inputSchema": fixture.input_schema}
-    return replace(tool_from_contract(entry, _runner(fixture)), needs_client=fixture.name not in PLAIN)
+    mcp = Mcp(entry=entry, sdk_only=fixture.name not in PLAIN)
+    return Operation(fixture.name, fixture.description, _runner(fixture), arguments=None, mcp=mcp)
 
 
-def _runner(fixture: FixtureTool) -> Run:
-    async def run(call: ToolCall, arguments: dict[str, Any]) -> RawResult:
+def _runner(fixture: FixtureTool) -> Handler:
+    async def run(ctx: RequestContext, arguments: dict[str, Any]) -> RawResult:
         try:
-            return RawResult(await fixture.run(call.client, arguments))
+            return RawResult(await fixture.run(ctx.client, arguments))
         except MCPError as error:
             raise ProtocolError(error.code, error.message, error.data) from None
 
     return run
 
 
+def open_sdk_server(dispatcher: ToolDispatcher) -> SdkServer:
+    """The SDK server with all that the suites test: streams, an event store, and the other methods of the protocol."""
+    sdk = SdkServer(dispatcher, json_response=False, event_store=EVENT_STORE(), retry_interval=100)
+    for method, params, handler in HANDLERS:
+        sdk.server.add_request_handler(method, params, handler)
+    return sdk
+
+
 def surface() -> Surface:
     return Surface(
         name="conformance",
         path="/conformance",
-        tools=tuple(adapt(tool) for tool in TOOLS),
+        operations=tuple(adapt(tool) for tool in TOOLS),
         sessions=True,
-        streams=True,
-        transport={"event_store": EVENT_STORE(), "retry_interval": 100},
-        handlers=HANDLERS,
+        sdk_server=open_sdk_server,
     )
 
 

@@ -45,5 +45,5 @@ def test_an_unknown_scope_is_refused_and_the_known_ones_are_listed(name: str):
 
 
 def test_tools_ask_only_for_scopes_that_exist():
-    for tool in SURFACE.tools:
+    for tool in SURFACE.operations:
         assert tool.scopes <= set(scopes.SCOPES)

@@ -18,12 +18,14 @@ from pydantic import Field
 from almanac.app import SURFACES, create_app
 from almanac.bootstrap import configure_logs, load_settings, open_database
 from almanac.core import clock
+from almanac.core.arguments import Arguments
 from almanac.core.database import Database, Transaction
 from almanac.jobs import queue
 from almanac.jobs.queue import Job
 from almanac.jobs.worker import Effect, Worker
+from almanac.operations.context import RequestContext
+from almanac.operations.operation import Operation
 from almanac.surfaces.surface import Surface
-from almanac.surfaces.tool import Arguments, Tool, ToolCall
 
 WORK_SECONDS = float(os.environ.get("KILL_WORK_SECONDS", "0.02"))
 
@@ -44,7 +46,7 @@ class Promised:
     server: int  # the process that answered
 
 
-async def promise(call: ToolCall, given: Promise) -> Promised:
+async def promise(call: RequestContext, given: Promise) -> Promised:
     async def body(tx: Transaction) -> int:
         await tx.execute("INSERT INTO promises (name) VALUES ($1)", given.name)
         return await queue.add(tx, "keep", {"name": given.name}, max_attempts=50)
@@ -53,7 +55,9 @@ async def promise(call: ToolCall, given: Promise) -> Promised:
 
 
 SURFACE = Surface(
-    name="kill", path="/kill", tools=(Tool("promise", "Make a promise.", promise, arguments=Promise, output=Promised),)
+    name="kill",
+    path="/kill",
+    operations=(Operation("promise", "Make a promise.", promise, arguments=Promise, answer=Promised),),
 )
 
 

@@ -22,8 +22,8 @@ from scripts import conformance
 from tests.house import LEGACY, MODERN, Running, request, running, settings_for
 
 MODES = {"legacy": LEGACY, "auto": MODERN, MODERN: MODERN}  # how a client connects: the version it ends up with
-TOOLS = [tool.name for tool in SURFACES[0].tools]
-AGENTS_TOOLS = [tool.name for tool in SURFACES[0].tools if tool.scopes <= scopes.DEFAULT_AGENT_SCOPES]
+TOOLS = [tool.name for tool in SURFACES[0].operations]
+AGENTS_TOOLS = [tool.name for tool in SURFACES[0].operations if tool.scopes <= scopes.DEFAULT_AGENT_SCOPES]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from almanac.app import SURFACES
 from almanac.surfaces import contracts
-from almanac.surfaces.almanac import catalogue, knowledge, memory, search, upkeep
+from almanac.surfaces.almanac import tools as almanac_surface
 from almanac.surfaces.surface import Surface
 from tests.house import ERAS, LEGACY, Running, running, settings_for
 from tests.surfaces.gateway.caller import Caller
@@ -24,8 +24,8 @@ EXAMPLES: dict[str, dict[str, dict[str, Any]]] = {
 }
 # Those that need something to be there first, and the test that holds their answers to their schemas.
 ELSEWHERE: dict[str, set[str]] = {
-    "almanac": {tool.name for tool in (*search.TOOLS, *knowledge.TOOLS, *upkeep.TOOLS, *catalogue.TOOLS, *memory.TOOLS)}
-    - {"list_bases", "browse_categories"},
+    "almanac": {tool.name for tool in almanac_surface.SURFACE.operations}
+    - {"whoami", "server_status", "list_bases", "browse_categories"},
     "external": set(),
     "gateway": set(),
     "memory": {"store_knowledge", "supersede_knowledge"},
@@ -76,7 +76,7 @@ def test_differences_are_found(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
     file.write_text(json.dumps(contracts.live(SURFACES[0])[::-1]), "utf-8")
     assert contracts.differences(SURFACES[:1]) == {SURFACES[0].name: ["(order)"]}
     file.unlink()
-    assert contracts.differences(SURFACES[:1]) == {SURFACES[0].name: [tool.name for tool in SURFACES[0].tools]}
+    assert contracts.differences(SURFACES[:1]) == {SURFACES[0].name: [tool.name for tool in SURFACES[0].operations]}
 
 
 def test_our_own_list_costs_an_agent_at_most_5000_tokens(live: Running):
@@ -133,4 +133,4 @@ def _problems(schema: Any, value: Any) -> list[str]:
 
 
 def _names(surface: Surface) -> list[str]:
-    return [tool.name for tool in surface.tools]
+    return [tool.name for tool in surface.operations]

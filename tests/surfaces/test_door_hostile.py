@@ -119,8 +119,8 @@ def keys_missing(*keys: str) -> dict[str, Any]:
 
 
 def surplus(*names: str) -> str:
-    problems = "; ".join(f"{name}: is not an argument of this tool" for name in names)
-    return f"bad_request: {problems}. This tool takes no arguments."
+    problems = "; ".join(f"{name}: is not an argument of this operation" for name in names)
+    return f"bad_request: {problems}. It takes no arguments."
 
 
 # --- what is sent ------------------------------------------------------------------------------------------

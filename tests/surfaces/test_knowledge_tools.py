@@ -43,11 +43,11 @@ def test_a_text_is_added_read_in_the_background_and_read_back(server: Running, b
     added = ask(server, "add_document", base_id=base, name="pumps", content=TEXT, folder="machines/wet", tags=["a"])
     assert added["outcome"] == "added"
     assert added["document"]["name"] == "pumps.md"
-    assert added["document"]["status"] == "queued"
+    assert added["document"]["index_status"] == "queued"
     server.work()
     read = ask(server, "read_document", document_id=added["document"]["id"])
     assert (read["text"], read["offset"], read["next_offset"]) == (TEXT, 0, None)
-    assert read["document"]["status"] == "success"
+    assert read["document"]["index_status"] == "success"
     assert read["document"]["title"] == "Pumps"
     assert [item["name"] for item in items(server, base)] == ["machines"]
     listed = items(server, base, recursive=True)
@@ -56,7 +56,7 @@ def test_a_text_is_added_read_in_the_background_and_read_back(server: Running, b
         ("folder", "machines", "wet"),
         ("document", "machines/wet", "pumps.md"),
     ]
-    assert ask(server, "list_bases", query="WORK")["bases"][0]["documents"] == 1
+    assert ask(server, "list_bases", query="WORK")["items"][0]["documents"] == 1
 
 
 def test_a_long_text_is_read_piece_by_piece(server: Running, base: int):
@@ -79,7 +79,7 @@ def test_a_page_is_read_by_its_number(server: Running, base: int):
     page = ask(server, "read_document", document_id=id, page=2)
     assert page["text"].strip() == "Second page"
     assert page["page"] == 2
-    assert page["document"]["pages"] == 2
+    assert page["document"]["page_count"] == 2
     assert refused(server, "read_document", document_id=id, page=3) == (
         f"bad_request: Document {id} has the pages 1 to 2. Choose one of them."
     )
@@ -92,7 +92,7 @@ def test_what_a_text_lacks_is_said(server: Running, base: int):
     id = ask(server, "add_document", base_id=base, name="long.eml", file_base64=encoded)["document"]["id"]
     server.work(embed=False)
     document = ask(server, "read_document", document_id=id, limit=10)["document"]
-    assert document["status"] == "success"
+    assert document["index_status"] == "success"
     assert len(document["warnings"]) == 1
 
 
@@ -101,7 +101,7 @@ def test_new_content_replaces_the_old_and_the_same_content_changes_nothing(serve
     server.work()
     assert refused(server, "add_document", base_id=base, name="a.txt", content="x").startswith("conflict: ")
     same = ask(server, "add_document", base_id=base, name="a.txt", content="first", if_exists="replace")
-    assert (same["outcome"], same["document"]["status"]) == ("unchanged", "success")
+    assert (same["outcome"], same["document"]["index_status"]) == ("unchanged", "success")
     again = ask(server, "add_document", document_id=id, content="second")
     assert (again["outcome"], again["document"]["id"]) == ("replaced", id)
     assert ask(server, "read_document", document_id=id)["text"] == "first"  # until the new one has been read
@@ -116,11 +116,12 @@ def test_a_file_that_cannot_be_read_says_why_and_leaves_no_text(server: Running,
     id = ask(server, "add_document", base_id=base, name="broken.pdf", file_base64=encoded)["document"]["id"]
     server.work()
     read = ask(server, "read_document", document_id=id)
-    assert read["document"]["status"] == "failed"
-    assert read["document"]["failure"].startswith("corrupt: ")
+    assert read["document"]["index_status"] == "failed"
+    assert read["document"]["failure"]["code"] == "corrupt"
+    assert read["document"]["failure"].keys() == {"code", "message"}
     assert read["text"] == ""
     ask(server, "manage_base", action="retry", base_id=base)
-    assert ask(server, "read_document", document_id=id)["document"]["status"] == "queued"
+    assert ask(server, "read_document", document_id=id)["document"]["index_status"] == "queued"
 
 
 def test_documents_are_kept_in_order(server: Running, base: int):
@@ -182,7 +183,7 @@ def test_a_base_is_shared_by_role_and_taken_back(server: Running, base: int):
 def test_a_removed_base_is_gone_with_all_in_it_until_it_is_restored(server: Running, base: int):
     id = ask(server, "add_document", base_id=base, name="a.txt", content="a")["document"]["id"]
     ask(server, "manage_base", action="delete", base_id=base)
-    assert ask(server, "list_bases")["bases"] == []
+    assert ask(server, "list_bases")["items"] == []
     assert refused(server, "read_document", document_id=id).startswith("not_found: ")
     assert refused(server, "browse", base_id=base).startswith("not_found: ")
     ask(server, "manage_base", action="restore", base_id=base)

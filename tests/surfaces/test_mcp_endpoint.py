@@ -312,7 +312,7 @@ TAKES = "It takes: number, flag (optional), text (optional), items (optional)."
         ({"number": 1, "items": {"0": 1}}, "items: Input should be a valid list."),
         ({"number": 1, "items": [1, "2"]}, "items.1: Input should be a valid integer."),
         ({"number": 1, "items": [True]}, "items.0: Input should be a valid integer."),
-        ({"number": 1, "Number": 2}, "Number: is not an argument of this tool."),
+        ({"number": 1, "Number": 2}, "Number: is not an argument of this operation."),
         (
             {"number": "1", "flag": 1},
             "number: Input should be a valid integer; flag: Input should be a valid boolean.",

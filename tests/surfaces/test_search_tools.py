@@ -73,9 +73,9 @@ def test_a_result_says_where_it_stands_and_how_sure_it_is(server: Running, base:
     text = ask(server, "read_document", document_id=shelf["pumps.md"], offset=start, limit=end - start)["text"]
     assert text == best["text"]
     assert answer["has_more"] is False
-    assert answer["explained"]["milliseconds"]
-    assert answer["explained"]["passages"]["returned"] == len(answer["results"])
-    assert ask(server, "search", query="bearing")["explained"] is None
+    assert answer["explanation"]["milliseconds"]
+    assert answer["explanation"]["passages"]["returned"] == len(answer["results"])
+    assert ask(server, "search", query="bearing")["explanation"] is None
 
 
 def test_on_request_a_result_says_where_the_words_of_the_question_stand(server: Running, shelf: dict[str, int]):
@@ -172,7 +172,7 @@ def test_a_document_that_could_not_be_read_says_so_when_it_is_fetched(server: Ru
     server.work()
     fetched = ask(server, "fetch", id=f"document:{id}")
     assert fetched["text"] == ""
-    assert fetched["metadata"]["status"] == "failed"
+    assert fetched["metadata"]["index_status"] == "failed"
     assert fetched["metadata"]["failure"]
 
 

@@ -8,9 +8,11 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from almanac.core.arguments import Arguments
 from almanac.core.errors import NotFound
+from almanac.operations.context import RequestContext
+from almanac.operations.operation import NoArguments, Operation
 from almanac.surfaces.surface import Surface
-from almanac.surfaces.tool import Arguments, NoArguments, Tool, ToolCall
 
 PATH = "/trial"
 
@@ -50,19 +52,19 @@ class Watched:
 WATCHED = Watched()
 
 
-async def echo(_: ToolCall, given: Echo) -> Echoed:
+async def echo(_: RequestContext, given: Echo) -> Echoed:
     return Echoed(**given.model_dump())
 
 
-async def fail(_: ToolCall, __: NoArguments) -> Done:
+async def fail(_: RequestContext, __: NoArguments) -> Done:
     raise NotFound("There is no such thing.", remedy="Look elsewhere.")
 
 
-async def crash(_: ToolCall, __: NoArguments) -> Done:
+async def crash(_: RequestContext, __: NoArguments) -> Done:
     raise RuntimeError("the secret plan")
 
 
-async def slow(_: ToolCall, given: Slow) -> Done:
+async def slow(_: RequestContext, given: Slow) -> Done:
     WATCHED.begun.set()
     try:
         await asyncio.sleep(given.seconds)
@@ -72,27 +74,27 @@ async def slow(_: ToolCall, given: Slow) -> Done:
     return Done()
 
 
-async def count(_: ToolCall, __: NoArguments) -> Done:
+async def count(_: RequestContext, __: NoArguments) -> Done:
     WATCHED.count += 1
     return Done()
 
 
-async def touch(call: ToolCall, given: Echo) -> Done:
+async def touch(call: RequestContext, given: Echo) -> Done:
     call.record_access("base", given.number)
     call.record_access("document", given.number + 1)
     return Done()
 
 
-def _tool(name: str, run: Any, arguments: type[BaseModel] = NoArguments, *scopes: str) -> Tool:
-    output = Echoed if run is echo else Done
-    return Tool(name, f"Tries {name}", run, arguments, frozenset(scopes), output, annotations={"readOnlyHint": True})
+def _tool(name: str, run: Any, arguments: type[BaseModel] = NoArguments, *scopes: str) -> Operation:
+    answer = Echoed if run is echo else Done
+    return Operation(name, f"Tries {name}", run, arguments, answer, frozenset(scopes))
 
 
 SURFACE = Surface(
     name="trial",
     path=PATH,
     title="Trial",
-    tools=(
+    operations=(
         _tool("echo", echo, Echo),
         _tool("fail", fail),
         _tool("crash", crash),

@@ -12,13 +12,13 @@ from almanac import reactions
 from almanac.core.database import Database
 from almanac.jobs.worker import Worker
 from almanac.web import openapi
-from almanac.web.endpoints import ENDPOINTS
-from almanac.web.rest import PREFIX
+from almanac.web.api_v1 import API_OPERATIONS
+from almanac.web.rest import API_PREFIX
 from tests.house import Running
 from tests.surfaces.wire import until
 
 jsonschema: Any = importlib.import_module("jsonschema")  # it comes without types
-DESCRIBED = openapi.describe(ENDPOINTS)
+DESCRIBED = openapi.describe(API_OPERATIONS)
 _PATTERNS = [(re.compile(re.sub(r"\{\w+\}", r"[^/]+", path)), item) for path, item in DESCRIBED["paths"].items()]
 
 
@@ -52,7 +52,7 @@ class Api:
 
     def send(self, method: str, path: str, **how: Any) -> httpx2.Response:
         headers = {"authorization": f"Bearer {self.token}", **how.pop("headers", {})}
-        response = self.live.http.request(method, PREFIX + path, headers=headers, **how)
+        response = self.live.http.request(method, API_PREFIX + path, headers=headers, **how)
         check(method, path, response)
         return response
 
@@ -81,7 +81,16 @@ class Api:
         return self.ask("POST", f"/bases/{base_id}/folders", 201, json={"name": name, "parent_id": parent_id})["id"]
 
     def text(self, base_id: int, name: str = "notes.md", content: str = "# Pumps\n\nOil it.", **more: Any) -> Any:
-        return self.ask("POST", f"/bases/{base_id}/documents", 201, json={"name": name, "content": content, **more})
+        return self.add(base_id, json={"name": name, "content": content, **more})
+
+    def add(self, base_id: int, status: int = 201, **how: Any) -> Any:
+        """Add a document; the document, and with it the outcome."""
+        return flat(self.ask("POST", f"/bases/{base_id}/documents", status, **how))
+
+
+def flat(answer: Any) -> Any:
+    """The answer of an upload as one object: the document, and with it the outcome."""
+    return {**answer["document"], "outcome": answer["outcome"]}
 
 
 def ingest(live: Running) -> None:

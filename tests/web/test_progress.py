@@ -11,7 +11,7 @@ TEXT = "# Pumps\n\nForty turns a minute.\n\n## Care\n\nOil the bearing.\n"
 def told(api: Api, base: int) -> list[tuple[Any, Any]]:
     """What is told of a base: in a list, alone, and by the tool."""
     listed = api.ask("GET", "/bases", params={"query": "embedded by and by"})["items"]
-    tool = api.live.call("list_bases", {"query": "embedded by and by"})["structuredContent"]["bases"]
+    tool = api.live.call("list_bases", {"query": "embedded by and by"})["structuredContent"]["items"]
     found = [*listed, api.ask("GET", f"/bases/{base}"), *tool]
     assert {each["id"] for each in found} == {base}
     return [(each["passages"], each["embedded"]) for each in found]

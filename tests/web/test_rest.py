@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 import almanac.app
 from almanac.core.arguments import Arguments
-from almanac.web.endpoints import ENDPOINTS
-from almanac.web.rest import Ask, Endpoint
+from almanac.operations.context import RequestContext
+from almanac.operations.operation import NoArguments, Operation, Rest
+from almanac.web import openapi
+from almanac.web.api_v1 import API_OPERATIONS
 from tests.house import Running, running, settings_for
 from tests.surfaces.wire import audit_of, beside, exchange, http
 from tests.web.api import DESCRIBED, Api, check, validate
@@ -158,7 +160,7 @@ def test_nothing_of_what_was_wrong_changed_anything(shared: Running):
     [
         ({}, "name: Field required."),
         ({"name": 7}, "name: Input should be a valid string."),
-        ({"name": "x", "colour": 1}, "colour: is not taken here."),
+        ({"name": "x", "colour": 1}, "colour: is not an argument of this operation."),
         ({"name": "x", "splitter": {"size": "5"}}, "splitter.size: Input should be a valid integer."),
     ],
 )
@@ -272,28 +274,27 @@ class Trial:
     def __init__(self) -> None:
         self.is_cancelled = threading.Event()
 
-    async def crash(self, _: Ask, __: Any, ___: None) -> None:
+    async def crash(self, _: RequestContext, __: NoArguments) -> None:
         raise RuntimeError("the secret plan")
 
-    async def nap(self, _: Ask, __: Any, given: Nap) -> None:
+    async def nap(self, _: RequestContext, given: Nap) -> None:
         try:
             await asyncio.sleep(given.seconds)
         except asyncio.CancelledError:
             self.is_cancelled.set()
             raise
 
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        read = "knowledge:read"
+    def operations(self) -> tuple[Operation, ...]:
         return (
-            Endpoint("GET", "/crash", "crash", "Crashes", self.crash, read),
-            Endpoint("POST", "/nap", "nap", "Sleeps", self.nap, read, body=Nap, status=204),
+            Operation("crash", "Crashes", self.crash, rest=Rest("GET", "/crash")),
+            Operation("nap", "Sleeps", self.nap, Nap, rest=Rest("POST", "/nap", status=204)),
         )
 
 
 @pytest.fixture
 def tried(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Api, Trial]]:
     trial = Trial()
-    monkeypatch.setattr(almanac.app, "ENDPOINTS", (*ENDPOINTS, *trial.endpoints()))
+    monkeypatch.setattr(almanac.app, "API_OPERATIONS", (*API_OPERATIONS, *trial.operations()))
     with running(settings_for(database_url, tmp_path / "home", request_deadline_seconds=0.4)) as live:
         yield Api(live, live.token), trial
 
@@ -344,7 +345,7 @@ def test_the_description_is_served_without_a_token(shared: Running):
 
 def test_every_endpoint_is_described_and_everything_described_is_served(shared: Running):
     described = {(method.upper(), path) for path, item in DESCRIBED["paths"].items() for method in item}
-    assert described == {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS}
+    assert described == {(it.rest.method, it.rest.path) for it in API_OPERATIONS if it.rest}
     for method, path in described:
         # Asked without a token: what is served says so, and what is not says something else.
         answer = shared.http.request(method, "/api/v1" + re.sub(r"\{\w+\}", "1", path))
@@ -352,7 +353,7 @@ def test_every_endpoint_is_described_and_everything_described_is_served(shared: 
 
 
 def test_names_are_told_once_and_parameters_match_their_paths():
-    names = [endpoint.name for endpoint in ENDPOINTS]
+    names = [operation.name for operation in API_OPERATIONS]
     assert len(names) == len(set(names))
     for path, item in DESCRIBED["paths"].items():
         for operation in item.values():
@@ -370,11 +371,13 @@ def test_every_example_is_what_its_schema_says():
                 validate(form["schema"], form["example"])
                 shown += 1
     assert shown >= 30
-    for endpoint in ENDPOINTS:
-        if endpoint.body is not None:
-            assert endpoint.example is not None, endpoint.name
-            endpoint.body.model_validate(endpoint.example)
-        assert (endpoint.shows is None) == (endpoint.answer in (None, bytes)), endpoint.name
+    for operation in API_OPERATIONS:
+        example = operation.example
+        if (model := openapi.body_model(operation)) is not None:
+            assert example.arguments is not None, operation.name
+            ids = {name: 1 for name in openapi.body_omits(operation) if name in model.model_fields}
+            model.model_validate({**ids, **example.arguments})
+        assert (example.answer is None) == (operation.answer in (None, bytes)), operation.name
 
 
 def test_every_reference_in_the_description_leads_somewhere():
@@ -397,18 +400,22 @@ ids = st.sampled_from([str(number) for number in range(1, 8)]) | st.integers().m
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[str, str, dict[str, Any]]:
     """A request of some endpoint: mostly what it takes, with anything at all in the place of some of it."""
-    endpoint = draw(st.sampled_from([each for each in ENDPOINTS if each.name not in ("remove_base", "download_file")]))
-    path = re.sub(r"\{\w+\}", lambda _: draw(ids), endpoint.path)
-    named = [name for name in endpoint.parameters.model_fields if f"{{{name}}}" not in endpoint.path]
+    chosen = [each for each in API_OPERATIONS if each.name not in ("remove_base", "download_file")]
+    operation = draw(st.sampled_from(chosen))
+    rest = operation.rest
+    assert rest is not None
+    path = re.sub(r"\{\w+\}", lambda _: draw(ids), rest.path)
+    named = [each["name"] for each in openapi.parameters(operation) if each["in"] == "query"]
     values = st.sampled_from(["1", "0", "true", "move", "delete", "all", "user"]) | text
     query = draw(st.dictionaries(st.sampled_from(named) if named else text, values, max_size=2))
     how: dict[str, Any] = {"params": query} if query else {}
-    if endpoint.body is not None:
-        fields = st.sampled_from(list(endpoint.body.model_fields)) | text
-        given = {**(endpoint.example or {}), **draw(st.dictionaries(fields, anything, max_size=3))}
-        how["json"] = draw(st.just(given) | st.just(dict(endpoint.example or {})) | anything)
+    if (model := openapi.body_model(operation)) is not None:
+        fields = st.sampled_from(list(model.model_fields)) | text
+        example = dict(operation.example.arguments or {})
+        given = {**example, **draw(st.dictionaries(fields, anything, max_size=3))}
+        how["json"] = draw(st.just(given) | st.just(example) | anything)
         how["json"] = draw(st.just(how["json"]) | anything) if draw(st.integers(0, 9)) == 0 else how["json"]
-    return endpoint.method, path, how
+    return rest.method, path, how
 
 
 @settings(

@@ -20,7 +20,7 @@ def base(api: Api) -> int:
 
 
 def found(api: Api, base: int, query: str = "oil", **more: Any) -> list[dict[str, Any]]:
-    return api.ask("POST", "/search", json={"query": query, "bases": [base], **more})["results"]
+    return api.ask("POST", "/search", json={"query": query, "bases": [base], "highlight": True, **more})["results"]
 
 
 def test_a_result_carries_all_that_is_needed_to_show_and_to_cite_it(api: Api, base: int):
@@ -29,7 +29,7 @@ def test_a_result_carries_all_that_is_needed_to_show_and_to_cite_it(api: Api, ba
     assert (best["id"], best["title"], best["base_id"]) == (f"document:{document['id']}", "Pumps", base)
     assert best["url"].endswith(f"/api/v1/documents/{document['id']}")
     content = api.ask("GET", f"/documents/{document['id']}/content")["text"]
-    assert content[best["start"] : best["end"]] == best["text"]
+    assert content[best["span"][0] : best["span"][1]] == best["text"]
     assert 0 < best["score"] <= 1
     assert "words" in best["legs"]
     marked = {best["text"][start:end].lower() for start, end in best["highlights"]}
@@ -104,9 +104,9 @@ def test_a_stranger_finds_nothing_and_a_narrow_token_may_not_ask(api: Api, base:
 
 def test_a_citation_is_verified(api: Api, base: int):
     best = found(api, base, "bearing")[0]
-    cited = {name: best[name] for name in ("id", "hash", "start", "end")}
+    cited = {name: best[name] for name in ("id", "hash", "span")}
     verdict = api.ask("POST", "/citations/verify", json=cited)
-    assert (verdict["outcome"], verdict["start"], verdict["end"]) == ("unchanged", best["start"], best["end"])
+    assert (verdict["outcome"], verdict["span"]) == ("unchanged", best["span"])
     api.ask("DELETE", f"/documents/{best['document_id']}", 204)
     assert api.ask("POST", "/citations/verify", json=cited)["outcome"] == "gone"
     assert api.refused("POST", "/citations/verify", json={"id": best["id"]}) == (400, "bad_request")

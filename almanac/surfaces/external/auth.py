@@ -17,8 +17,10 @@ from almanac.core.call import Actor
 from almanac.core.database import Database
 from almanac.core.errors import NotFound, Unauthorized
 from almanac.identity import orgs, principals, tokens
+from almanac.identity.credentials import bearer_token
 from almanac.net.http_exchange import HttpExchange
-from almanac.surfaces.surface import Authenticator, ToolDispatcher
+from almanac.operations.context import AppContext
+from almanac.surfaces.surface import Authenticator
 
 _log = structlog.get_logger("almanac.external")
 
@@ -82,33 +84,33 @@ async def find_user(request: Request, user_name: str, org: str | None = None) ->
 class ExternalAuthenticator(Authenticator):
     """Lets users in, by the handler that is set or by their own API token."""
 
-    async def authenticate(self, exchange: HttpExchange) -> Actor:
-        """The user who is calling."""
-        desk, token = self.desk, self.desk.surface.credential(exchange.headers)
-        actor = await (_by_token(desk, token) if _replaced.auth is None else _by_handler(desk, exchange, token))
+    async def authenticate(self, app: AppContext, http: HttpExchange) -> Actor:
+        """Return the user who calls."""
+        token = bearer_token(http.headers)
+        actor = await (_by_token(app, token) if _replaced.auth is None else _by_handler(app, http, token))
         if actor is None:
             raise Unauthorized("Authentication required")
         return actor
 
 
-async def _by_token(desk: ToolDispatcher, token: str | None) -> Actor | None:
+async def _by_token(app: AppContext, token: str | None) -> Actor | None:
     """Only tokens that users hold themselves: not agents', nor those made for other doors."""
     if token is None or not token.startswith(tokens.PREFIXES["user"]):
         return None
-    actor = await desk.keyring.resolve(token)
+    actor = await app.token_resolver.resolve(token)
     return actor if actor is not None and actor.token_kind == "user" else None  # noqa: S105 - a kind
 
 
-async def _by_handler(desk: ToolDispatcher, exchange: HttpExchange, token: str | None) -> Actor | None:
+async def _by_handler(app: AppContext, http: HttpExchange, token: str | None) -> Actor | None:
     assert _replaced.auth is not None
-    scope = {**exchange.scope, "state": {"almanac_database": desk.db}}
+    scope = {**http.scope, "state": {"almanac_database": app.db}}
     try:
         user = cast("Found", await _asked(_replaced.auth, token, Request(scope)))
         user_id = None if user is None else int(user.id)
     except Exception:  # noqa: BLE001 - a deployment's own code
-        _log.exception("auth_handler_failed", request_id=exchange.request_id)
+        _log.exception("auth_handler_failed", request_id=http.request_id)
         raise Unauthorized("Authentication failed") from None
-    return None if user_id is None else await tokens.actor_for_trusted_user(desk.db, user_id)
+    return None if user_id is None else await tokens.actor_for_trusted_user(app.db, user_id)
 
 
 async def creators(db: Database, known: Iterable[tuple[int, str]]) -> Told:

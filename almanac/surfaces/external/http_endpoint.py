@@ -1,145 +1,160 @@
-"""What the external surface serves beside its transport: what it is, whether it is well, and the files of documents.
+"""The HTTP paths of the external surface beside its MCP transport: information, health, and the files of documents.
 
-A file is fetched with a credential of its own, so whoever fetches it is counted twice: as a stranger, before the
-credential is looked at, and as its holder. Any other path asks who is calling before it says that there is nothing.
+A file is fetched with a download token of its own, so its request is counted twice: by client address before the token
+is read, and by user afterwards. Any other path asks for a credential before it answers that there is nothing.
 """
 
-import asyncio
 import re
-import time
 from dataclasses import replace
 
 import orjson
-import structlog
-from starlette.responses import FileResponse
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from almanac.audit.recorder import Ledger
-from almanac.core.call import REQUEST_ID, Call
-from almanac.core.errors import AlmanacError, Cancelled, Internal, NotFound
+from almanac.core.errors import AlmanacError, NotFound
 from almanac.knowledge import downloads
-from almanac.knowledge.downloads import Download
-from almanac.net.allowed_hosts import AllowedHosts
-from almanac.net.http_exchange import HttpExchange, ServerStopping
+from almanac.net.http_exchange import HttpExchange
+from almanac.operations.context import AppContext, Authentication, RequestContext
+from almanac.operations.operation import Operation
+from almanac.operations.pipeline.endpoint import Invocation
+from almanac.operations.pipeline.errors import MethodNotAllowed
+from almanac.operations.pipeline.file_answer import FileAnswer, send_file
+from almanac.operations.pipeline.pipeline import EndpointApp
+from almanac.quotas.rate_limits import RateLimit
 from almanac.surfaces.external import limits, responses
 from almanac.surfaces.external.auth import ExternalAuthenticator
-from almanac.surfaces.external.tools import CONTRACT, MOUNT, SERVICE, TRANSPORT
-from almanac.surfaces.surface import ToolDispatcher
+from almanac.surfaces.external.tools import CONTRACT, MOUNT, SERVICE, SURFACE, TRANSPORT
 
-_LONGEST_ID = 19  # digits; beyond it there is no document, nor a credential for it
-_FILE = re.compile(r"/documents/0*([0-9]+)/file")
-_DOWNLOAD = "document_file"  # in the audit trail and the metrics
-_log = structlog.get_logger("almanac.external")
+MAX_ID_DIGITS = 19  # no longer number is the id of a document
+
+_FILE_PATH = re.compile(r"/documents/0*([0-9]+)/file")
+_TOKEN_HEADER = responses.TOKEN_HEADER.lower().encode()
 
 
-class OnlyGet(AlmanacError):
-    """This path takes GET requests only."""
+async def _open_file(ctx: RequestContext, _: object) -> FileAnswer:
+    """Open a document's file for the holder of a download token."""
+    document_id, disposition = ctx.arguments["document_id"], ctx.claims
+    await limits.count_download(ctx, document_id)
+    download = await downloads.open_with_token(ctx, ctx.app.files, document_id, disposition)
+    return FileAnswer(download.path, download.document.mime_type, download.headers, download.state)
 
-    code = "method_not_allowed"
-    status = 405
+
+DOCUMENT_FILE = Operation("document_file", "The file of a document", _open_file, arguments=None, answer=bytes)
 
 
 class ExternalHttpEndpoint:
-    """The ASGI application below one mount of the surface."""
+    """Serves the paths below one mount of the external surface, except for the transport."""
 
-    def __init__(self, desk: ToolDispatcher, neighbourhood: AllowedHosts, prefix: str) -> None:
-        self._desk = desk
-        self._mount = prefix + MOUNT
-        self._neighbourhood = neighbourhood
-        self._gate = ExternalAuthenticator(desk)
-        self._ledger = Ledger(desk.house.trail, desk.house.key)
-        self._public = {path: orjson.dumps(told) for path, told in self._told().items()}
+    surface = SURFACE.name
+    state = None
 
-    def routes(self) -> list[Route]:
-        """The mount itself and all below it."""
-        return [Route(self._mount, self), Route(self._mount + "/{rest:path}", self)]
+    def __init__(self, prefix: str) -> None:
+        self.mount = prefix + MOUNT
+        self._authenticator = ExternalAuthenticator(SURFACE, None)
+        self._public = {path: orjson.dumps(content) for path, content in self._public_content().items()}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one HTTP request."""
-        exchange = HttpExchange(scope, receive, send)
-        try:
-            await self._serve(exchange)
-        except AlmanacError as error:
-            await self._refuse(exchange, error)
-        except asyncio.CancelledError:
-            await self._refuse(exchange, ServerStopping())
-            raise
-        except Exception:  # noqa: BLE001 - the ASGI edge
-            _log.exception("request_failed", request_id=exchange.request_id)
-            await self._refuse(exchange, Internal())
-
-    def _told(self) -> dict[str, dict[str, object]]:
-        """What is public. It says nothing of anyone's data."""
+    def _public_content(self) -> dict[str, dict[str, object]]:
+        """Return the answers that need no credential, because they contain nobody's data."""
         about: dict[str, object] = {
             "service": SERVICE,
             "transport": "streamable-http",
             "endpoints": {
-                "mcp": self._mount + TRANSPORT,
-                "health": f"{self._mount}/health",
-                "document_file": f"{self._mount}/documents/{{document_id}}/file",
+                "mcp": self.mount + TRANSPORT,
+                "health": f"{self.mount}/health",
+                "document_file": f"{self.mount}/documents/{{document_id}}/file",
             },
             "tools": list(CONTRACT),
         }
         return {"": about, "/": about, "/health": {"status": "healthy", "service": SERVICE}}
 
-    async def _serve(self, exchange: HttpExchange) -> None:
-        path = exchange.scope["path"].removeprefix(self._mount)
-        exchange.read_headers()
-        is_get = exchange.scope["method"] in ("GET", "HEAD")
-        if path in self._public:
-            if not is_get:
-                raise OnlyGet()
-            await exchange.reply(200, self._public[path])
-            return
-        self._neighbourhood.check(exchange.headers)
-        if match := _FILE.fullmatch(path):
-            if not is_get:
-                raise OnlyGet()
-            await self._send_file(exchange, int(match[1]) if len(match[1]) <= _LONGEST_ID else 0)
-            return
-        actor = await self._gate.authenticate(exchange)
-        await limits.count_request(self._desk, exchange, actor)
-        raise NotFound("Not Found")
+    def public_answer(self, http: HttpExchange) -> bytes | None:
+        """Return the answer of a public path; None for any other path."""
+        answer = self._public.get(self._path(http))
+        if answer is not None:
+            _require_get(http)
+        return answer
 
-    async def _send_file(self, exchange: HttpExchange, document_id: int) -> None:
-        house, db = self._desk.house, self._desk.db
-        await limits.count_unauthenticated_download(house.rates, house.settings, exchange, document_id)
-        token = exchange.headers.get(responses.TOKEN_HEADER.lower().encode(), b"").decode("latin-1")
-        actor, disposition = await downloads.token_holder(db, house.key, token, document_id)
-        # The credential itself says what may be done with it, whatever tools its holder's token is limited to.
-        call = Call(replace(actor, tools=None), db, exchange.request_id)
-        found = await self._opened(call, document_id, disposition)
-        response = FileResponse(
-            found.path, headers=found.headers, media_type=found.document.mime_type, stat_result=found.state
-        )
-        await response(exchange.scope, exchange.receive, exchange.send_with_request_id)
+    async def limit_before_credential(self, app: AppContext, http: HttpExchange) -> None:
+        """Count a download by client address."""
+        if (document_id := self._document_id(http)) is not None:
+            _require_get(http)
+            await limits.count_unauthenticated_download(app, http, document_id)
 
-    async def _opened(self, call: Call, document_id: int, disposition: str) -> Download:
-        """The file, if it may be had; the call is accounted for, whatever happens."""
-        house, begun, outcome = self._desk.house, time.perf_counter_ns(), Internal.code
-        REQUEST_ID.set(call.request_id)
+    async def authenticate(self, app: AppContext, http: HttpExchange) -> Authentication:
+        """Return the holder of the download token, or of the API token for any other path."""
+        document_id = self._document_id(http)
+        if document_id is None:
+            return Authentication(await self._authenticator.authenticate(app, http))
+        token = http.headers.get(_TOKEN_HEADER, b"").decode("latin-1")
+        actor, disposition = await downloads.token_holder(app.db, app.key, token, document_id)
+        # The download token itself says what it is good for, whatever tools its holder's token is limited to.
+        return Authentication(replace(actor, tools=None), disposition)
+
+    async def limit_before_body(self, ctx: RequestContext) -> None:
+        """Count a request to a path that does not exist."""
+        if self._document_id(ctx.http) is None:
+            await limits.count_request(ctx)
+
+    def call_limit(self, ctx: RequestContext) -> RateLimit | None:
+        """Return None: the surface has limits of its own."""
+        return None
+
+    async def read(self, ctx: RequestContext) -> Invocation:
+        """Return the download, or refuse a path that does not exist."""
+        document_id = self._document_id(ctx.http)
+        if document_id is None:
+            raise NotFound("Not Found")
+        ctx.http.ignore_body()
+        arguments = {"document_id": document_id, "disposition": ctx.claims}
+        return Invocation(DOCUMENT_FILE.name, DOCUMENT_FILE, arguments)
+
+    async def send(self, ctx: RequestContext, answer: FileAnswer) -> None:
+        """Send the file."""
+        await send_file(ctx.http, answer)
+
+    async def send_error(self, http: HttpExchange, ctx: RequestContext | None, error: AlmanacError) -> None:
+        """Send an error in the seed's form."""
+        status, body = responses.http_error(error)
+        await http.reply(status, orjson.dumps(body))
+
+    def _path(self, http: HttpExchange) -> str:
+        return http.scope["path"].removeprefix(self.mount)
+
+    def _document_id(self, http: HttpExchange) -> int | None:
+        match = _FILE_PATH.fullmatch(self._path(http))
+        if match is None:
+            return None
+        return int(match[1]) if len(match[1]) <= MAX_ID_DIGITS else 0
+
+
+def _require_get(http: HttpExchange) -> None:
+    if http.scope["method"] not in ("GET", "HEAD"):
+        raise MethodNotAllowed(["GET"], "This path takes GET requests only.", "")
+
+
+def external_routes(app: AppContext, prefix: str) -> list[Route]:
+    """Return the routes of one mount: the mount itself and all paths below it."""
+    endpoint = ExternalHttpEndpoint(prefix)
+    served = EndpointApp(app, endpoint)
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        http = HttpExchange(scope, receive, send)
         try:
-            house.trail.require_capacity()
-            await limits.count_download(house.rates, house.settings, call.actor.id, document_id)
-            found = await downloads.open_with_token(call, house.files, document_id, disposition)
-            outcome = "ok"
-            return found
-        except AlmanacError as error:
-            outcome = error.code
-            raise
-        except asyncio.CancelledError:
-            outcome = Cancelled.code
-            raise
-        finally:
-            digest = self._ledger.digest({"document_id": document_id, "disposition": disposition})
-            taken = time.perf_counter_ns() - begun
-            self._ledger.record(call, self._desk.surface.name, _DOWNLOAD, outcome, taken, digest)
+            answer = endpoint.public_answer(http)
+        except MethodNotAllowed as error:
+            await endpoint.send_error(http, None, error)
+            return
+        await (served(scope, receive, send) if answer is None else http.reply(200, answer))
 
-    async def _refuse(self, exchange: HttpExchange, error: AlmanacError) -> None:
-        if exchange.is_answered:
-            return  # too late to say anything else
-        status, told = responses.http_error(error)
-        if status >= 500:
-            _log.warning("request_refused", request_id=exchange.request_id, error=str(error))
-        await exchange.reply(status, orjson.dumps(told))
+    application = _Application(serve)
+    return [Route(endpoint.mount, application), Route(endpoint.mount + "/{rest:path}", application)]
+
+
+class _Application:
+    """Starlette's Route takes a plain function for a handler of requests, and an object for an ASGI application."""
+
+    def __init__(self, serve: ASGIApp) -> None:
+        self._serve = serve
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._serve(scope, receive, send)

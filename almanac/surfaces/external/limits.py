@@ -1,61 +1,99 @@
-"""How often external callers may do what, as the document of this surface says it.
+"""The rate limits of the external surface, as its seed describes them.
 
 Each limit has a namespace and counts by a dimension; in Redis the key is
 `external_kb_mcp:rate:{namespace}:{dimension}:{window}`. Addresses and tokens stand in it as hashes.
 """
 
 import hashlib
+from typing import NamedTuple
 
-from almanac.core.call import Actor
 from almanac.core.settings import Settings
+from almanac.identity.credentials import bearer_token
 from almanac.net import client_address
 from almanac.net.http_exchange import HttpExchange
-from almanac.quotas.rate_limits import RateLimit, RateLimiter
-from almanac.surfaces.surface import ToolDispatcher, bearer
+from almanac.operations.context import AppContext, RequestContext
+from almanac.quotas.rate_limits import RateLimit
 
 PREFIX = "external_kb_mcp:rate"
 
 
-async def count_request(desk: ToolDispatcher, exchange: HttpExchange, _: Actor) -> None:
-    """Count a request at the transport, by client address and by token."""
-    settings, rates = desk.house.settings, desk.house.rates
-    rule = _rule(settings, "transport", "rate_limit")
-    await rates.count(rule, _address(settings, exchange))
-    if token := bearer(exchange.headers):
-        await rates.count(rule, f"token:{_hashed(token)}")
+class LimitRow(NamedTuple):
+    """One limit: its namespace and the names of its settings."""
+
+    namespace: str
+    enabled: str
+    requests: str
+    seconds: str
 
 
-async def count_search(rates: RateLimiter, settings: Settings, user_id: int) -> None:
-    """Count a search, by user."""
-    await rates.count(_rule(settings, "search", "search_rate_limit"), f"user:{user_id}")
+TRANSPORT = LimitRow(
+    "transport",
+    "external_rate_limit_enabled",
+    "external_rate_limit_requests",
+    "external_rate_limit_window_seconds",
+)
+SEARCH = LimitRow(
+    "search",
+    "external_search_rate_limit_enabled",
+    "external_search_rate_limit_requests",
+    "external_search_rate_limit_window_seconds",
+)
+DOWNLOAD = LimitRow(
+    "download",
+    "external_download_rate_limit_enabled",
+    "external_download_rate_limit_requests",
+    "external_download_rate_limit_window_seconds",
+)
+DOWNLOAD_BY_ADDRESS = LimitRow(
+    "download_preauth_ip",
+    "external_download_rate_limit_enabled",
+    "external_download_preauth_ip_rate_limit_requests",
+    "external_download_preauth_ip_rate_limit_window_seconds",
+)
+DOWNLOAD_BY_ADDRESS_AND_DOCUMENT = LimitRow(
+    "download_preauth_document",
+    "external_download_rate_limit_enabled",
+    "external_download_preauth_document_rate_limit_requests",
+    "external_download_preauth_document_rate_limit_window_seconds",
+)
 
 
-async def count_unauthenticated_download(
-    rates: RateLimiter, settings: Settings, exchange: HttpExchange, document_id: int
-) -> None:
-    """Count a download before its credential is looked at, by client address, then by that and document."""
-    address, switch = _address(settings, exchange), "download_rate_limit"
-    by_address = _rule(settings, "download_preauth_ip", "download_preauth_ip_rate_limit", switch)
-    by_document = _rule(settings, "download_preauth_document", "download_preauth_document_rate_limit", switch)
-    await rates.count(by_address, address)
-    await rates.count(by_document, f"{address}:document:{document_id}")
+async def count_request(ctx: RequestContext) -> None:
+    """Count a request by client address and by token."""
+    limiter, settings = ctx.app.rate_limiter, ctx.app.settings
+    limit = _limit(TRANSPORT, settings)
+    await limiter.count(limit, _address(settings, ctx.http))
+    if token := bearer_token(ctx.http.headers):
+        await limiter.count(limit, f"token:{_hash(token)}")
 
 
-async def count_download(rates: RateLimiter, settings: Settings, user_id: int, document_id: int) -> None:
-    """Count a download whose credential is good, by user and document."""
-    await rates.count(_rule(settings, "download", "download_rate_limit"), f"user:{user_id}:document:{document_id}")
+async def count_search(ctx: RequestContext) -> None:
+    """Count a search by user."""
+    await ctx.app.rate_limiter.count(_limit(SEARCH, ctx.app.settings), f"user:{ctx.actor.id}")
 
 
-def _rule(settings: Settings, namespace: str, name: str, switch: str = "") -> RateLimit:
-    """The limit whose settings have this name; what turns it on may have another."""
-    enabled = getattr(settings, f"external_{switch or name}_enabled")
-    requests = getattr(settings, f"external_{name}_requests") if enabled else 0
-    return RateLimit(f"{PREFIX}:{namespace}", requests, getattr(settings, f"external_{name}_window_seconds"), "aligned")
+async def count_unauthenticated_download(app: AppContext, http: HttpExchange, document_id: int) -> None:
+    """Count a download before its credential is read: by client address, then by address and document."""
+    address = _address(app.settings, http)
+    await app.rate_limiter.count(_limit(DOWNLOAD_BY_ADDRESS, app.settings), address)
+    by_document = _limit(DOWNLOAD_BY_ADDRESS_AND_DOCUMENT, app.settings)
+    await app.rate_limiter.count(by_document, f"{address}:document:{document_id}")
 
 
-def _address(settings: Settings, exchange: HttpExchange) -> str:
-    return f"ip:{_hashed(client_address.client_address(exchange.scope, settings.trusted_proxies))}"
+async def count_download(ctx: RequestContext, document_id: int) -> None:
+    """Count a download with a valid credential by user and document."""
+    limit = _limit(DOWNLOAD, ctx.app.settings)
+    await ctx.app.rate_limiter.count(limit, f"user:{ctx.actor.id}:document:{document_id}")
 
 
-def _hashed(text: str) -> str:
+def _limit(row: LimitRow, settings: Settings) -> RateLimit:
+    requests = getattr(settings, row.requests) if getattr(settings, row.enabled) else 0
+    return RateLimit(f"{PREFIX}:{row.namespace}", requests, getattr(settings, row.seconds), "aligned")
+
+
+def _address(settings: Settings, http: HttpExchange) -> str:
+    return f"ip:{_hash(client_address.client_address(http.scope, settings.trusted_proxies))}"
+
+
+def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]

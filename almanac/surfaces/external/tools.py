@@ -9,10 +9,12 @@ from almanac.core.errors import Forbidden, NotFound
 from almanac.knowledge import bases, document_text, document_tree, downloads, knowledge_runtime
 from almanac.knowledge.document_tree import Node
 from almanac.knowledge.folders import Folder, FolderNotFound
+from almanac.operations.context import RequestContext
+from almanac.operations.operation import Handler
 from almanac.surfaces.external import arguments, auth, limits, responses
 from almanac.surfaces.external.responses import JsonObject
 from almanac.surfaces.surface import Surface
-from almanac.surfaces.tool import Run, ToolCall, load_contract, tool_from_contract
+from almanac.surfaces.tool import load_contract, operation_from_contract
 
 MOUNT = "/mcp/knowledge-external"
 TRANSPORT = "/sse"
@@ -22,11 +24,11 @@ IGNORED = "Some requested knowledge_base_ids were ignored because they are not a
 CONTRACT = load_contract(__file__)
 
 
-async def list_knowledge_bases(call: ToolCall, given: dict[str, Any]) -> JsonObject:
+async def list_knowledge_bases(ctx: RequestContext, given: dict[str, Any]) -> JsonObject:
     """The knowledge bases that the caller may see."""
     asked = arguments.list_bases(given)
     page = await bases.find(
-        call,
+        ctx,
         scope=asked.scope,
         group=asked.group_name if asked.scope == "group" else None,
         query=asked.query,
@@ -34,21 +36,21 @@ async def list_knowledge_bases(call: ToolCall, given: dict[str, Any]) -> JsonObj
         limit=asked.limit,
         offset=asked.offset,
     )
-    owners = await auth.creators(call.db, {base.owner_id: base.owner_name for base in page.items}.items())
-    return responses.base_list(page, asked.limit, call.actor.org_name, owners)
+    owners = await auth.creators(ctx.db, {base.owner_id: base.owner_name for base in page.items}.items())
+    return responses.base_list(page, asked.limit, ctx.actor.org_name, owners)
 
 
-async def list_nodes(call: ToolCall, given: dict[str, Any]) -> JsonObject:
+async def list_nodes(ctx: RequestContext, given: dict[str, Any]) -> JsonObject:
     """What is in a folder, or below it."""
     asked = arguments.list_nodes(given)
     with _translated_errors("Knowledge base not found", "Access denied to knowledge base"):
         if asked.recursive:
             listed = await document_tree.tree(
-                call, asked.knowledge_base_id, asked.folder_id, inactive=asked.include_inactive, brief=True
+                ctx, asked.knowledge_base_id, asked.folder_id, inactive=asked.include_inactive, brief=True
             )
         else:
             listed = await document_tree.browse(
-                call,
+                ctx,
                 asked.knowledge_base_id,
                 asked.folder_id,
                 limit=asked.limit,
@@ -56,41 +58,41 @@ async def list_nodes(call: ToolCall, given: dict[str, Any]) -> JsonObject:
                 counted=True,
                 inactive=asked.include_inactive,
             )
-    makers = await auth.creators(call.db, _makers(listed.nodes).items())
+    makers = await auth.creators(ctx.db, _makers(listed.nodes).items())
     if asked.recursive:  # thousands of nodes: not on the event loop
         return await asyncio.to_thread(responses.node_list, listed, makers)
     return responses.node_list(listed, makers)
 
 
-async def get_document_content(call: ToolCall, given: dict[str, Any]) -> JsonObject:
+async def get_document_content(ctx: RequestContext, given: dict[str, Any]) -> JsonObject:
     """Some of a document's text."""
     asked = arguments.read_content(given)
     with _translated_errors("Document not found", "Access denied to this document"):
         return responses.content(
-            await document_text.read(call, asked.document_id, offset=asked.offset, limit=asked.limit)
+            await document_text.read(ctx, asked.document_id, offset=asked.offset, limit=asked.limit)
         )
 
 
-async def get_document_download(call: ToolCall, given: dict[str, Any]) -> JsonObject:
+async def get_document_download(ctx: RequestContext, given: dict[str, Any]) -> JsonObject:
     """A credential with which the original file can be fetched, at the mount that this call came by."""
-    asked, house = arguments.ask_download(given), call.house
+    asked = arguments.ask_download(given)
     with _translated_errors("Document not found", "Access denied to this document"):
-        credential = await downloads.issue(call, house.key, asked.document_id, asked.disposition, files=house.files)
-    return responses.download(credential, call.path.removesuffix(TRANSPORT))
+        credential = await downloads.issue(ctx, ctx.app.key, asked.document_id, asked.disposition, files=ctx.app.files)
+    return responses.download(credential, ctx.path.removesuffix(TRANSPORT))
 
 
-async def search_content(call: ToolCall, given: dict[str, Any]) -> JsonObject:
+async def search_content(ctx: RequestContext, given: dict[str, Any]) -> JsonObject:
     """What answers a query, in those of the bases named that the caller may read."""
-    asked, house = arguments.search_content(given), call.house
-    await limits.count_search(house.rates, house.settings, call.actor.id)
+    asked = arguments.search_content(given)
+    await limits.count_search(ctx)
     named = [id for id in asked.knowledge_base_ids if id > 0]
-    found = await bases.get_many(call, named)
+    found = await bases.get_many(ctx, named)
     if not found:
         raise NotFound("No accessible knowledge bases found")
     names = {base.id: base.name for base in found}
     ignored = [id for id in asked.knowledge_base_ids if id not in names]
     query = knowledge_runtime.RuntimeQuery(asked.query, tuple(names), asked.max_results)
-    answer = await knowledge_runtime.query(call, house.search, house.runtime, query)
+    answer = await knowledge_runtime.query(ctx, ctx.app.search, ctx.app.runtime, query)
     return {
         "query": asked.query,
         "total": len(answer.records) if answer.total is None else answer.total,
@@ -129,7 +131,7 @@ def _makers(found: Iterable[Node]) -> dict[int, str]:
 
 
 _KNOWLEDGE, _SEARCH = frozenset({"knowledge:read"}), frozenset({"search:read"})
-_RUNS: dict[str, tuple[Run, frozenset[str]]] = {
+_RUNS: dict[str, tuple[Handler, frozenset[str]]] = {
     "wegent_kb_list_knowledge_bases": (list_knowledge_bases, _KNOWLEDGE),
     "wegent_kb_list_nodes": (list_nodes, _KNOWLEDGE),
     "wegent_kb_get_document_content": (get_document_content, _KNOWLEDGE),
@@ -142,9 +144,9 @@ SURFACE = Surface(
     path=MOUNT + TRANSPORT,
     server_name=SERVICE,
     title="External knowledge",
-    tools=tuple(tool_from_contract(entry, *_RUNS[name]) for name, entry in CONTRACT.items()),
-    gate=auth.ExternalAuthenticator,
-    limits_before_body=limits.count_request,
+    operations=tuple(operation_from_contract(entry, *_RUNS[name]) for name, entry in CONTRACT.items()),
+    authenticator=auth.ExternalAuthenticator,
+    limit_before_body=limits.count_request,
     sends_retry_after=False,
     render_error=responses.as_error,
     render_result=responses.as_text,

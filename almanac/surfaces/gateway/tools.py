@@ -7,12 +7,16 @@ import orjson
 from almanac import __version__
 from almanac.core import clock
 from almanac.core.errors import AlmanacError, Limited, Unauthorized
-from almanac.surfaces import json_rpc as messages
+from almanac.identity.credentials import api_key
+from almanac.operations.context import RequestContext
+from almanac.operations.operation import Handler
+from almanac.surfaces import json_rpc
 from almanac.surfaces.gateway import zod
-from almanac.surfaces.gateway.auth import GatewayAuthenticator, credential
-from almanac.surfaces.gateway.upstream import UpstreamFailed
+from almanac.surfaces.gateway.auth import GatewayAuthenticator
+from almanac.surfaces.gateway.state import Gateway, open_gateway
+from almanac.surfaces.gateway.upstream import Upstream, UpstreamFailed
 from almanac.surfaces.surface import Surface
-from almanac.surfaces.tool import Run, ToolCall, load_contract, tool_from_contract
+from almanac.surfaces.tool import load_contract, operation_from_contract
 
 MAX_TOP_K = 50
 DEFAULT_TOP_K = 10
@@ -38,31 +42,31 @@ ENTITY = zod.Schema({"id": zod.Field(zod.text), "name": zod.Field(zod.text)}, _e
 STRUCTURE = zod.Schema({"categoryId": zod.Field(zod.text)})
 
 
-async def search_knowledge_base(call: ToolCall, given: dict[str, Any]) -> Any:
+async def search_knowledge_base(ctx: RequestContext, given: dict[str, Any]) -> Any:
     """What of a namespace answers a question."""
     asked = SEARCH.parse(given)
     body = {"namespace": asked["namespace"], "query": asked["query"], "topK": int(asked["topK"])}
     if asked["metadata"] is not None:
         body["metadata"] = asked["metadata"]
-    return await call.house.gateway.upstream.retrieve(call, call.house.search, body)
+    return await _upstream(ctx).retrieve(ctx, ctx.app.search, body)
 
 
-async def get_entity(call: ToolCall, given: dict[str, Any]) -> Any:
+async def get_entity(ctx: RequestContext, given: dict[str, Any]) -> Any:
     """One entity, by its id or its exact name."""
     asked = ENTITY.parse(given)
-    return await call.house.gateway.upstream.entity(call, asked["id"] or asked["name"])
+    return await _upstream(ctx).entity(ctx, asked["id"] or asked["name"])
 
 
-async def get_structure(call: ToolCall, given: dict[str, Any]) -> Any:
+async def get_structure(ctx: RequestContext, given: dict[str, Any]) -> Any:
     """The tree of categories, or one of them."""
-    return await call.house.gateway.upstream.structure(call, STRUCTURE.parse(given)["categoryId"])
+    return await _upstream(ctx).structure(ctx, STRUCTURE.parse(given)["categoryId"])
 
 
-async def health_check(call: ToolCall, given: dict[str, Any]) -> Any:
+async def health_check(ctx: RequestContext, given: dict[str, Any]) -> Any:
     """Whether the gateway and what it stands before work."""
-    gateway = call.house.gateway
+    gateway: Gateway = ctx.surface_state
     parts = {
-        "knowledgeBase": await gateway.upstream.is_available(call),
+        "knowledgeBase": await gateway.upstream.is_available(ctx),
         "accessKeys": await gateway.keys.is_available(),
     }
     is_well = all(parts.values())
@@ -73,6 +77,11 @@ async def health_check(call: ToolCall, given: dict[str, Any]) -> Any:
         "timestamp": clock.format_timestamp(clock.now()),
         **{name: "ok" if works else "unreachable" for name, works in parts.items()},
     }
+
+
+def _upstream(ctx: RequestContext) -> Upstream:
+    gateway: Gateway = ctx.surface_state
+    return gateway.upstream
 
 
 def pretty(value: Any) -> dict[str, Any]:
@@ -96,11 +105,11 @@ def tell(error: AlmanacError) -> dict[str, Any]:
 def http_error(error: AlmanacError) -> tuple[int, dict[str, Any]]:
     """A failure before any tool is reached, in the words of the document where it has some."""
     text = error.message if isinstance(error, Unauthorized) else error.text
-    return error.status, messages.error(None, _ERROR, text, {"code": error.code})
+    return error.status, json_rpc.error(None, _ERROR, text, {"code": error.code})
 
 
 _READ = frozenset({"catalogue:read"})
-_RUNS: dict[str, tuple[Run, frozenset[str]]] = {
+_RUNS: dict[str, tuple[Handler, frozenset[str]]] = {
     "search-knowledge-base": (search_knowledge_base, _READ | {"search:read"}),
     "get-entity": (get_entity, _READ),
     "get-knowledge-base-structure": (get_structure, _READ),
@@ -111,11 +120,12 @@ SURFACE = Surface(
     name="gateway",
     path="/gateway/mcp",
     title="Knowledge Base Gateway",
-    tools=tuple(tool_from_contract(entry, *_RUNS[name]) for name, entry in CONTRACT.items()),
-    credential=credential,
+    operations=tuple(operation_from_contract(entry, *_RUNS[name]) for name, entry in CONTRACT.items()),
+    credential=api_key,
     render_error=tell,
     render_result=pretty,
     http_error=http_error,
-    gate=GatewayAuthenticator,
+    authenticator=GatewayAuthenticator,
+    open_state=open_gateway,
     lists_all_tools=True,  # the document counts four tools, for everyone
 )

@@ -7,8 +7,8 @@ from almanac.core import clock
 from almanac.core.errors import BadRequest
 from almanac.memory import note_text, notes, supersession
 from almanac.memory.note import Note
+from almanac.operations.context import RequestContext
 from almanac.surfaces.resource import Prompt, ResourceContent, ResourceTemplate
-from almanac.surfaces.tool import ToolCall
 
 MAX_PROMPT_ARGUMENT_CHARS = 200  # characters of a prompt's argument
 
@@ -40,22 +40,22 @@ def uri_of(id: str) -> str:
     return f"almanac://knowledge/{id}"
 
 
-async def read(call: ToolCall, parts: dict[str, str]) -> ResourceContent:
+async def read(ctx: RequestContext, parts: dict[str, str]) -> ResourceContent:
     """A note: its body, and beside it what is known of it. `?as_of=…` gives it as it stood at a moment."""
     id, _, query = parts["id"].partition("?")
-    note = await notes.get(call.db, call, note_text.id_of("id", id))
+    note = await notes.get(ctx.db, ctx, note_text.id_of("id", id))
     if query:
         name, _, value = query.partition("=")
         if name != "as_of":
             raise BadRequest("A note's address takes nothing but ?as_of=, a moment in ISO-8601.")
-        then = await supersession.note_at(call.db, note, note_text.parse_timestamp("as_of", unquote(value)))
+        then = await supersession.note_at(ctx.db, note, note_text.parse_timestamp("as_of", unquote(value)))
         if then is None:
             raise notes.missing(note.id)
         note = then
-    return ResourceContent(note.body, await _about(call, note))
+    return ResourceContent(note.body, await _about(ctx, note))
 
 
-async def _about(call: ToolCall, note: Note) -> dict[str, Any]:
+async def _about(ctx: RequestContext, note: Note) -> dict[str, Any]:
     return {
         "almanac/trust": "untrusted",
         "almanac/note": {
@@ -70,33 +70,33 @@ async def _about(call: ToolCall, note: Note) -> dict[str, Any]:
             "supersededById": note.head_id,
             "supersededAt": clock.format_timestamp(note.superseded_at),
             "embeddingStatus": note.embedding_status,
-            "tasks": [{"taskId": link.task_id, "kind": link.kind} for link in await notes.tasks(call.db, note)],
-            "cites": await notes.cited(call.db, note),
+            "tasks": [{"taskId": link.task_id, "kind": link.kind} for link in await notes.tasks(ctx.db, note)],
+            "cites": await notes.cited(ctx.db, note),
         },
     }
 
 
-async def start_work_session(call: ToolCall, given: dict[str, str]) -> str:
+async def start_work_session(ctx: RequestContext, given: dict[str, str]) -> str:
     """What an agent should do before and while it works."""
     task = _said(given, "task_id", "")
     return _START.format(
-        **_who(call, given),
+        **_who(ctx, given),
         task=f" You are about to work on the task {task}." if task else "",
         produced=f', with taskRef {{"taskId": "{task}", "kind": "produced"}}' if task else "",
     )
 
 
-async def summarize_knowledge(call: ToolCall, given: dict[str, str]) -> str:
+async def summarize_knowledge(ctx: RequestContext, given: dict[str, str]) -> str:
     """What an agent should do to sum up what is known."""
     topic, task = _said(given, "topic", ""), _said(given, "task_id", "")
     about = f" about {topic}" if topic else f" that has to do with the task {task}" if task else ""
-    return _SUMMARISE.format(**_who(call, given), about=about)
+    return _SUMMARISE.format(**_who(ctx, given), about=about)
 
 
-def _who(call: ToolCall, given: dict[str, str]) -> dict[str, str]:
+def _who(ctx: RequestContext, given: dict[str, str]) -> dict[str, str]:
     return {
-        "agent_name": _said(given, "agent_name", call.actor.name),
-        "org_slug": _said(given, "org_slug", call.actor.org_name),
+        "agent_name": _said(given, "agent_name", ctx.actor.name),
+        "org_slug": _said(given, "org_slug", ctx.actor.org_name),
     }
 
 

@@ -16,11 +16,12 @@ from almanac.core.errors import AlmanacError, RateLimited, RateLimitUnavailable
 from almanac.memory import limits, note_search, note_text, notes, similar_notes, supersession
 from almanac.memory.note import Note, NoteDraft, TaskLink
 from almanac.memory.note_search import NoteQuery, NoteResult
+from almanac.operations.context import AppContext, RequestContext
 from almanac.quotas.rate_limits import RateLimit
-from almanac.surfaces import json_rpc as messages
+from almanac.surfaces import json_rpc
 from almanac.surfaces.memory import resources
 from almanac.surfaces.surface import Result, Surface
-from almanac.surfaces.tool import AppContext, ToolCall, load_contract, tool_from_contract
+from almanac.surfaces.tool import load_contract, operation_from_contract
 
 TRUST = "untrusted"
 INSTRUCTIONS = (
@@ -100,13 +101,13 @@ class Supersede(Arguments):
     newId: Uuid
 
 
-async def store_knowledge(call: ToolCall, given: Store) -> dict[str, Any]:
+async def store_knowledge(ctx: RequestContext, given: Store) -> dict[str, Any]:
     """Keep what an agent has learnt."""
-    house, token = call.house, given.clientToken
-    note = await notes.stored(call, house.repeats, token)
+    app, token = ctx.app, given.clientToken
+    note = await notes.stored(ctx, app.idempotency, token)
     if note is None:
-        note = await notes.store(call, draft_of(given), house.repeats, house.settings.memory_notes_a_month, token)
-    close = await similar_notes.find(call, house.search, note)
+        note = await notes.store(ctx, draft_of(given), app.idempotency, app.settings.memory_notes_a_month, token)
+    close = await similar_notes.find(ctx, app.search, note)
     return {
         "id": note.id,
         "uri": resources.uri_of(note.id),
@@ -138,7 +139,7 @@ def draft_of(given: Store) -> NoteDraft:
     )
 
 
-async def search_knowledge(call: ToolCall, given: Look) -> dict[str, Any]:
+async def search_knowledge(ctx: RequestContext, given: Look) -> dict[str, Any]:
     """The notes that answer best."""
     inquiry = NoteQuery(
         query=note_text.clean("query", given.query, note_search.MAX_NOTE_QUERY_CHARS),
@@ -149,13 +150,13 @@ async def search_knowledge(call: ToolCall, given: Look) -> dict[str, Any]:
         min_score=given.minScore,
         ef_search=given.efSearch,
     )
-    found = await note_search.find(call, call.house.search, inquiry)
+    found = await note_search.find(ctx, ctx.app.search, inquiry)
     return {"results": [_result(hit) for hit in found.hits], "trust": TRUST, "remarks": found.remarks}
 
 
-async def supersede_knowledge(call: ToolCall, given: Supersede) -> dict[str, Any]:
+async def supersede_knowledge(ctx: RequestContext, given: Supersede) -> dict[str, Any]:
     """Let one note take the place of another."""
-    done = await call.db.write(lambda tx: supersession.supersede(call, tx, given.oldId, given.newId))
+    done = await ctx.db.write(lambda tx: supersession.supersede(ctx, tx, given.oldId, given.newId))
     return {
         "oldId": given.oldId,
         "newId": given.newId,
@@ -199,12 +200,12 @@ def render(error: AlmanacError) -> Result:
 
 def http_error(error: AlmanacError) -> tuple[int, dict[str, Any]]:
     """A failure before any tool is reached: its status, and a JSON-RPC error with the same code."""
-    return error.status, messages.error(None, -32000, error.text, _told(error))
+    return error.status, json_rpc.error(None, -32000, error.text, _told(error))
 
 
-def rule(house: AppContext, actor: Actor) -> RateLimit:
+def rule(app: AppContext, actor: Actor) -> RateLimit:
     """How often a token may ask here."""
-    return limits.rule_of(house.settings, actor.scopes)
+    return limits.rule_of(app.settings, actor.scopes)
 
 
 SURFACE = Surface(
@@ -212,10 +213,10 @@ SURFACE = Surface(
     path="/mcp/memory",
     title="Agent memory",
     instructions=INSTRUCTIONS,
-    tools=(
-        tool_from_contract(CONTRACT["store_knowledge"], store_knowledge, _WRITE, Store),
-        tool_from_contract(CONTRACT["search_knowledge"], search_knowledge, _READ, Look),
-        tool_from_contract(CONTRACT["supersede_knowledge"], supersede_knowledge, _WRITE, Supersede),
+    operations=(
+        operation_from_contract(CONTRACT["store_knowledge"], store_knowledge, _WRITE, Store),
+        operation_from_contract(CONTRACT["search_knowledge"], search_knowledge, _READ, Look),
+        operation_from_contract(CONTRACT["supersede_knowledge"], supersede_knowledge, _WRITE, Supersede),
     ),
     render_error=render,
     http_error=http_error,

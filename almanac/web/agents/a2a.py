@@ -16,10 +16,13 @@ from almanac.assist.agent_tasks import Finished, Task
 from almanac.core import clock
 from almanac.core.arguments import Arguments, describe_problems
 from almanac.core.errors import AlmanacError, BadRequest, Cancelled, NotFound, TooLarge
+from almanac.operations.context import RequestContext
+from almanac.operations.operation import Operation, Rest
+from almanac.operations.pipeline.errors import InvalidJson, UnsupportedMediaType
 from almanac.web.agents import conversation
-from almanac.web.agents.conversation import LONGEST_SESSION, SCOPE, AgentMessage, EventStream, MessageContext
-from almanac.web.agents.messages import MAX_MESSAGE_CHARS, PREFIX, AlreadySent, AtAgent
-from almanac.web.rest import Ask, Endpoint, NotJson, WrongContentType
+from almanac.web.agents.conversation import LONGEST_SESSION, SCOPES, AgentMessage, EventStream, MessageContext
+from almanac.web.agents.messages import MAX_MESSAGE_CHARS, PREFIX, AtAgent
+from almanac.web.rest import AlreadySent
 
 STATES = {
     agent_tasks.WORKING: "TASK_STATE_WORKING",
@@ -87,43 +90,44 @@ class Request(LenientArguments):
     params: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
-async def serve(ask: Ask, place: AtAgent, given: Request) -> dict[str, Any] | AlreadySent:
+async def serve(ctx: RequestContext, given: Request) -> dict[str, Any] | AlreadySent:
     """One request."""
-    conversation.check_agent(ask, place.agent)
+    place: AtAgent = ctx.parameters
+    conversation.check_agent(ctx, place.agent)
     try:
-        return await _dispatch(ask, place.agent, given)
+        return await _dispatch(ctx, place.agent, given)
     except Remote as failure:
         return _error(given.id, failure.code, str(failure))
 
 
-def tell(ask: Ask, error: AlmanacError) -> dict[str, Any] | None:
+def render_error(ctx: RequestContext, error: AlmanacError) -> dict[str, Any] | None:
     """A failure as JSON-RPC puts it. What was refused before it was read is refused as everywhere."""
-    if not ask.arguments or ask.exchange.scope["path_params"]["agent"] not in ask.rest.settings.agent_names:
+    if not ctx.arguments or ctx.http.scope["path_params"]["agent"] not in ctx.app.settings.agent_names:
         return None
-    said = ask.arguments
+    said = ctx.arguments
     id = said.get("id") if type(said.get("id")) in (str, int) else None
     is_request = said.get("jsonrpc") == "2.0" and isinstance(said.get("method"), str)
-    kinds = {NotJson: PARSE, Finished: NOT_CANCELABLE, NotFound: NO_TASK, TooLarge: INVALID, WrongContentType: INVALID,
-             BadRequest: BAD_PARAMS if is_request else INVALID}  # fmt: skip
+    kinds = {InvalidJson: PARSE, Finished: NOT_CANCELABLE, NotFound: NO_TASK, TooLarge: INVALID,
+             UnsupportedMediaType: INVALID, BadRequest: BAD_PARAMS if is_request else INVALID}  # fmt: skip
     return _error(id, next((code for kind, code in kinds.items() if isinstance(error, kind)), INTERNAL), error.text)
 
 
-async def _dispatch(ask: Ask, agent: str, given: Request) -> dict[str, Any] | AlreadySent:
+async def _dispatch(ctx: RequestContext, agent: str, given: Request) -> dict[str, Any] | AlreadySent:
     if given.jsonrpc != "2.0" or not given.method:
         raise Remote(INVALID, "The body is not one request of JSON-RPC 2.0.")
-    if not ask.exchange.headers.get(b"a2a-version", VERSION).startswith(VERSION):
+    if not ctx.http.headers.get(b"a2a-version", VERSION).startswith(VERSION):
         raise Remote(NO_VERSION, "Version 1.0 of the protocol is spoken here.")
     match given.method:
         case "SendMessage":
-            return _result(given.id, {"task": await _send(ask, agent, given)})
+            return _result(given.id, {"task": await _send(ctx, agent, given)})
         case "SendStreamingMessage":
-            async with _take(ask, agent, given) as letter:
-                return await _stream(ask, letter, given)
+            async with _take(ctx, agent, given) as letter:
+                return await _stream(ctx, letter, given)
         case "GetTask":
-            return _result(given.id, describe(await agent_tasks.get(ask, agent, _parse(TaskParams, given.params).id)))
+            return _result(given.id, describe(await agent_tasks.get(ctx, agent, _parse(TaskParams, given.params).id)))
         case "CancelTask":
             return _result(
-                given.id, describe(await agent_tasks.cancel(ask, agent, _parse(TaskParams, given.params).id))
+                given.id, describe(await agent_tasks.cancel(ctx, agent, _parse(TaskParams, given.params).id))
             )
         case method if method in OTHERS:
             raise Remote(UNSUPPORTED, "This agent does not do that.")
@@ -131,23 +135,23 @@ async def _dispatch(ask: Ask, agent: str, given: Request) -> dict[str, Any] | Al
             raise Remote(NO_METHOD, "There is no such method.")
 
 
-def _take(ask: Ask, agent: str, given: Request) -> AbstractAsyncContextManager[AgentMessage]:
+def _take(ctx: RequestContext, agent: str, given: Request) -> AbstractAsyncContextManager[AgentMessage]:
     params = _parse(SendParams, given.params)
     text = "\n".join(part.text for part in params.message.parts if part.text)
     if not text.strip() or len(text) > MAX_MESSAGE_CHARS:
         raise Remote(NO_CONTENT, f"A message needs a part of text, of at most {MAX_MESSAGE_CHARS} characters in all.")
     context = conversation.merge(params.message.metadata, params.metadata)
-    return conversation.begin_task(ask, agent, text, context, params.message.contextId or None)
+    return conversation.begin_task(ctx, agent, text, context, params.message.contextId or None)
 
 
-async def _send(ask: Ask, agent: str, given: Request) -> dict[str, Any]:
-    async with _take(ask, agent, given) as letter:
-        return _done(letter, await conversation.run_agent(ask, letter, conversation.silently))
+async def _send(ctx: RequestContext, agent: str, given: Request) -> dict[str, Any]:
+    async with _take(ctx, agent, given) as letter:
+        return _done(letter, await conversation.run_agent(ctx, letter, conversation.silently))
 
 
-async def _stream(ask: Ask, letter: AgentMessage, given: Request) -> AlreadySent:
+async def _stream(ctx: RequestContext, letter: AgentMessage, given: Request) -> AlreadySent:
     named = {"taskId": letter.task.id, "contextId": letter.task.session_id}
-    async with EventStream(ask.exchange).open() as stream:
+    async with EventStream(ctx.http).open() as stream:
         written = False
 
         async def tell(event: Event) -> None:
@@ -169,7 +173,7 @@ async def _stream(ask: Ask, letter: AgentMessage, given: Request) -> AlreadySent
 
         await stream.send(_result(given.id, {"task": describe(letter.task)}))
         try:
-            reply = await conversation.run_agent(ask, letter, tell)
+            reply = await conversation.run_agent(ctx, letter, tell)
         except AlmanacError as error:
             status = _status(
                 agent_tasks.CANCELED if isinstance(error, Cancelled) else agent_tasks.FAILED, error.text, letter.task
@@ -230,17 +234,19 @@ def _error(id: Any, code: int, message: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}
 
 
-ENDPOINT = Endpoint(
-    "POST",
-    PREFIX + "/{agent}",
-    "agent_rpc",
-    "The agent by JSON-RPC, as the A2A protocol has it",
-    serve,
-    SCOPE,
-    parameters=AtAgent,
-    body=Request,
+AGENT_RPC = Operation(
+    name="agent_rpc",
+    summary="The agent by JSON-RPC, in the form of the A2A protocol",
+    arguments=Request,
     answer=dict[str, Any],
-    admit=conversation.by_context,
-    tell=tell,
-    error_status=200,
+    scopes=SCOPES,
+    handler=serve,
+    rest=Rest(
+        "POST",
+        PREFIX + "/{agent}",
+        parameters=AtAgent,
+        authenticate=conversation.by_context,
+        render_error=render_error,
+        error_status=200,
+    ),
 )

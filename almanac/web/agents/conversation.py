@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, cast
 
 import orjson
@@ -22,17 +22,21 @@ from almanac.assist.weknora.backends import LocalBackend, Work, untrusted_backen
 from almanac.assist.weknora.knowledge_search import Results
 from almanac.assist.weknora.weknora_tool import ToolUseResult, WeKnoraContext, WeKnoraQuery, WeKnoraTool
 from almanac.core.arguments import Arguments
-from almanac.core.errors import AlmanacError, BadRequest, Cancelled, DeadlineExceeded, NotFound, Unauthorized
-from almanac.core.timers import Deadline
-from almanac.net.http_exchange import BodyTimeout, HttpExchange, replay
+from almanac.core.errors import AlmanacError, BadRequest, Cancelled, NotFound, Unauthorized
+from almanac.identity.credentials import bearer_token
+from almanac.net.http_exchange import HttpExchange
 from almanac.net.url import read_url
-from almanac.web import weknora_search
-from almanac.web.rest import Admission, Ask, Rest, account, by_token
+from almanac.operations.context import AppContext, Authentication, RequestContext
+from almanac.operations.pipeline.endpoint import Invocation
+from almanac.operations.pipeline.guard import RequestGuard
+from almanac.operations.pipeline.pipeline import run_recorded
+from almanac.web.rest import by_token
+from almanac.web.weknora_search import KNOWLEDGE_SEARCH
 
-SCOPE = "search:read"
+SCOPES = frozenset({"search:read"})
 MAX_UNAUTHENTICATED_BODY_BYTES = 65536  # of a body that is read before its sender is known
 LONGEST_SESSION = 128
-_LOOKED = 1.0  # seconds after which it is looked again whether a task was stopped
+CANCEL_POLL_SECONDS = 1.0
 
 Tell = Callable[[Event], Awaitable[None]]
 
@@ -63,56 +67,48 @@ class AgentMessage:
     task: Task
 
 
-async def by_context(rest: Rest, exchange: HttpExchange) -> Admission:
-    """Whoever's token came in the headers or, where there is none, whoever's key the message has in its context."""
-    headers = exchange.headers
-    if headers.get(b"authorization") or headers.get(b"x-api-key"):
-        return await by_token(rest, exchange)
-    try:
-        async with asyncio.timeout(rest.settings.request_deadline_seconds):
-            raw = await exchange.read_body(MAX_UNAUTHENTICATED_BODY_BYTES)
-    except TimeoutError:
-        raise BodyTimeout() from None
-    exchange.receive, exchange.is_read = replay(raw, exchange.receive), False
-    key = _key_in(raw)
-    actor = await rest.keyring.resolve(key) if key else None
+async def by_context(app: AppContext, http: HttpExchange) -> Authentication:
+    """Authenticate by the token in the headers or, where there is none, by the key in the message's own context."""
+    if http.headers.get(b"authorization") or http.headers.get(b"x-api-key"):
+        return await by_token(app, http)
+    key = _key_in(await http.read_body(MAX_UNAUTHENTICATED_BODY_BYTES))
+    actor = await app.token_resolver.resolve(key) if key else None
     if actor is None:
         raise Unauthorized()
-    return Admission(actor)
+    return Authentication(actor)
 
 
-def check_agent(ask: Ask, name: str) -> None:
+def check_agent(ctx: RequestContext, name: str) -> None:
     """Refuse an agent that is not there."""
-    if name not in ask.rest.settings.agent_names:
+    if name not in ctx.app.settings.agent_names:
         raise NotFound("There is no such agent.", remedy="/.well-known/agent-card.json says which there are.")
 
 
 @contextlib.asynccontextmanager
 async def begin_task(
-    ask: Ask, agent: str, text: str, context: WeKnora, session: str | None
+    ctx: RequestContext, agent: str, text: str, context: WeKnora, session: str | None
 ) -> AsyncGenerator[AgentMessage]:
     """Take a message in, to a session that goes on or begins. If the block fails, so has the task."""
     if not text.strip():
         raise BadRequest("The message is empty.", remedy="Ask something.")
-    task = await agent_tasks.begin(ask, agent, session or str(uuid.uuid4()), text)
+    task = await agent_tasks.begin(ctx, agent, session or str(uuid.uuid4()), text)
     is_done = False
     try:
         yield AgentMessage(agent, text, context, task)
         is_done = True
     finally:
         if not is_done:
-            await agent_tasks.end(ask.db, task.id, agent_tasks.FAILED)  # unless it is known how it ended
+            await agent_tasks.end(ctx.db, task.id, agent_tasks.FAILED)  # unless it is known how it ended
 
 
-async def run_agent(ask: Ask, letter: AgentMessage, tell: Tell) -> Reply:
+async def run_agent(ctx: RequestContext, letter: AgentMessage, tell: Tell) -> Reply:
     """The agent's answer; what happens on the way is told. However it ends, the task says how."""
-    ask.rest.alarm.drop(ask.deadline)  # it has a limit of its own
     state: str | None = agent_tasks.FAILED
     try:
-        reply = await _attend(ask, letter, _work(ask, letter, tell))
+        reply = await _answer_in_time(ctx, letter, tell)
         sources = [describe(each) for each in reply.citations]
         if not await agent_tasks.end(
-            ask.db, letter.task.id, agent_tasks.COMPLETED, resolved=reply.resolved, answer=reply.text, sources=sources
+            ctx.db, letter.task.id, agent_tasks.COMPLETED, resolved=reply.resolved, answer=reply.text, sources=sources
         ):
             raise Cancelled()
         state = None
@@ -122,7 +118,7 @@ async def run_agent(ask: Ask, letter: AgentMessage, tell: Tell) -> Reply:
         raise
     finally:
         if state is not None:
-            await agent_tasks.end(ask.db, letter.task.id, state)
+            await agent_tasks.end(ctx.db, letter.task.id, state)
 
 
 async def silently(_: Event) -> None:
@@ -153,11 +149,11 @@ def describe_search(outcome: ToolUseResult) -> dict[str, Any]:
     return told | ({"failure": outcome.failure} if outcome.failure else {})
 
 
-async def _work(ask: Ask, letter: AgentMessage, tell: Tell) -> Reply:
-    lookup = bind(ask, letter.context)
-    earlier = await agent_tasks.turns(ask, letter.agent, letter.task.session_id)
+async def _work(ctx: RequestContext, letter: AgentMessage, tell: Tell) -> Reply:
+    lookup = bind(ctx, letter.context)
+    earlier = await agent_tasks.turns(ctx, letter.agent, letter.task.session_id)
     reply: Reply | None = None
-    async with contextlib.aclosing(ask.rest.agent.answer(lookup, letter.text, earlier)) as events:
+    async with contextlib.aclosing(ctx.app.agent.answer(lookup, letter.text, earlier)) as events:
         async for event in events:
             reply = event if isinstance(event, Reply) else reply
             await tell(event)
@@ -165,59 +161,50 @@ async def _work(ask: Ask, letter: AgentMessage, tell: Tell) -> Reply:
     return reply
 
 
-async def _attend(ask: Ask, letter: AgentMessage, work: Awaitable[Reply]) -> Reply:
-    working = asyncio.ensure_future(work)
-    watching = [asyncio.create_task(_gone(ask.exchange)), asyncio.create_task(_stopped(ask, letter.task.id))]
+async def _answer_in_time(ctx: RequestContext, letter: AgentMessage, tell: Tell) -> Reply:
+    """Run the agent until it answers, its own time is over, or its task is cancelled."""
+    ctx.guard.lift_deadline()
+    with RequestGuard(ctx.app.timers, ctx.app.settings.agent_seconds) as guard:
+        polling = asyncio.create_task(_cancel_with_task(ctx, letter.task.id, guard))
+        try:
+            return await _work(ctx, letter, tell)
+        finally:
+            polling.cancel()
+            await asyncio.gather(polling, return_exceptions=True)
+
+
+async def _cancel_with_task(ctx: RequestContext, task_id: str, guard: RequestGuard) -> None:
     try:
-        async with asyncio.timeout(ask.rest.settings.agent_seconds):
-            await asyncio.wait({working, *watching}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        for each in watching:
-            if each.done():
-                each.result()  # one that could not look has not seen that anybody stopped it
-        raise Cancelled()
-    except TimeoutError:
-        raise DeadlineExceeded() from None
-    finally:
-        for each in (working, *watching):
-            each.cancel()
-        await asyncio.gather(working, *watching, return_exceptions=True)
+        # Polled, because another process may cancel the task.
+        while not await agent_tasks.is_cancelled(ctx.db, task_id):  # noqa: ASYNC110
+            await asyncio.sleep(CANCEL_POLL_SECONDS)
+        guard.cancel(Cancelled())
+    except AlmanacError as error:  # an agent that nobody can cancel must not go on
+        guard.cancel(error)
 
 
-async def _gone(exchange: HttpExchange) -> None:
-    while (await exchange.receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _stopped(ask: Ask, id: str) -> None:
-    while not await agent_tasks.is_cancelled(ask.db, id):  # noqa: ASYNC110 - it may be stopped in another process
-        await asyncio.sleep(_LOOKED)
-
-
-def bind(ask: Ask, given: WeKnora) -> WeKnoraTool | None:
+def bind(ctx: RequestContext, given: WeKnora) -> WeKnoraTool | None:
     """The tool, bound to what a message's context says; None where it names no bases at all."""
     chosen = [id for id in given.kb_ids or () if id != ""]
     if given.kb_ids is not None and not chosen:
         return None
     url = given.weknora_base_url or ""
-    is_here = not url or _is_ours(ask, url)
-    key = given.api_key or _token(ask.exchange)
+    is_here = not url or _is_ours(ctx, url)
+    key = given.api_key or _token(ctx)
     if not is_here:
-        _check_elsewhere(ask, given)
+        _check_elsewhere(ctx, given)
     context = WeKnoraContext(key, tuple(chosen), url)
-    rest = ask.rest
     source = (
-        LocalBackend(rest.search, context, _accounted(ask, key))
+        LocalBackend(ctx.app.search, context, _accounted(ctx, key))
         if is_here
-        else untrusted_backend(context, rest.settings, rest.fetcher)
+        else untrusted_backend(context, ctx.app.settings, ctx.app.fetcher)
     )
     return WeKnoraTool(source, context)
 
 
-def _check_elsewhere(ask: Ask, given: WeKnora) -> None:
+def _check_elsewhere(ctx: RequestContext, given: WeKnora) -> None:
     """Refuse a search elsewhere that would be made with the token by which the caller is known here."""
-    token, key = _token(ask.exchange), given.api_key
+    token, key = _token(ctx), given.api_key
     if not token or not key or token in key or not given.kb_ids:
         raise BadRequest(
             "context: a search at another address needs a token of ours in the headers, and api_key and kb_ids of that "
@@ -228,34 +215,38 @@ def _check_elsewhere(ask: Ask, given: WeKnora) -> None:
         raise BadRequest("context.api_key: has characters that no key has.")
 
 
-def _accounted(ask: Ask, key: str) -> Callable[[WeKnoraQuery, Work], Awaitable[Results]]:
-    """Searches as the holder of a key, with their rights, their limit and their audit trail."""
+def _accounted(ctx: RequestContext, key: str) -> Callable[[WeKnoraQuery, Work], Awaitable[Results]]:
+    """Return a function that searches as the holder of a key, with their rights, rate limit and audit trail."""
 
     async def use(query: WeKnoraQuery, work: Work) -> Results:
-        rest = ask.rest
-        actor = await rest.keyring.resolve(key)
+        app = ctx.app
+        actor = await app.token_resolver.resolve(key)
         if actor is None:
             raise Unauthorized()
-        asked = Ask(actor, rest.db, ask.request_id, rest=rest, exchange=ask.exchange, deadline=Deadline(rest.alarm))
-        asked.note(query.model_dump())
-        return await account(asked, weknora_search.ENDPOINT.name, weknora_search.ENDPOINT.scope, lambda: work(asked))
+        searching = RequestContext(actor, app.db, ctx.request_id, app=app, http=ctx.http, surface=ctx.surface)
+
+        async def run(searching: RequestContext, _: Any) -> Results:
+            return await work(searching)
+
+        operation = replace(KNOWLEDGE_SEARCH, handler=run, arguments=None)
+        invocation = Invocation(operation.name, operation, query.model_dump())
+        return await run_recorded(searching, invocation, app.call_limit)
 
     return use
 
 
-def _is_ours(ask: Ask, url: str) -> bool:
+def _is_ours(ctx: RequestContext, url: str) -> bool:
     """Whether an address is one that this server answers at. What the caller says its Host is decides nothing but
     that the search stays here."""
     place = read_url(url)
-    host = ask.exchange.headers.get(b"host", b"").decode("latin-1").lower()
-    ours = {read_url(ask.rest.settings.url).authority, host, host.removesuffix(":80"), host.removesuffix(":443")}
+    host = ctx.http.headers.get(b"host", b"").decode("latin-1").lower()
+    ours = {read_url(ctx.app.settings.url).authority, host, host.removesuffix(":80"), host.removesuffix(":443")}
     return place.authority in ours and place.target == "/"
 
 
-def _token(exchange: HttpExchange) -> str:
-    scheme, _, given = exchange.headers.get(b"authorization", b"").partition(b" ")
-    bearer = given.strip() if scheme.lower() == b"bearer" else b""
-    return (bearer or exchange.headers.get(b"x-api-key", b"")).decode("latin-1")
+def _token(ctx: RequestContext) -> str:
+    headers = ctx.http.headers
+    return bearer_token(headers) or headers.get(b"x-api-key", b"").decode("latin-1")
 
 
 def _key_in(raw: bytes) -> str | None:

@@ -8,7 +8,6 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from almanac import __version__
 from almanac.assist import agent_tasks
@@ -18,9 +17,11 @@ from almanac.core import clock
 from almanac.core.arguments import Arguments
 from almanac.core.errors import AlmanacError
 from almanac.core.settings import Settings
+from almanac.operations.context import RequestContext
+from almanac.operations.operation import Example, Operation, Rest
 from almanac.web.agents import conversation
-from almanac.web.agents.conversation import LONGEST_SESSION, SCOPE, AgentMessage, EventStream, MessageContext
-from almanac.web.rest import Ask, Endpoint, Parameters
+from almanac.web.agents.conversation import LONGEST_SESSION, SCOPES, AgentMessage, EventStream, MessageContext
+from almanac.web.rest import AlreadySent, Parameters
 
 WELL_KNOWN = "/.well-known/agent-card.json"
 PREFIX = "/a2a"
@@ -85,39 +86,33 @@ class TaskFacts:
     updatedAt: str
 
 
-class AlreadySent(Response):
-    """An answer that has been sent already."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Nothing is left to send."""
-
-
-async def send_message(ask: Ask, place: ToAgent, given: NewMessage) -> MessageAnswer | AlreadySent:
+async def send_message(ctx: RequestContext, given: NewMessage) -> MessageAnswer | AlreadySent:
     """What the agent answers, at once or as it comes."""
-    conversation.check_agent(ask, place.agent)
+    place: ToAgent = ctx.parameters
+    conversation.check_agent(ctx, place.agent)
     begun = time.monotonic()
     session = None if given.sessionMode == "new" else given.sessionId
     context = conversation.merge(given.context)
-    async with conversation.begin_task(ask, place.agent, given.message, context, session) as letter:
-        if place.stream or given.stream or _EVENTS in ask.exchange.headers.get(b"accept", b""):
-            return await _stream(ask, letter, begun)
-        return _answer(letter, await conversation.run_agent(ask, letter, conversation.silently), begun)
+    async with conversation.begin_task(ctx, place.agent, given.message, context, session) as letter:
+        if place.stream or given.stream or _EVENTS in ctx.http.headers.get(b"accept", b""):
+            return await _stream(ctx, letter, begun)
+        return _answer(letter, await conversation.run_agent(ctx, letter, conversation.silently), begun)
 
 
-async def get_task(ask: Ask, place: AtTask, _: Any) -> TaskFacts:
+async def get_task(ctx: RequestContext, place: AtTask) -> TaskFacts:
     """How far a message is."""
-    conversation.check_agent(ask, place.agent)
-    return _facts(await agent_tasks.get(ask, place.agent, place.task_id))
+    conversation.check_agent(ctx, place.agent)
+    return _facts(await agent_tasks.get(ctx, place.agent, place.task_id))
 
 
-async def cancel_task(ask: Ask, place: AtTask, _: Any) -> TaskFacts:
+async def cancel_task(ctx: RequestContext, place: AtTask) -> TaskFacts:
     """Stop working on a message."""
-    conversation.check_agent(ask, place.agent)
-    return _facts(await agent_tasks.cancel(ask, place.agent, place.task_id))
+    conversation.check_agent(ctx, place.agent)
+    return _facts(await agent_tasks.cancel(ctx, place.agent, place.task_id))
 
 
-async def _stream(ask: Ask, letter: AgentMessage, begun: float) -> AlreadySent:
-    async with EventStream(ask.exchange).open() as stream:
+async def _stream(ctx: RequestContext, letter: AgentMessage, begun: float) -> AlreadySent:
+    async with EventStream(ctx.http).open() as stream:
 
         async def tell(event: Event) -> None:
             match event:
@@ -132,7 +127,7 @@ async def _stream(ask: Ask, letter: AgentMessage, begun: float) -> AlreadySent:
 
         await stream.send({"type": "task", "taskId": letter.task.id, "sessionId": letter.task.session_id})
         try:
-            reply = await conversation.run_agent(ask, letter, tell)
+            reply = await conversation.run_agent(ctx, letter, tell)
         except AlmanacError as error:
             await stream.send({"type": "error", **conversation.failed(error)})
             raise
@@ -212,44 +207,41 @@ def cards(settings: Settings) -> list[Route]:
 
 _TASK = TaskFacts("5e0c2f0e-…", "7d1b…", "completed", "It is oiled monthly. [1]", [], "2026-11-02T09:30:00.000Z")
 
-AGENT_ENDPOINTS: tuple[Endpoint, ...] = (
-    Endpoint(
-        "POST",
-        PREFIX + "/{agent}/messages",
-        "send_message",
-        "What the agent answers to a message, from knowledge bases",
-        send_message,
-        SCOPE,
-        parameters=ToAgent,
-        body=NewMessage,
+AGENT_OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        name="send_message",
+        summary="The agent's answer to a message, from knowledge bases",
+        arguments=NewMessage,
         answer=MessageAnswer,
-        example={
-            "message": "How often is the pump oiled?",
-            "context": {"api_key": "wg-…", "kb_ids": ["7"], "weknora_base_url": "https://almanac.example.org"},
-        },
-        shows=MessageAnswer("It is oiled monthly. [1]", "7d1b…", [], {"taskId": "5e0c2f0e-…"}),
-        admit=conversation.by_context,
+        scopes=SCOPES,
+        handler=send_message,
+        rest=Rest("POST", PREFIX + "/{agent}/messages", parameters=ToAgent, authenticate=conversation.by_context),
+        example=Example(
+            {
+                "message": "How often is the pump oiled?",
+                "context": {"api_key": "wg-…", "kb_ids": ["7"], "weknora_base_url": "https://almanac.example.org"},
+            },
+            MessageAnswer("It is oiled monthly. [1]", "7d1b…", [], {"taskId": "5e0c2f0e-…"}),
+        ),
     ),
-    Endpoint(
-        "GET",
-        PREFIX + "/{agent}/tasks/{task_id}",
-        "get_agent_task",
-        "How far a message is",
-        get_task,
-        SCOPE,
-        parameters=AtTask,
+    Operation(
+        name="get_agent_task",
+        summary="The state of a message",
+        arguments=AtTask,
         answer=TaskFacts,
-        shows=_TASK,
+        scopes=SCOPES,
+        handler=get_task,
+        rest=Rest("GET", PREFIX + "/{agent}/tasks/{task_id}"),
+        example=Example(answer=_TASK),
     ),
-    Endpoint(
-        "DELETE",
-        PREFIX + "/{agent}/tasks/{task_id}",
-        "cancel_agent_task",
-        "Stop the agent's work on a message",
-        cancel_task,
-        SCOPE,
-        parameters=AtTask,
+    Operation(
+        name="cancel_agent_task",
+        summary="Stop the agent's work on a message",
+        arguments=AtTask,
         answer=TaskFacts,
-        shows=_TASK,
+        scopes=SCOPES,
+        handler=cancel_task,
+        rest=Rest("DELETE", PREFIX + "/{agent}/tasks/{task_id}"),
+        example=Example(answer=_TASK),
     ),
 )

@@ -5,7 +5,6 @@ from pathlib import PurePosixPath
 from typing import Annotated, Any
 
 from pydantic import Field
-from starlette.responses import FileResponse
 
 from almanac.catalogue import attachments, contract_json, entities, ids, rights, vocabulary
 from almanac.catalogue.attachments import Attachment, AttachmentDraft, UploadedFile
@@ -17,9 +16,10 @@ from almanac.knowledge.downloads import FileUnavailable
 from almanac.knowledge.files import IncomingFile, StoredFile
 from almanac.knowledge.ingest import uploads
 from almanac.knowledge.parsers import file_types
+from almanac.operations.context import RequestContext, Upload
+from almanac.operations.pipeline.file_answer import FileAnswer
 from almanac.web.catalogue.models import AtId
-from almanac.web.multipart import FORM, MultipartForm
-from almanac.web.rest import JSON, Ask, WrongContentType, content_type, parse
+from almanac.web.rest import parse
 
 PATH = "/knowledge-base/attachments/{id}/file"
 
@@ -52,77 +52,72 @@ class NewAttachment(About):
     url: Annotated[attachments.Url | None, Field(description="Where it is; it is not fetched.")] = None
 
 
-async def add(ask: Ask, _: Any, __: Any) -> dict[str, Any]:
-    """Make an attachment of what came: a form with a file, or JSON."""
-    await rights.require_write(ask.db, ask)  # first, so that nothing is taken in from somebody who may not
-    kind = content_type(ask.exchange)
-    if kind not in (FORM, JSON):
-        raise WrongContentType(remedy="Send a file as multipart/form-data, or JSON as application/json.")
-    made = await (_take_form(ask) if kind == FORM else _take_json(ask))
-    return {"success": True, "attachment": await contract_json.attachment(ask, made)}
+async def add(ctx: RequestContext, _: Any, given: NewAttachment) -> dict[str, Any]:
+    """Create an attachment from a form with a file, or from JSON."""
+    await rights.require_write(ctx.db, ctx)  # before anything is stored for a caller who may not write
+    made = await (_store_upload(ctx, ctx.upload) if ctx.upload is not None else _take_json(ctx, given))
+    return {"success": True, "attachment": await contract_json.attachment(ctx, made)}
 
 
-async def send(ask: Ask, place: AtId, _: Any) -> FileResponse:
+async def send(ctx: RequestContext, place: AtId, _: Any) -> FileAnswer:
     """The file of an attachment that was uploaded, or the ranges of it that were asked for."""
-    found = await attachments.get(ask.db, ask, place.id)
+    found = await attachments.get(ctx.db, ctx, place.id)
     if found.file_name is None or found.file_hash is None:
         raise FileUnavailable("This attachment is elsewhere.", remedy="It is at its url.")
-    path = ask.rest.files.path(found.file_name)
+    path = ctx.app.files.path(found.file_name)
     disposition = "inline" if found.media_type in downloads.PREVIEWABLE else "attachment"
     headers = downloads.headers_of(found.name, disposition, found.file_hash)
     state = await downloads.state_of(path)
-    return FileResponse(path, headers=headers, media_type=found.media_type, stat_result=state)
+    return FileAnswer(path, found.media_type or _ANYTHING, headers, state)
 
 
-async def _take_form(ask: Ask) -> Attachment:
-    form = MultipartForm.of(ask, About)
-    async with ask.rest.files.receive(ask.db) as incoming:
-        about = parse(About, await form.pour(ask, incoming))
-        return await _keep(ask, about, incoming, form.file_name)
+async def _store_upload(ctx: RequestContext, upload: Upload) -> Attachment:
+    async with ctx.app.files.receive(ctx.db) as incoming:
+        about = parse(About, await upload.write_to(ctx, incoming))
+        return await _keep(ctx, about, incoming, upload.file_name)
 
 
-async def _take_json(ask: Ask) -> Attachment:
-    given = await ask.read_json(NewAttachment)
+async def _take_json(ctx: RequestContext, given: NewAttachment) -> Attachment:
     if (given.file is None) == (given.url is None):
         raise BadRequest("An attachment is a file or a URL.", remedy="Send one of: file, url.")
     if given.file is None:
         url = given.url or ""
         name = given.name or given.filename or _short(PurePosixPath(url.partition("?")[0]).name or url)
-        return await ask.db.write(lambda tx: _attach(tx, ask, _paper(given, name, url), given.entities))
+        return await ctx.db.write(lambda tx: _attach(tx, ctx, _paper(given, name, url), given.entities))
     kind = _DATA.match(given.file)
     content = uploads.decode(given.file[kind.end() :] if kind else given.file)
     given = given.model_copy(update={"contentType": given.contentType or (kind[1] if kind else None)})
-    async with ask.rest.files.receive(ask.db) as incoming:
+    async with ctx.app.files.receive(ctx.db) as incoming:
         await incoming.write(content)
-        return await _keep(ask, given, incoming, "")
+        return await _keep(ctx, given, incoming, "")
 
 
-async def _keep(ask: Ask, about: About, incoming: IncomingFile, file_name: str) -> Attachment:
+async def _keep(ctx: RequestContext, about: About, incoming: IncomingFile, file_name: str) -> Attachment:
     """Store what has come in, and make it an attachment: all of it or nothing."""
     stored = await incoming.finish()
     id = ids.new()
     name = about.name or about.filename or _short(file_name) or id
     media_type = _media_type(stored, name, about.contentType)
-    paper = _paper(about, name, ask.rest.settings.url + PATH.format(id=id))
+    paper = _paper(about, name, ctx.app.settings.url + PATH.format(id=id))
 
     async def write(tx: Transaction) -> Attachment:
         file = UploadedFile(await files.ensure_blob(tx, stored), stored.size, media_type)
-        return await _attach(tx, ask, paper, about.entities, file, id)
+        return await _attach(tx, ctx, paper, about.entities, file, id)
 
-    return await ask.db.write(write)
+    return await ctx.db.write(write)
 
 
 async def _attach(
     tx: Transaction,
-    ask: Ask,
+    ctx: RequestContext,
     paper: AttachmentDraft,
     entity_ids: list[str],
     file: UploadedFile | None = None,
     id: str | None = None,
 ) -> Attachment:
-    made = await attachments.add(tx, ask, paper, file, id=id)
+    made = await attachments.add(tx, ctx, paper, file, id=id)
     for entity_id in dict.fromkeys(entity_ids):
-        await attachments.link(tx, ask, entity_id, id=made.id)
+        await attachments.link(tx, ctx, entity_id, id=made.id)
     return made
 
 

@@ -24,63 +24,50 @@ from almanac.catalogue.entities import EntityChanges, EntityFilter
 from almanac.catalogue.importer import CatalogueImport
 from almanac.core import clock
 from almanac.core.call import Actor
-from almanac.core.errors import BadRequest, Forbidden, InsufficientScope, NotFound, Unauthorized
+from almanac.core.errors import BadRequest, Forbidden, InsufficientScope, NotFound
 from almanac.identity import orgs
+from almanac.identity.credentials import InvalidKey, MissingKey, api_key
 from almanac.net.http_exchange import HttpExchange
+from almanac.operations.catalogue import GATEWAY_SCOPES, REQUIRED_SCOPE
+from almanac.operations.context import AppContext, Authentication, RequestContext
 from almanac.web.catalogue import models as s
-from almanac.web.rest import Admission, Ask, Rest, RestAnswer
+from almanac.web.rest import RestAnswer
 
-READS = frozenset({"catalogue:read", "search:read"})
-NEEDED = "catalogue:read"
-
-
-class MissingKey(Unauthorized):
-    """Missing API key"""
-
-    remedy = ""
+MAX_VERIFY_BODY_BYTES = 10_000
 
 
-class InvalidKey(Unauthorized):
-    """Invalid API key"""
-
-    remedy = ""
-
-
-async def by_key(rest: Rest, exchange: HttpExchange) -> Admission:
-    """Whoever's key came with the request: x-api-key, x-access-key or Bearer, the first that is not empty. A gateway in
-    front of this server shows its own key, and names the organisation it asks for."""
-    headers = exchange.headers
-    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-    bearer = token.strip() if scheme.lower() == b"bearer" else b""
-    key = headers.get(b"x-api-key") or headers.get(b"x-access-key") or bearer
+async def by_key(app: AppContext, http: HttpExchange) -> Authentication:
+    """Authenticate by the key in X-API-Key, X-Access-Key or Bearer. A gateway in front of this server shows the service
+    key instead and names the organisation it asks for."""
+    key = api_key(http.headers)
     if not key:
         raise MissingKey()
-    service = rest.settings.gateway_service_key.encode()
-    if service and hmac.compare_digest(key, service):
-        return Admission(await _tenant(rest, headers.get(b"x-tenant-id", b"").decode("latin-1")))
-    actor = await rest.keyring.resolve(key.decode("latin-1"))
+    service_key = app.settings.gateway_service_key.encode()
+    if service_key and hmac.compare_digest(key.encode("latin-1"), service_key):
+        return Authentication(await _tenant(app, http.headers.get(b"x-tenant-id", b"").decode("latin-1")))
+    actor = await app.token_resolver.resolve(key)
     if actor is None:
         raise InvalidKey()
-    return Admission(actor)
+    return Authentication(actor)
 
 
-async def by_body(rest: Rest, exchange: HttpExchange) -> Admission:
-    """Whoever's key is in the body, which is what is asked about."""
+async def by_body(app: AppContext, http: HttpExchange) -> Authentication:
+    """Authenticate by the key in the body, which is the key to verify."""
     try:
-        given: Any = orjson.loads(await exchange.read_body(10_000) or b"{}")
+        given: Any = orjson.loads(await http.read_body(MAX_VERIFY_BODY_BYTES) or b"{}")
         asked = s.VerifyKey.model_validate(given)
     except ValueError:
         raise BadRequest('Send {"key": "…", "scope": "knowledge-base"}.') from None
     if not asked.key.strip():
         raise MissingKey()
-    actor = await rest.keyring.resolve(asked.key.strip())
-    if actor is None or NEEDED not in actor.scopes:
+    actor = await app.token_resolver.resolve(asked.key.strip())
+    if actor is None or REQUIRED_SCOPE not in actor.scopes:
         raise InvalidKey()
-    return Admission(actor)
+    return Authentication(actor)
 
 
-async def _tenant(rest: Rest, org_id: str) -> Actor:
-    org = await orgs.get_or_none(rest.db, org_id) if org_id else None
+async def _tenant(app: AppContext, org_id: str) -> Actor:
+    org = await orgs.get_or_none(app.db, org_id) if org_id else None
     if org is None:
         raise NotFound("There is no such tenant.", remedy="Name one in X-Tenant-Id.")
     return Actor(
@@ -92,13 +79,13 @@ async def _tenant(rest: Rest, org_id: str) -> Actor:
         is_admin=False,
         token_id=0,
         token_kind="service",  # noqa: S106 - a kind
-        scopes=READS,
+        scopes=GATEWAY_SCOPES,
     )
 
 
-async def verify_key(ask: Ask, _: Any, __: Any) -> dict[str, Any]:
+async def verify_key(ctx: RequestContext, _: Any, __: Any) -> dict[str, Any]:
     """Whose key it is: what let the request in."""
-    actor = ask.actor
+    actor = ctx.actor
     return {
         "valid": True,
         "tenantId": actor.org_id,
@@ -111,10 +98,10 @@ async def verify_key(ask: Ask, _: Any, __: Any) -> dict[str, Any]:
 # Categories
 
 
-async def list_categories(ask: Ask, place: s.FindCategories, _: Any) -> list[dict[str, Any]]:
+async def list_categories(ctx: RequestContext, place: s.FindCategories, _: Any) -> list[dict[str, Any]]:
     """Categories, each with all below it."""
-    org_id = ask.actor.org_id
-    tree = await categories.tree(ask.db, org_id)
+    org_id = ctx.actor.org_id
+    tree = await categories.tree(ctx.db, org_id)
     found = tree.children(categories.TOP)
     if place.parent not in (None, "null"):
         found = tree.children(tree.pick(place.parent or "").number)
@@ -123,48 +110,48 @@ async def list_categories(ask: Ask, place: s.FindCategories, _: Any) -> list[dic
         found = [each for number in below if _is_wanted(each := tree.by_number[number], place)]
     terms = None
     if place.extended:
-        words = [await vocabulary.find(ask.db, org_id, kind) for kind in ("alias", "policy")]
+        words = [await vocabulary.find(ctx.db, org_id, kind) for kind in ("alias", "policy")]
         terms = {term.id: term for listed in words for term in listed}
-    view = contract_json.CategoryRenderer(tree, await categories.counts(ask.db, org_id), terms)
-    nodes = [await view.whole(ask, each, True) if place.extended else view.node(each) for each in found]
+    view = contract_json.CategoryRenderer(tree, await categories.counts(ctx.db, org_id), terms)
+    nodes = [await view.whole(ctx, each, True) if place.extended else view.node(each) for each in found]
     return _only(nodes, place.fields)
 
 
-async def get_category(ask: Ask, place: s.AtCategory, _: Any) -> Any:
+async def get_category(ctx: RequestContext, place: s.AtCategory, _: Any) -> Any:
     """One category, or those that share an alias key."""
-    tree = await categories.tree(ask.db, ask.actor.org_id)
-    return await contract_json.category(ask, tree, place.key, recursive=place.recursive)
+    tree = await categories.tree(ctx.db, ctx.actor.org_id)
+    return await contract_json.category(ctx, tree, place.key, recursive=place.recursive)
 
 
-async def add_category(ask: Ask, _: Any, given: s.NewCategory) -> Any:
+async def add_category(ctx: RequestContext, _: Any, given: s.NewCategory) -> Any:
     """Make a category."""
-    made = await ask.db.write(
+    made = await ctx.db.write(
         lambda tx: categories.add(
-            tx, ask, given.name, description=given.description, alias=given.categoryAlias, policy=given.policy,
+            tx, ctx, given.name, description=given.description, alias=given.categoryAlias, policy=given.policy,
             parent=given.parent,
         )
     )  # fmt: skip
-    return await _category(ask, made.id)
+    return await _category(ctx, made.id)
 
 
-async def change_category(ask: Ask, place: s.AtKey, given: s.CategoryChanges) -> Any:
+async def change_category(ctx: RequestContext, place: s.AtKey, given: s.CategoryChanges) -> Any:
     """Change a category."""
     wanted = given.model_dump(exclude_none=True)
     if not wanted:
         raise BadRequest("There is nothing to change.", remedy="Send at least one field.")
     if "categoryAlias" in wanted:
         wanted["alias"] = wanted.pop("categoryAlias")
-    changed = await ask.db.write(lambda tx: categories.update(tx, ask, place.key, **wanted))
-    return await _category(ask, changed.id)
+    changed = await ctx.db.write(lambda tx: categories.update(tx, ctx, place.key, **wanted))
+    return await _category(ctx, changed.id)
 
 
-async def remove_category(ask: Ask, place: s.AtKey, _: Any) -> None:
+async def remove_category(ctx: RequestContext, place: s.AtKey, _: Any) -> None:
     """Remove a category that nothing is in."""
-    await ask.db.write(lambda tx: categories.remove(tx, ask, place.key))
+    await ctx.db.write(lambda tx: categories.remove(tx, ctx, place.key))
 
 
-async def _category(ask: Ask, id: str) -> Any:
-    return await contract_json.category(ask, await categories.tree(ask.db, ask.actor.org_id), id)
+async def _category(ctx: RequestContext, id: str) -> Any:
+    return await contract_json.category(ctx, await categories.tree(ctx.db, ctx.actor.org_id), id)
 
 
 def _is_wanted(category: categories.Category, place: s.FindCategories) -> bool:
@@ -179,11 +166,11 @@ def _is_wanted(category: categories.Category, place: s.FindCategories) -> bool:
 # Entities
 
 
-async def list_entities(ask: Ask, place: s.FindEntities, _: Any) -> RestAnswer:
+async def list_entities(ctx: RequestContext, place: s.FindEntities, _: Any) -> RestAnswer:
     """A page of entities."""
     chosen: tuple[int, ...] = ()
     if place.categoryId is not None:
-        tree = await categories.tree(ask.db, ask.actor.org_id)
+        tree = await categories.tree(ctx.db, ctx.actor.org_id)
         named = [tree.pick(key.strip()).number for key in place.categoryId.split(",") if key.strip()]
         chosen = tuple(tree.descend(named) if place.recursive else named) or (-1,)
     wanted = EntityFilter(
@@ -194,94 +181,94 @@ async def list_entities(ask: Ask, place: s.FindEntities, _: Any) -> RestAnswer:
         tags=tuple(tag.strip() for tag in (place.tags or "").split(",") if tag.strip()),
         status=place.status or "",
     )
-    page = await entities.find(ask.db, ask.actor.org_id, wanted, limit=place.limit, offset=place.offset)
-    found = _only(await contract_json.entity_list(ask, list(page.items)), place.fields)
+    page = await entities.find(ctx.db, ctx.actor.org_id, wanted, limit=place.limit, offset=place.offset)
+    found = _only(await contract_json.entity_list(ctx, list(page.items)), place.fields)
     return RestAnswer(found, 200, ((b"x-total-count", b"%d" % page.total),))
 
 
-async def get_entity(ask: Ask, place: s.AtKey, _: Any) -> Any:
+async def get_entity(ctx: RequestContext, place: s.AtKey, _: Any) -> Any:
     """One entity, or those in the categories with an alias key."""
-    return await contract_json.entity(ask, place.key)
+    return await contract_json.entity(ctx, place.key)
 
 
-async def add_entity(ask: Ask, _: Any, given: s.NewEntity) -> Any:
+async def add_entity(ctx: RequestContext, _: Any, given: s.NewEntity) -> Any:
     """Make an entity."""
-    made = await ask.db.write(lambda tx: entities.add(tx, ask, given))
-    return await contract_json.entity_with_links(ask, made)
+    made = await ctx.db.write(lambda tx: entities.add(tx, ctx, given))
+    return await contract_json.entity_with_links(ctx, made)
 
 
-async def change_entity(ask: Ask, place: s.AtKey, given: EntityChanges) -> Any:
+async def change_entity(ctx: RequestContext, place: s.AtKey, given: EntityChanges) -> Any:
     """Change an entity."""
-    changed = await ask.db.write(lambda tx: entities.update(tx, ask, place.key, given))
-    return await contract_json.entity_with_links(ask, changed)
+    changed = await ctx.db.write(lambda tx: entities.update(tx, ctx, place.key, given))
+    return await contract_json.entity_with_links(ctx, changed)
 
 
-async def remove_entity(ask: Ask, place: s.AtKey, _: Any) -> None:
+async def remove_entity(ctx: RequestContext, place: s.AtKey, _: Any) -> None:
     """Remove an entity."""
-    await ask.db.write(lambda tx: entities.remove(tx, ask, place.key))
+    await ctx.db.write(lambda tx: entities.remove(tx, ctx, place.key))
 
 
-async def list_relations(ask: Ask, place: s.AtRelations, _: Any) -> Any:
+async def list_relations(ctx: RequestContext, place: s.AtRelations, _: Any) -> Any:
     """The relations of an entity."""
-    entity = await entities.get(ask.db, ask, place.id)
-    tree = await categories.tree(ask.db, ask.actor.org_id)
-    found = await relations.of(ask.db, ask.actor.org_id, entity.id, place.type)
+    entity = await entities.get(ctx.db, ctx, place.id)
+    tree = await categories.tree(ctx.db, ctx.actor.org_id)
+    found = await relations.of(ctx.db, ctx.actor.org_id, entity.id, place.type)
     return [contract_json.relation(each, tree) for each in found]
 
 
-async def add_relation(ask: Ask, place: s.AtId, given: s.NewRelation) -> Any:
+async def add_relation(ctx: RequestContext, place: s.AtId, given: s.NewRelation) -> Any:
     """Relate an entity to another."""
-    await ask.db.write(
-        lambda tx: relations.link(tx, ask, place.id, given.targetEntity, given.type, given.relationDescription)
+    await ctx.db.write(
+        lambda tx: relations.link(tx, ctx, place.id, given.targetEntity, given.type, given.relationDescription)
     )
-    return await list_relations(ask, s.AtRelations(id=place.id), None)
+    return await list_relations(ctx, s.AtRelations(id=place.id), None)
 
 
-async def remove_relation(ask: Ask, place: s.AtRelation, _: Any) -> None:
+async def remove_relation(ctx: RequestContext, place: s.AtRelation, _: Any) -> None:
     """End a relation."""
-    await ask.db.write(lambda tx: relations.unlink(tx, ask, place.id, place.target, place.type))
+    await ctx.db.write(lambda tx: relations.unlink(tx, ctx, place.id, place.target, place.type))
 
 
-async def list_attached(ask: Ask, place: s.AtId, _: Any) -> Any:
+async def list_attached(ctx: RequestContext, place: s.AtId, _: Any) -> Any:
     """What is attached to an entity."""
-    entity = await entities.get(ask.db, ask, place.id)
-    found = await attachments.of(ask.db, ask.actor.org_id, entity.id)
-    return [await contract_json.attachment(ask, each) for each in found]
+    entity = await entities.get(ctx.db, ctx, place.id)
+    found = await attachments.of(ctx.db, ctx.actor.org_id, entity.id)
+    return [await contract_json.attachment(ctx, each) for each in found]
 
 
 # Attachments, namespaces, vocabulary
 
 
-async def list_attachments(ask: Ask, place: s.FindAttachments, _: Any) -> Any:
+async def list_attachments(ctx: RequestContext, place: s.FindAttachments, _: Any) -> Any:
     """A page of attachments."""
-    found = await attachments.find(ask.db, ask.actor.org_id, limit=place.limit, offset=place.offset)
-    return [await contract_json.attachment(ask, each) for each in found]
+    found = await attachments.find(ctx.db, ctx.actor.org_id, limit=place.limit, offset=place.offset)
+    return [await contract_json.attachment(ctx, each) for each in found]
 
 
-async def get_attachment(ask: Ask, place: s.AtId, _: Any) -> Any:
+async def get_attachment(ctx: RequestContext, place: s.AtId, _: Any) -> Any:
     """One attachment."""
-    return await contract_json.attachment(ask, await attachments.get(ask.db, ask, place.id))
+    return await contract_json.attachment(ctx, await attachments.get(ctx.db, ctx, place.id))
 
 
-async def remove_attachment(ask: Ask, place: s.AtId, _: Any) -> None:
+async def remove_attachment(ctx: RequestContext, place: s.AtId, _: Any) -> None:
     """Remove an attachment from everywhere."""
-    await ask.db.write(lambda tx: attachments.remove(tx, ask, place.id))
+    await ctx.db.write(lambda tx: attachments.remove(tx, ctx, place.id))
 
 
-async def link_attachment(ask: Ask, _: Any, given: s.Link) -> Any:
+async def link_attachment(ctx: RequestContext, _: Any, given: s.Link) -> Any:
     """Attach something to an entity, or detach it."""
-    found = await ask.db.write(
+    found = await ctx.db.write(
         lambda tx: attachments.link(
-            tx, ask, given.entityId, id=given.attachmentId, url=given.attachmentUrl, is_linked=given.action == "link"
+            tx, ctx, given.entityId, id=given.attachmentId, url=given.attachmentUrl, is_linked=given.action == "link"
         )
     )
-    return await contract_json.attachment(ask, found)
+    return await contract_json.attachment(ctx, found)
 
 
-async def list_indexes(ask: Ask, place: s.FindIndexes, _: Any) -> Any:
+async def list_indexes(ctx: RequestContext, place: s.FindIndexes, _: Any) -> Any:
     """Namespaces."""
-    tree = await categories.tree(ask.db, ask.actor.org_id)
-    found = [await contract_json.namespace(ask, each, tree) for each in await namespaces.find(ask.db, ask.actor.org_id)]
+    tree = await categories.tree(ctx.db, ctx.actor.org_id)
+    found = [await contract_json.namespace(ctx, each, tree) for each in await namespaces.find(ctx.db, ctx.actor.org_id)]
     return [
         each
         for each in found
@@ -292,83 +279,83 @@ async def list_indexes(ask: Ask, place: s.FindIndexes, _: Any) -> Any:
     ]
 
 
-async def add_index(ask: Ask, _: Any, given: s.NewIndex) -> Any:
+async def add_index(ctx: RequestContext, _: Any, given: s.NewIndex) -> Any:
     """Make a namespace."""
-    made = await ask.db.write(lambda tx: namespaces.add(tx, ask, given.name, given.notes, given.categories))
-    return await contract_json.namespace(ask, made, await categories.tree(ask.db, ask.actor.org_id))
+    made = await ctx.db.write(lambda tx: namespaces.add(tx, ctx, given.name, given.notes, given.categories))
+    return await contract_json.namespace(ctx, made, await categories.tree(ctx.db, ctx.actor.org_id))
 
 
-async def remove_index(ask: Ask, place: s.AtId, _: Any) -> None:
+async def remove_index(ctx: RequestContext, place: s.AtId, _: Any) -> None:
     """Remove a namespace; what it is over stays."""
-    await ask.db.write(lambda tx: namespaces.remove(tx, ask, place.id))
+    await ctx.db.write(lambda tx: namespaces.remove(tx, ctx, place.id))
 
 
-async def list_aliases(ask: Ask, _: Any, __: Any) -> Any:
+async def list_aliases(ctx: RequestContext, _: Any, __: Any) -> Any:
     """Category aliases."""
-    return await contract_json.terms(ask, "alias")
+    return await contract_json.terms(ctx, "alias")
 
 
-async def list_policies(ask: Ask, _: Any, __: Any) -> Any:
+async def list_policies(ctx: RequestContext, _: Any, __: Any) -> Any:
     """Policies."""
-    return await contract_json.terms(ask, "policy")
+    return await contract_json.terms(ctx, "policy")
 
 
-async def list_relation_types(ask: Ask, _: Any, __: Any) -> Any:
+async def list_relation_types(ctx: RequestContext, _: Any, __: Any) -> Any:
     """Kinds of relations."""
-    return await contract_json.terms(ask, "relation")
+    return await contract_json.terms(ctx, "relation")
 
 
-async def list_attachment_types(ask: Ask, _: Any, __: Any) -> Any:
+async def list_attachment_types(ctx: RequestContext, _: Any, __: Any) -> Any:
     """Kinds of attachments."""
-    return await contract_json.terms(ask, "attachment")
+    return await contract_json.terms(ctx, "attachment")
 
 
-async def add_alias(ask: Ask, _: Any, given: s.NewAlias) -> Any:
+async def add_alias(ctx: RequestContext, _: Any, given: s.NewAlias) -> Any:
     """Make a category alias."""
-    return await _add_term(ask, "alias", given.aliasKey, given.name, given.description)
+    return await _add_term(ctx, "alias", given.aliasKey, given.name, given.description)
 
 
-async def add_policy(ask: Ask, _: Any, given: s.NewPolicy) -> Any:
+async def add_policy(ctx: RequestContext, _: Any, given: s.NewPolicy) -> Any:
     """Make a policy."""
     details = given.model_dump(include=set(vocabulary.PolicyDetails.model_fields))
-    return await _add_term(ask, "policy", given.policyKey, given.name, given.description, details)
+    return await _add_term(ctx, "policy", given.policyKey, given.name, given.description, details)
 
 
-async def add_relation_type(ask: Ask, _: Any, given: s.NewType) -> Any:
+async def add_relation_type(ctx: RequestContext, _: Any, given: s.NewType) -> Any:
     """Make a kind of relation."""
-    return await _add_term(ask, "relation", given.typeKey, given.name, given.description)
+    return await _add_term(ctx, "relation", given.typeKey, given.name, given.description)
 
 
-async def add_attachment_type(ask: Ask, _: Any, given: s.NewType) -> Any:
+async def add_attachment_type(ctx: RequestContext, _: Any, given: s.NewType) -> Any:
     """Make a kind of attachment."""
-    return await _add_term(ask, "attachment", given.typeKey, given.name, given.description)
+    return await _add_term(ctx, "attachment", given.typeKey, given.name, given.description)
 
 
 async def _add_term(
-    ask: Ask, kind: str, key: str, name: str, description: str, details: dict[str, Any] | None = None
+    ctx: RequestContext, kind: str, key: str, name: str, description: str, details: dict[str, Any] | None = None
 ) -> Any:
-    made = await ask.db.write(lambda tx: vocabulary.add(tx, ask, kind, key, name, description, details))
+    made = await ctx.db.write(lambda tx: vocabulary.add(tx, ctx, kind, key, name, description, details))
     return contract_json.term(made)
 
 
 # Searching and seeding
 
 
-async def retrieve(ask: Ask, _: Any, given: NamespaceQuery) -> Any:
+async def retrieve(ctx: RequestContext, _: Any, given: NamespaceQuery) -> Any:
     """What of a namespace answers a question best."""
-    if "search:read" not in ask.actor.scopes:
+    if "search:read" not in ctx.actor.scopes:
         raise InsufficientScope("Your token lacks the scope search:read.")
-    found = await retrieval.retrieve(ask, ask.rest.search, given)
+    found = await retrieval.retrieve(ctx, ctx.app.search, given)
     return [{"id": each.id, "score": each.score, "values": [], "metadata": each.metadata} for each in found]
 
 
-async def import_catalogue(ask: Ask, place: s.DryRun, given: s.SeedBody) -> Any:
+async def import_catalogue(ctx: RequestContext, place: s.DryRun, given: s.SeedBody) -> Any:
     """Fill the catalogue from a seed."""
-    if given.tenantId not in (None, ask.actor.org_id):
+    if given.tenantId not in (None, ctx.actor.org_id):
         raise _foreign("Leave tenantId out.")
     raw = orjson.dumps(given.model_dump(exclude_none=True))
     read = await asyncio.to_thread(catalogue_file.parse, raw, "json")
-    report = await CatalogueImport(ask, read, dry=place.dryRun).run()
+    report = await CatalogueImport(ctx, read, dry=place.dryRun).run()
     counts: dict[str, dict[str, int]] = {}
     for (what, action), number in sorted(report.counts.items()):
         counts.setdefault(what, {})[action] = number
@@ -379,11 +366,11 @@ async def import_catalogue(ask: Ask, place: s.DryRun, given: s.SeedBody) -> Any:
     return {"dryRun": place.dryRun, "counts": counts, "changes": changes}
 
 
-async def clear(ask: Ask, place: s.AtId, _: Any) -> None:
+async def clear(ctx: RequestContext, place: s.AtId, _: Any) -> None:
     """Remove all of a catalogue."""
-    if place.id != ask.actor.org_id:
+    if place.id != ctx.actor.org_id:
         raise _foreign("Name the tenant that it is a key of.")
-    await clearing.clear(ask)
+    await clearing.clear(ctx)
 
 
 def _foreign(remedy: str) -> Forbidden:

@@ -1,14 +1,20 @@
 """The table of the catalogue's REST endpoints, under the paths that the gateway's contract gives them."""
 
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
+from pydantic import BaseModel
+
 from almanac.assist.retrieval import NamespaceQuery
 from almanac.catalogue.entities import EntityChanges
+from almanac.net.http_exchange import HttpExchange
+from almanac.operations.context import AppContext, Authentication, RequestContext
+from almanac.operations.operation import Example, Form, NoArguments, Operation, Rest
 from almanac.web.catalogue import attachments as a
 from almanac.web.catalogue import handlers as c
 from almanac.web.catalogue import models as s
-from almanac.web.rest import Endpoint, Run
+from almanac.web.rest import Parameters
 
 CATALOGUE_PREFIX = "/knowledge-base"
 CREDENTIALS = ("key", "access", "bearer")
@@ -26,31 +32,59 @@ _ENTITY: dict[str, Any] = {
 }
 _WORD = {"name": "Pressure washers", "aliasKey": "washers"}
 _TYPE = {"name": "Accessory", "typeKey": "accessory"}
-_JSON_TEXT = {"type": "string", "contentMediaType": "application/json"}
-_UPLOAD = {
-    "type": "object",
-    "required": ["file"],
-    "additionalProperties": False,
-    "properties": {
-        "file": {"type": "string", "contentMediaType": "application/octet-stream", "description": "The file itself."},
-        **{name: {"type": "string"} for name in a.About.model_fields},
-        "annotations": {**_JSON_TEXT, "description": "A JSON object, as text."},
-        "entities": {**_JSON_TEXT, "description": "A JSON list of the ids of entities to attach it to, as text."},
-    },
-}
 
 
-def _at(method: str, path: str, name: str, summary: str, run: Run, scope: str, **more: Any) -> Endpoint:
+Run = Callable[[RequestContext, Any, Any], Awaitable[Any]]
+
+
+def _at(
+    method: str,
+    path: str,
+    name: str,
+    summary: str,
+    run: Run,
+    scope: str,
+    *,
+    parameters: type[BaseModel] | None = None,
+    body: type[BaseModel] | None = None,
+    answer: Any = None,
+    status: int = 200,
+    statuses: Mapping[int, str] | None = None,
+    form: Form | None = None,
+    example: Mapping[str, Any] | None = None,
+    authenticate: Callable[[AppContext, HttpExchange], Awaitable[Authentication]] = c.by_key,
+) -> Operation:
+    async def handler(ctx: RequestContext, args: Any) -> Any:
+        return await run(ctx, ctx.parameters, args)
+
     path = path if path.startswith(("/keys", "/tenants")) else CATALOGUE_PREFIX + path
-    more.setdefault("admit", c.by_key)
-    return Endpoint(method, path, name, summary, run, scope, credentials=CREDENTIALS, **more)
+    rest = Rest(
+        method,
+        path,
+        status=status,
+        parameters=parameters or Parameters,
+        other_statuses=statuses or {},
+        form=form,
+        authenticate=authenticate,
+        credentials=CREDENTIALS,
+    )
+    return Operation(
+        name,
+        summary,
+        handler,
+        arguments=body or NoArguments,
+        answer=answer,
+        scopes=frozenset({scope}) if scope else frozenset(),
+        rest=rest,
+        example=Example(example),
+    )
 
 
 _get = partial(_at, "GET")
 _post = partial(_at, "POST", scope=_WRITE, status=201)
 _delete = partial(_at, "DELETE", scope=_WRITE, status=204)
 
-CATALOGUE_ENDPOINTS: tuple[Endpoint, ...] = (
+CATALOGUE_OPERATIONS: tuple[Operation, ...] = (
     _get("/categories", "list_categories", "Categories as a tree", c.list_categories, _READ,
          parameters=s.FindCategories, answer=s.CategoryList),
     _post("/categories", "add_category", "Make a category", c.add_category, body=s.NewCategory, answer=s.OneCategory,
@@ -78,7 +112,7 @@ CATALOGUE_ENDPOINTS: tuple[Endpoint, ...] = (
     _get("/attachments", "list_attachments", "Attachments, oldest first", c.list_attachments, _READ,
          parameters=s.FindAttachments, answer=s.AttachmentList),
     _post("/attachments", "add_attachment", "Make an attachment: upload a file, or name what is at a URL", a.add,
-          body=a.NewAttachment, answer=s.AddedAttachment, forms={"multipart/form-data": _UPLOAD},
+          body=a.NewAttachment, answer=s.AddedAttachment, form=Form(frozenset(a.About.model_fields)),
           example={"filename": "front.png", "file": "data:image/png;base64,iVBORw0KGgo=", "type": "image"}),
     _at("POST", "/attachments/link", "link_attachment", "Attach something to an entity, or detach it",
         c.link_attachment, _WRITE, body=s.Link, answer=s.OneAttachment,
@@ -119,6 +153,6 @@ CATALOGUE_ENDPOINTS: tuple[Endpoint, ...] = (
     _delete("/tenants/{id}", "clear_catalogue", "Remove all of a tenant's catalogue; the tenant stays", c.clear,
             parameters=s.AtId),
     _at("POST", "/keys/verify", "verify_key", "Whose a key is, if it is good for the knowledge base", c.verify_key,
-        _READ, admit=c.by_body, body=s.VerifyKey, answer=s.KeyFacts,
+        _READ, authenticate=c.by_body, body=s.VerifyKey, answer=s.KeyFacts,
         example={"key": "ak-…", "scope": "knowledge-base"}),
 )  # fmt: skip

@@ -155,11 +155,10 @@ def test_both_places_for_metadata_count_and_the_message_s_own_comes_first(librar
 def test_a_message_that_is_stopped_ends_its_stream_with_its_state(
     library: Library, fails: type[AlmanacError], state: str
 ):
-    async def attend(ask: Any, letter: Any, work: Any) -> Any:
-        work.close()
+    async def fail(*_: Any) -> Any:
         raise fails()
 
-    with patch("almanac.web.agents.conversation._attend", attend):
+    with patch("almanac.web.agents.conversation._answer_in_time", fail):
         told = rpc(library, "SendStreamingMessage", message(LAMP)).text
         silent = rpc(library, "SendMessage", message(LAMP))
     events = [json.loads(line[6:])["result"] for line in told.splitlines() if line.startswith("data: ")]

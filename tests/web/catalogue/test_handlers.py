@@ -10,13 +10,13 @@ import pytest
 from almanac.catalogue import clearing
 from almanac.core.database import Database
 from almanac.web import openapi
-from almanac.web.catalogue.routes import CATALOGUE_ENDPOINTS
+from almanac.web.catalogue.routes import CATALOGUE_OPERATIONS
 from tests.catalogue.shop import FILE, POWERJET
 from tests.house import Running
 from tests.surfaces.wire import until
 from tests.web.api import jsonschema
 
-DESCRIBED = openapi.describe(CATALOGUE_ENDPOINTS, "")
+DESCRIBED = openapi.describe(CATALOGUE_OPERATIONS, "")
 KB = "/knowledge-base"
 
 

@@ -1,4 +1,4 @@
-"""The tools of our own surface for the catalogue."""
+"""The operations of the catalogue. REST has them under /knowledge-base, in the form of the gateway's contract."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -8,12 +8,17 @@ from pydantic import Field
 from almanac.assist import retrieval
 from almanac.catalogue import contract_json, entities
 from almanac.catalogue.entities import EntityChanges, EntityDraft, Metadata, Status, Tags
+from almanac.core.arguments import Arguments
 from almanac.core.errors import BadRequest
-from almanac.surfaces.tool import READS, Arguments, Tool, ToolCall
+from almanac.operations.context import RequestContext
+from almanac.operations.operation import SAVES, Mcp, Operation
+
+# The gateway's contract: a key needs REQUIRED_SCOPE; the service key of a gateway acts with GATEWAY_SCOPES.
+REQUIRED_SCOPE = "catalogue:read"
+GATEWAY_SCOPES = frozenset({"catalogue:read", "search:read"})
 
 _READ = frozenset({"catalogue:read"})
 _WRITE = frozenset({"catalogue:write"})
-_CHANGES = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": False}
 
 
 class FindEntities(Arguments):
@@ -70,25 +75,25 @@ class OneEntity:
 
 
 @dataclass(slots=True)
-class Categories:
+class CategoryTrees:
     """The answer of `browse_categories`."""
 
     categories: list[dict[str, Any]]
 
 
-async def find_entities(call: ToolCall, given: FindEntities) -> FoundEntities:
+async def find_entities(ctx: RequestContext, args: FindEntities) -> FoundEntities:
     """The entities that answer best."""
     found = await retrieval.find(
-        call,
-        call.house.search,
-        given.query,
-        namespace=given.namespace,
-        category=given.category,
-        metadata=given.metadata,
-        limit=given.limit,
+        ctx,
+        ctx.app.search,
+        args.query,
+        namespace=args.namespace,
+        category=args.category,
+        metadata=args.metadata,
+        limit=args.limit,
     )
     for entity, _ in found:
-        call.record_access("entity", entity.id)
+        ctx.record_access("entity", entity.id)
     return FoundEntities(
         [
             {
@@ -105,70 +110,71 @@ async def find_entities(call: ToolCall, given: FindEntities) -> FoundEntities:
     )
 
 
-async def get_entity(call: ToolCall, given: GetEntity) -> OneEntity:
+async def get_entity(ctx: RequestContext, args: GetEntity) -> OneEntity:
     """One entity with all it has."""
-    return OneEntity(await contract_json.entity_with_links(call, await entities.get(call.db, call, given.key)))
+    return OneEntity(await contract_json.entity_with_links(ctx, await entities.get(ctx.db, ctx, args.key)))
 
 
-async def browse_categories(call: ToolCall, given: BrowseCategories) -> Categories:
+async def browse_categories(ctx: RequestContext, args: BrowseCategories) -> CategoryTrees:
     """The tree, or what is in one category."""
-    found = await contract_json.structure(call, given.category)
-    return Categories(found if isinstance(found, list) else [found])
+    found = await contract_json.structure(ctx, args.category)
+    return CategoryTrees(found if isinstance(found, list) else [found])
 
 
-async def save_entity(call: ToolCall, given: SaveEntity) -> OneEntity:
+async def save_entity(ctx: RequestContext, args: SaveEntity) -> OneEntity:
     """Make an entity, or change one."""
-    fields = given.model_dump(exclude_none=True, exclude={"id"})
-    if given.id is None:
-        if given.name is None or given.category is None:
+    fields = args.model_dump(exclude_none=True, exclude={"id"})
+    if args.id is None:
+        if args.name is None or args.category is None:
             raise BadRequest("A new entity needs a name and a category.", remedy="Or give the id of one to change.")
         draft = EntityDraft.model_validate(fields)
-        saved = await call.db.write(lambda tx: entities.add(tx, call, draft))
+        saved = await ctx.db.write(lambda tx: entities.add(tx, ctx, draft))
     else:
-        id, changes = given.id, EntityChanges.model_validate(fields)
-        saved = await call.db.write(lambda tx: entities.update(tx, call, id, changes))
-    return OneEntity(await contract_json.entity_with_links(call, saved))
+        id, changes = args.id, EntityChanges.model_validate(fields)
+        saved = await ctx.db.write(lambda tx: entities.update(tx, ctx, id, changes))
+    return OneEntity(await contract_json.entity_with_links(ctx, saved))
 
 
-TOOLS = (
-    Tool(
+OPERATIONS = (
+    Operation(
         name="find_entities",
         title="Find entities",
-        description="Find things of the catalogue (products, people, services) by meaning, words and metadata.",
-        run=find_entities,
+        summary="Find things of the catalogue (products, people, services) by meaning, words and metadata.",
+        handler=find_entities,
         arguments=FindEntities,
-        output=FoundEntities,
+        answer=FoundEntities,
         scopes=_READ | {"search:read"},
-        annotations=READS,
+        mcp=Mcp(),
     ),
-    Tool(
+    Operation(
         name="get_entity",
         title="Get an entity",
-        description="All that the catalogue has of one thing: details, relations, attachments.",
-        run=get_entity,
+        summary="All that the catalogue has of one thing: details, relations, attachments.",
+        handler=get_entity,
         arguments=GetEntity,
-        output=OneEntity,
+        answer=OneEntity,
         scopes=_READ,
-        annotations=READS,
+        mcp=Mcp(),
     ),
-    Tool(
+    Operation(
         name="browse_categories",
         title="Browse the catalogue",
-        description="The tree of categories, or one category with what is in it.",
-        run=browse_categories,
+        summary="The tree of categories, or one category with what is in it.",
+        handler=browse_categories,
         arguments=BrowseCategories,
-        output=Categories,
+        answer=CategoryTrees,
         scopes=_READ,
-        annotations=READS,
+        mcp=Mcp(),
     ),
-    Tool(
+    Operation(
         name="save_entity",
         title="Save an entity",
-        description="Add a thing to the catalogue, or change what is given of one.",
-        run=save_entity,
+        summary="Add a thing to the catalogue, or change what is given of one.",
+        handler=save_entity,
         arguments=SaveEntity,
-        output=OneEntity,
+        answer=OneEntity,
         scopes=_WRITE,
-        annotations=_CHANGES,
+        safety=SAVES,
+        mcp=Mcp(),
     ),
 )

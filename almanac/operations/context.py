@@ -1,0 +1,92 @@
+"""The open resources of a server process, and the state of one request."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, cast
+
+from opentelemetry.trace import Tracer
+
+from almanac.assist.agent import Agent
+from almanac.audit.recorder import CallRecorder
+from almanac.core.call import Actor, Call
+from almanac.core.database import Database
+from almanac.core.settings import Settings
+from almanac.core.timers import TimerQueue
+from almanac.db.read_cache import ReadCache
+from almanac.identity.tokens import TokenResolver
+from almanac.knowledge.files import FileStore, IncomingFile
+from almanac.knowledge.knowledge_runtime import Runtime
+from almanac.net.allowed_hosts import AllowedHosts
+from almanac.net.fetcher import Fetcher
+from almanac.net.http_exchange import HttpExchange
+from almanac.operations.pipeline.guard import RequestGuard
+from almanac.quotas.idempotency import IdempotencyStore
+from almanac.quotas.rate_limits import RateLimit, RateLimiter
+from almanac.search.engine import SearchEngine
+
+
+@dataclass(frozen=True, slots=True)
+class AppContext:
+    """The open resources of a server process."""
+
+    settings: Settings
+    db: Database
+    allowed_hosts: AllowedHosts
+    rate_limiter: RateLimiter
+    call_limit: RateLimit  # of every token, where a surface has no limit of its own
+    recorder: CallRecorder
+    read_cache: ReadCache
+    token_resolver: TokenResolver
+    idempotency: IdempotencyStore
+    files: FileStore
+    fetcher: Fetcher
+    search: SearchEngine
+    agent: Agent
+    timers: TimerQueue  # of the request guards
+    started_at: int
+    surfaces: Mapping[str, str]  # name: path
+    key: bytes = field(repr=False)  # signs what this server must recognise again
+    runtime: Runtime | None = None  # answers knowledge queries in place of search, if configured
+    tracer: Tracer | None = None
+
+
+class Authentication(NamedTuple):
+    """The caller of a request, and what the credential itself says beyond that."""
+
+    actor: Actor
+    claims: str = ""
+
+
+class Upload(Protocol):
+    """A file that arrives as the body of the request."""
+
+    file_name: str
+
+    async def write_to(self, ctx: "RequestContext", incoming: IncomingFile) -> dict[str, Any]:
+        """Store the file as it arrives; return the arguments that came with it."""
+        ...
+
+
+@dataclass(slots=True)
+class RequestContext(Call):
+    """One request that is being served."""
+
+    app: AppContext = cast("AppContext", None)
+    guard: RequestGuard = cast("RequestGuard", None)
+    http: HttpExchange = cast("HttpExchange", None)  # None for calls that do not come over HTTP
+    surface: str = ""  # in the audit trail and the metrics
+    surface_state: Any = None  # what the surface keeps open
+    claims: str = ""  # of the credential
+    path: str = ""  # by which the request came
+    client: Any = None  # the SDK's way back to the client, for a tool that talks to it
+    endpoint_data: Any = None  # what the endpoint needs to answer
+    upload: Upload | None = None
+    parameters: Any = None  # of path and query, where a contract separates them from the body
+    operation: str = ""  # its name, once it is known
+    arguments: dict[str, Any] = field(default_factory=dict[str, Any])  # as they came
+    digest: str = ""  # of the arguments, for the audit trail
+
+    def note_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Add arguments to the digest of the audit trail; refused if they cannot be stored."""
+        self.arguments = {**self.arguments, **arguments} if self.arguments else dict(arguments)
+        self.digest = self.app.recorder.digest(self.arguments)

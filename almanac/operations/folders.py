@@ -1,0 +1,213 @@
+"""The operations of folders."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from almanac.core.arguments import Arguments, Id, RecordId
+from almanac.core.database import Transaction
+from almanac.knowledge import folders
+from almanac.knowledge.folders import ROOT, Folder
+from almanac.operations.context import RequestContext
+from almanac.operations.models import (
+    EXAMPLE_TIMESTAMP,
+    READ_KNOWLEDGE,
+    WRITE_KNOWLEDGE,
+    Done,
+    OneBase,
+    Timestamp,
+    require,
+    require_change,
+    timestamp,
+)
+from almanac.operations.operation import CHANGES, Example, Mcp, Operation, Rest
+
+ParentId = Annotated[Id, Field(ge=0, description="A folder; 0 is the top.")]
+
+
+class OneFolder(Arguments):
+    """Arguments of operations on one folder."""
+
+    folder_id: RecordId
+
+
+class AddFolder(OneBase):
+    """Arguments of `add_folder`."""
+
+    name: str
+    parent_id: ParentId = ROOT
+
+
+class ChangeFolder(OneFolder):
+    """Arguments of `change_folder`."""
+
+    name: str | None = None
+    parent_id: ParentId | None = None
+
+
+class RemoveFolder(OneFolder):
+    """Arguments of `remove_folder`."""
+
+    contents: Annotated[
+        Literal["move", "delete"], Field(description="move: to the folder's parent. delete: to the trash with it.")
+    ]
+
+
+class ManageFolder(Arguments):
+    """Arguments of `manage_folder`."""
+
+    action: Literal["create", "rename", "move", "delete", "restore"]
+    base_id: Annotated[RecordId | None, Field(description="create")] = None
+    folder_id: Annotated[Id | None, Field(ge=1, description="All but create.")] = None
+    name: Annotated[str | None, Field(max_length=2000, description="create: a path such as a/b; rename.")] = None
+    parent_id: Annotated[Id | None, Field(ge=0, description="move; create, if not at the top. 0 is the top.")] = None
+    contents: Annotated[
+        Literal["move", "delete"] | None, Field(description="delete: what is inside moves up, or goes too.")
+    ] = None
+
+
+@dataclass(slots=True)
+class FolderInfo:
+    """A folder."""
+
+    id: int
+    base_id: int
+    parent_id: Annotated[int, Field(description="0: at the top.")]
+    name: str
+    created_at: Timestamp
+    updated_at: Timestamp
+
+
+async def add_folder(ctx: RequestContext, args: AddFolder) -> FolderInfo:
+    """Create a folder."""
+    return _info(await ctx.db.write(lambda tx: folders.add(ctx, tx, args.base_id, args.name, args.parent_id)))
+
+
+async def get_folder(ctx: RequestContext, args: OneFolder) -> FolderInfo:
+    """Return one folder."""
+    return _info(await folders.get(ctx.db, ctx, args.folder_id))
+
+
+async def change_folder(ctx: RequestContext, args: ChangeFolder) -> FolderInfo:
+    """Rename or move a folder."""
+    require_change(args, "folder_id")
+
+    async def change(tx: Transaction) -> Folder:
+        if args.name is not None:
+            await folders.rename(ctx, tx, args.folder_id, args.name)
+        if args.parent_id is not None:
+            await folders.move(ctx, tx, args.folder_id, args.parent_id)
+        return await folders.get(tx, ctx, args.folder_id, "write")
+
+    return _info(await ctx.db.write(change))
+
+
+async def remove_folder(ctx: RequestContext, args: RemoveFolder) -> None:
+    """Put a folder into the trash."""
+    await ctx.db.write(lambda tx: folders.remove(ctx, tx, args.folder_id, contents=args.contents))
+
+
+async def restore_folder(ctx: RequestContext, args: OneFolder) -> FolderInfo:
+    """Take a folder out of the trash."""
+    return _info(await ctx.db.write(lambda tx: folders.restore(ctx, tx, args.folder_id)))
+
+
+async def manage_folder(ctx: RequestContext, args: ManageFolder) -> Done:
+    """Run one of the actions above."""
+    action = args.action
+    if action == "create":
+        base_id, name = require(args.base_id, "base_id", action), require(args.name, "name", action)
+        created = await ctx.db.write(lambda tx: folders.ensure(ctx, tx, base_id, name, args.parent_id or ROOT))
+        return Done(action, [created])
+    folder_id = require(args.folder_id, "folder_id", action)
+    match action:
+        case "rename":
+            name = require(args.name, "name", action)
+            await ctx.db.write(lambda tx: folders.rename(ctx, tx, folder_id, name))
+        case "move":
+            parent_id = require(args.parent_id, "parent_id", action)
+            await ctx.db.write(lambda tx: folders.move(ctx, tx, folder_id, parent_id))
+        case "delete":
+            contents = require(args.contents, "contents", action)
+            await ctx.db.write(lambda tx: folders.remove(ctx, tx, folder_id, contents=contents))
+        case "restore":
+            await ctx.db.write(lambda tx: folders.restore(ctx, tx, folder_id))
+    return Done(action, [folder_id])
+
+
+def _info(folder: Folder) -> FolderInfo:
+    return FolderInfo(
+        folder.id,
+        folder.base_id,
+        folder.parent_id,
+        folder.name,
+        timestamp(folder.created_at),
+        timestamp(folder.updated_at),
+    )
+
+
+_FOLDER = FolderInfo(3, 7, 0, "pumps", EXAMPLE_TIMESTAMP, EXAMPLE_TIMESTAMP)
+
+OPERATIONS = (
+    Operation(
+        name="add_folder",
+        summary="Create a folder",
+        arguments=AddFolder,
+        answer=FolderInfo,
+        scopes=WRITE_KNOWLEDGE,
+        handler=add_folder,
+        rest=Rest("POST", "/bases/{base_id}/folders", status=201, location="/folders/{id}"),
+        example=Example({"name": "pumps"}, _FOLDER),
+    ),
+    Operation(
+        name="get_folder",
+        summary="One folder",
+        arguments=OneFolder,
+        answer=FolderInfo,
+        scopes=READ_KNOWLEDGE,
+        handler=get_folder,
+        rest=Rest("GET", "/folders/{folder_id}"),
+        example=Example(answer=_FOLDER),
+    ),
+    Operation(
+        name="change_folder",
+        summary="Rename or move a folder",
+        arguments=ChangeFolder,
+        answer=FolderInfo,
+        scopes=WRITE_KNOWLEDGE,
+        handler=change_folder,
+        rest=Rest("PATCH", "/folders/{folder_id}"),
+        example=Example({"parent_id": 0}, _FOLDER),
+    ),
+    Operation(
+        name="remove_folder",
+        summary="Remove a folder; its content moves up, or goes to the trash with it",
+        arguments=RemoveFolder,
+        scopes=WRITE_KNOWLEDGE,
+        handler=remove_folder,
+        rest=Rest("DELETE", "/folders/{folder_id}", status=204),
+    ),
+    Operation(
+        name="restore_folder",
+        summary="Take a folder out of the trash, with the content that was removed with it",
+        arguments=OneFolder,
+        answer=FolderInfo,
+        scopes=WRITE_KNOWLEDGE,
+        handler=restore_folder,
+        rest=Rest("POST", "/folders/{folder_id}/restore"),
+        example=Example(answer=_FOLDER),
+    ),
+    Operation(
+        name="manage_folder",
+        title="Manage folders",
+        summary="Create, rename, move, delete or restore a folder of a knowledge base.",
+        arguments=ManageFolder,
+        answer=Done,
+        scopes=WRITE_KNOWLEDGE,
+        safety=CHANGES,
+        handler=manage_folder,
+        mcp=Mcp(),
+        covers=("add_folder", "change_folder", "remove_folder", "restore_folder"),
+    ),
+)

@@ -1,0 +1,75 @@
+"""Types, models and small functions that several operations share."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import Field
+
+from almanac.core import clock
+from almanac.core.arguments import Arguments, Id, RecordId
+from almanac.core.errors import BadRequest
+from almanac.knowledge.documents import Document
+
+READ_KNOWLEDGE = frozenset({"knowledge:read"})
+WRITE_KNOWLEDGE = frozenset({"knowledge:write"})
+SEARCH = frozenset({"search:read"})
+
+# Bounds of ids are checked but not described: two numbers for each id would tell an agent nothing.
+BaseId = Annotated[RecordId, Field(description="A knowledge base.")]
+Limit = Annotated[int, Field(ge=1, le=500)]
+Offset = Annotated[Id, Field(ge=0)]
+
+Level = Literal["personal", "group", "organization"]
+RoleName = Literal["Owner", "Maintainer", "Developer", "Reporter", "RestrictedAnalyst"]
+IfExists = Literal["error", "replace", "keep_both"]
+Timestamp = Annotated[str, Field(description="ISO 8601, UTC.", examples=["2026-11-02T09:30:00.000Z"])]
+
+EXAMPLE_TIMESTAMP = "2026-11-02T09:30:00.000Z"
+
+T = TypeVar("T")
+
+
+def require(value: T | None, name: str, action: str) -> T:
+    """Return the value of an argument that an action needs."""
+    if value is None:
+        raise BadRequest(f"{name}: the action {action!r} needs it.")
+    return value
+
+
+class OneBase(Arguments):
+    """Arguments of operations on one knowledge base."""
+
+    base_id: BaseId
+
+
+@dataclass(slots=True)
+class DocumentCount:
+    """The number of documents that were changed."""
+
+    count: int
+
+
+@dataclass(slots=True)
+class Done:
+    """The answer of the tools that change something."""
+
+    done: str
+    ids: list[int]
+
+
+def require_change(args: Arguments, *ids: str) -> None:
+    """Refuse an update that changes nothing."""
+    fields = [name for name in type(args).model_fields if name not in ids]
+    if all(getattr(args, name) is None for name in fields):
+        raise BadRequest("There is nothing to change.", remedy=f"Give one of: {', '.join(fields)}.")
+
+
+def timestamp(at: int) -> str:
+    """Return a stored time in ISO 8601."""
+    return clock.format_timestamp(at) or ""
+
+
+def failure_text(document: Document) -> str | None:
+    """Return why a document could not be read, in one sentence."""
+    failure = document.failure
+    return f"{failure.code}: {failure.message}" if failure else None

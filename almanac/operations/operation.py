@@ -1,0 +1,146 @@
+"""An operation: one thing a caller can do, declared once. The MCP tool, the REST route, the OpenAPI document, the CLI's
+JSON output and the reference pages are derived from this declaration."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from almanac.core.arguments import Arguments, describe_arguments, describe_problems
+from almanac.core.errors import AlmanacError, BadRequest
+from almanac.net.http_exchange import HttpExchange
+from almanac.operations.context import AppContext, Authentication, RequestContext
+
+UNKNOWN_ARGUMENT = "is not an argument of this operation"
+
+
+class NoArguments(Arguments):
+    """The arguments of an operation that takes none."""
+
+
+_NO_ARGUMENTS = NoArguments()
+
+
+@dataclass(frozen=True, slots=True)
+class Safety:
+    """The hints that MCP clients show before a call, with the protocol's meaning."""
+
+    read_only: bool = False
+    destructive: bool = False
+    idempotent: bool | None = None
+    open_world: bool = False  # reaches beyond this server
+
+    def annotations(self) -> dict[str, bool]:
+        """The hints as `annotations` of a tool."""
+        hints = {"readOnlyHint": self.read_only, "destructiveHint": self.destructive}
+        if self.idempotent is not None:
+            hints["idempotentHint"] = self.idempotent
+        return {**hints, "openWorldHint": self.open_world}
+
+
+READ_ONLY = Safety(read_only=True)
+ADDS = Safety(idempotent=False)
+FETCHES_AND_ADDS = Safety(idempotent=False, open_world=True)
+CHANGES = Safety(destructive=True, idempotent=True)
+SAVES = Safety(destructive=True, idempotent=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RestOnly:
+    """Marks a field of an answer that MCP leaves out, because an agent pays for each word it reads."""
+
+
+REST_ONLY = RestOnly()
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An example of the arguments and of the answer, for the documentation."""
+
+    arguments: Mapping[str, Any] | None = None
+    answer: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The body of an upload: a multipart form with a `file` part, or the raw bytes of the file."""
+
+    fields: frozenset[str] = frozenset()  # arguments that a form may carry beside the file
+    takes_raw_bytes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """The REST form of an operation.
+
+    Arguments that the path names come from the path. The other arguments come from the query string or, of an
+    operation that takes a body, from the body.
+    """
+
+    method: str
+    path: str
+    status: int = 200
+    omit: frozenset[str] = frozenset()  # arguments that REST does not take
+    # The model of path and query, where a seed's contract separates them from the body. Handlers find the values in
+    # `ctx.parameters`.
+    parameters: type[BaseModel] | None = None
+    location: str = ""  # of a created object, such as "/bases/{id}"
+    status_of: Callable[[Any], int] | None = None  # of an answer whose status varies
+    other_statuses: Mapping[int, str] = field(default_factory=dict[int, str])  # further good statuses: meaning
+    form: Form | None = None
+    authenticate: Callable[[AppContext, HttpExchange], Awaitable[Authentication]] | None = None
+    credentials: tuple[str, ...] = ()  # OpenAPI's names of the credentials, where they are not the usual ones
+    # The body of an error, for clients that know another form; None for the usual one.
+    render_error: Callable[[RequestContext, AlmanacError], dict[str, Any] | None] | None = None
+    error_status: int | None = None  # of an error that is rendered so
+
+    @property
+    def takes_body(self) -> bool:
+        """Whether arguments come from a body."""
+        return self.method in ("POST", "PUT", "PATCH")
+
+
+@dataclass(frozen=True, slots=True)
+class Mcp:
+    """The MCP form of an operation."""
+
+    advice: str = ""  # follows the summary in the tool's description: what to call before or after
+    omit: frozenset[str] = frozenset()  # arguments that the tool does not take
+    entry: Mapping[str, Any] | None = None  # the literal tool entry of a seed's contract
+    sdk_only: bool = False  # talks to the client while it runs, so the fast path cannot answer it
+
+
+Handler = Callable[[RequestContext, Any], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One thing a caller can do."""
+
+    name: str  # of the tool, in OpenAPI, audit rows, token limits and metric labels
+    summary: str
+    handler: Handler
+    arguments: type[BaseModel] | None = NoArguments  # None: the handler takes the raw arguments
+    answer: Any = None  # a dataclass or model; bytes for a file; None for nothing
+    scopes: frozenset[str] = frozenset()
+    title: str = ""
+    safety: Safety = READ_ONLY
+    rest: Rest | None = None
+    mcp: Mcp | None = None
+    covers: tuple[str, ...] = ()  # REST operations that this MCP tool makes possible for agents
+    people_only: str = ""  # why agents cannot do this
+    example: Example = Example()
+
+    def parse(self, raw: dict[str, Any]) -> Any:
+        """Return the validated arguments, or raise an error that names each wrong argument."""
+        if self.arguments is None:
+            return raw
+        if self.arguments is NoArguments and not raw:
+            return _NO_ARGUMENTS
+        try:
+            return self.arguments.model_validate(raw)
+        except ValidationError as error:
+            raise BadRequest(
+                describe_problems(error, UNKNOWN_ARGUMENT), remedy=describe_arguments(self.arguments)
+            ) from None

@@ -1,0 +1,55 @@
+"""The adapter between the pipeline and one protocol at one path."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from almanac.core.errors import AlmanacError
+from almanac.net.http_exchange import HttpExchange
+from almanac.operations.context import AppContext, Authentication, RequestContext
+from almanac.operations.operation import Operation
+from almanac.quotas.rate_limits import RateLimit
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """One operation to run. `operation` is None if the caller named one that does not exist for them."""
+
+    name: str
+    operation: Operation | None
+    arguments: dict[str, Any]
+    is_admitted: bool = False  # limits and rights have been checked
+
+
+class Endpoint(Protocol):
+    """The adapter between the pipeline and one protocol at one path."""
+
+    surface: str  # in the audit trail and the metrics
+    state: Any  # what its handlers find as `ctx.surface_state`
+
+    async def limit_before_credential(self, app: AppContext, http: HttpExchange) -> None:
+        """Count the request before its credential is read, where a seed documents such a limit."""
+        ...
+
+    async def authenticate(self, app: AppContext, http: HttpExchange) -> Authentication:
+        """Return the caller, or raise `Unauthorized`."""
+        ...
+
+    async def limit_before_body(self, ctx: RequestContext) -> None:
+        """Count the request before its body is read, where a seed documents such a limit."""
+        ...
+
+    def call_limit(self, ctx: RequestContext) -> RateLimit | None:
+        """Return the limit that each call counts against; None if the request has been counted already."""
+        ...
+
+    async def read(self, ctx: RequestContext) -> Any:
+        """Read the body. Return the `Invocation` to run, or any other value, which `send` then sends."""
+        ...
+
+    async def send(self, ctx: RequestContext, answer: Any) -> None:
+        """Send the answer of the operation, or the value that `read` returned."""
+        ...
+
+    async def send_error(self, http: HttpExchange, ctx: RequestContext | None, error: AlmanacError) -> None:
+        """Send an error. `ctx` is None if the caller is not known yet."""
+        ...

@@ -1,0 +1,244 @@
+"""The operations that search documents, fetch a result whole and check citations.
+
+`search` and `fetch` have the arguments and answers that ChatGPT's connectors and deep research expect of tools with
+these names: a query and results with id, title and url; an id and the text with title, url and metadata.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from almanac.core import clock
+from almanac.core.arguments import Arguments, Id
+from almanac.knowledge import document_search, document_text
+from almanac.knowledge.document_search import CitationArguments, CitationSpan, DocumentResult, SearchArguments
+from almanac.knowledge.document_text import TextExcerpt
+from almanac.operations.context import RequestContext
+from almanac.operations.models import READ_KNOWLEDGE, SEARCH, failure_text
+from almanac.operations.operation import REST_ONLY, Example, Mcp, Operation, Rest
+
+
+class Search(SearchArguments):
+    """Arguments of `search`."""
+
+    highlight: Annotated[bool, Field(description="Also where words of the query stand.")] = False
+
+
+class Fetch(Arguments):
+    """Arguments of `fetch`."""
+
+    id: Annotated[str, Field(max_length=100, description="As search gave it.")]
+
+
+def _check_span(span: list[int] | None) -> list[int] | None:
+    # Checked here and not described in the schema, because every agent pays for each word of the schema.
+    if span is not None and len(span) != 2:
+        raise ValueError("is not a start and an end, as search gives them")
+    return span
+
+
+class VerifyCitation(CitationSpan):
+    """Arguments of `verify_citation`."""
+
+    span: Annotated[list[Id] | None, Field(description="Where it stood."), AfterValidator(_check_span)] = None
+
+
+@dataclass(slots=True)
+class ResultInfo:
+    """A passage that search found."""
+
+    id: str
+    title: str
+    url: str
+    text: str
+    score: Annotated[float, Field(description="How likely it answers; a cautious guess.")]
+    base_id: int
+    headings: list[str]
+    page: int | None
+    boxes: Annotated[list[Any], Field(description="Page, x0, y0, x1, y1.")]
+    span: Annotated[list[int], Field(description="Offsets for read_document.")]
+    hash: Annotated[str, Field(description="For verify_citation.")]
+    highlights: Annotated[list[Any], Field(description="Offsets in text.")]
+    document_id: Annotated[int, REST_ONLY]
+    legs: Annotated[list[str], Field(description="The retrievers that found it: words, vectors."), REST_ONLY]
+
+
+@dataclass(slots=True)
+class Explanation:
+    """The time that each stage of a search took, and the number of passages after it."""
+
+    milliseconds: dict[str, float]
+    passages: dict[str, int]
+
+
+@dataclass(slots=True)
+class ResultList:
+    """The passages that answer best, the best first."""
+
+    results: list[ResultInfo]
+    has_more: bool
+    notes: list[str]
+    explanation: Explanation | None
+    offset: Annotated[int, REST_ONLY]
+
+
+@dataclass(slots=True)
+class FetchedDocument:
+    """A document that search found."""
+
+    id: str
+    title: str
+    text: str
+    url: str
+    metadata: dict[str, Any]
+
+
+@dataclass(slots=True)
+class VerifiedCitation:
+    """The state of a quoted passage."""
+
+    outcome: Annotated[str, Field(description="unchanged, moved, changed or gone.")]
+    span: Annotated[list[int] | None, Field(description="Where it is now; if changed, the nearest passage.")]
+    page: int | None
+    hash: str | None
+
+
+async def search(ctx: RequestContext, args: Search) -> ResultList:
+    """Return the passages that answer best."""
+    found = await document_search.search_documents(ctx, ctx.app.search, args)
+    return ResultList(
+        results=[_result(hit, ctx.app.settings.url, highlight=args.highlight) for hit in found.hits],
+        has_more=found.has_more,
+        notes=list(found.notes),
+        explanation=Explanation(found.timings, found.counts) if args.explain else None,
+        offset=args.offset,
+    )
+
+
+async def fetch(ctx: RequestContext, args: Fetch) -> FetchedDocument:
+    """Return a document, or as much of it as one answer can hold."""
+    excerpt = await document_text.read(ctx, document_search.parse_document_ref(args.id))
+    document = excerpt.document
+    return FetchedDocument(
+        id=document_search.document_ref(document.id),
+        title=document.title or document.name,
+        text=excerpt.text,
+        url=document_search.url_of(ctx.app.settings.url, document.id, document.source_url),
+        metadata=_metadata(excerpt),
+    )
+
+
+async def verify_citation(ctx: RequestContext, args: VerifyCitation) -> VerifiedCitation:
+    """Compare a quoted passage with the document."""
+    start, end = args.span or (None, None)
+    citation = CitationArguments(id=args.id, hash=args.hash, text=args.text, start=start, end=end)
+    check = await document_search.verify(ctx, citation)
+    span = None if check.start is None or check.end is None else [check.start, check.end]
+    return VerifiedCitation(check.outcome, span, check.page, check.hash)
+
+
+def _result(hit: DocumentResult, public_url: str, *, highlight: bool) -> ResultInfo:
+    found = hit.found
+    return ResultInfo(
+        id=hit.id,
+        title=found.title,
+        url=document_search.url_of(public_url, hit.document_id, hit.source_url),
+        text=found.text,
+        score=round(found.score, 4),
+        base_id=hit.base_id,
+        headings=list(found.headings),
+        page=found.page,
+        boxes=[list(box) for box in found.boxes],
+        span=[found.start, found.end],
+        hash=found.hash,
+        highlights=[list(span) for span in found.highlights] if highlight else [],
+        document_id=hit.document_id,
+        legs=list(found.legs),
+    )
+
+
+def _metadata(excerpt: TextExcerpt) -> dict[str, Any]:
+    document = excerpt.document
+    metadata: dict[str, Any] = {
+        "name": document.name,
+        "base_id": document.base_id,
+        "index_status": document.index_status,
+        "mime_type": document.mime_type,
+        "page_count": document.page_count,
+        "tags": list(document.tags),
+        "updated_at": clock.format_timestamp(document.updated_at),
+        **({"metadata": document.metadata} if document.metadata else {}),
+    }
+    if document.failure is not None:
+        metadata["failure"] = failure_text(document)
+    if excerpt.has_more:
+        end = len(excerpt.text)
+        metadata["next_offset"] = end
+        metadata["note"] = (
+            f"These are the first {end:,} of {excerpt.total:,} characters. "
+            f"Read on with read_document: document_id {document.id}, offset {end}."
+        )
+    return metadata
+
+
+_HASH = "5f2b9c0e7d1a44c3b8e6f0a91d7c2e35"
+_RESULT = ResultInfo(
+    id="document:12",
+    title="Pump P-40",
+    url="https://almanac.example.org/api/v1/documents/12",
+    text="Oil it monthly.",
+    score=0.91,
+    base_id=7,
+    headings=["Care"],
+    page=2,
+    boxes=[[2, 72.0, 90.5, 523.0, 118.0]],
+    span=[120, 135],
+    hash=_HASH,
+    highlights=[[0, 3]],
+    document_id=12,
+    legs=["words", "vectors"],
+)
+
+OPERATIONS = (
+    Operation(
+        name="search",
+        title="Search",
+        summary="Find passages that answer a question, in all documents you may read.",
+        arguments=Search,
+        answer=ResultList,
+        scopes=SEARCH,
+        handler=search,
+        rest=Rest("POST", "/search"),
+        mcp=Mcp(advice="Begin here; then fetch a document whole, or read_document around a span."),
+        example=Example(
+            {"query": "How often is the pump oiled?", "bases": [7], "limit": 5, "highlight": True},
+            ResultList([_RESULT], False, [], None, 0),
+        ),
+    ),
+    Operation(
+        name="fetch",
+        title="Fetch a document",
+        summary="The text of a document that search found, and what is known of it.",
+        arguments=Fetch,
+        answer=FetchedDocument,
+        scopes=READ_KNOWLEDGE,
+        handler=fetch,
+        mcp=Mcp(),
+    ),
+    Operation(
+        name="verify_citation",
+        title="Verify a citation",
+        summary="Whether a passage you quoted still stands in its document.",
+        arguments=VerifyCitation,
+        answer=VerifiedCitation,
+        scopes=SEARCH,
+        handler=verify_citation,
+        rest=Rest("POST", "/citations/verify"),
+        mcp=Mcp(),
+        example=Example(
+            {"id": "document:12", "hash": _HASH, "span": [120, 135]},
+            VerifiedCitation("unchanged", [120, 135], 2, _HASH),
+        ),
+    ),
+)

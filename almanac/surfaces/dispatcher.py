@@ -1,0 +1,143 @@
+"""Runs the tool calls, resource reads and prompts of one open surface."""
+
+from typing import Any
+
+from almanac.core.call import Actor
+from almanac.core.errors import AlmanacError
+from almanac.net.http_exchange import HttpExchange
+from almanac.operations.context import AppContext, RequestContext
+from almanac.operations.operation import Operation
+from almanac.operations.pipeline.endpoint import Invocation
+from almanac.operations.pipeline.errors import UnknownOperation
+from almanac.operations.pipeline.pipeline import log_failure, run_recorded
+from almanac.surfaces.resource import Prompt, ResourceTemplate
+from almanac.surfaces.surface import Result, Surface
+from almanac.surfaces.tool import RawResult
+
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+
+MAX_CACHED_TOOL_LISTS = 1000
+
+
+class ProtocolError(Exception):
+    """A failure that is answered by a JSON-RPC error: no wiser choice of arguments would have avoided it."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        self.code = code
+        self.data = data
+        super().__init__(message)
+
+
+class ToolDispatcher:
+    """Runs the tool calls of one surface that do not take the fast path: those from the SDK and from stdio."""
+
+    def __init__(self, surface: Surface, app: AppContext, state: Any = None) -> None:
+        self.surface = surface
+        self.app = app
+        self.state = state  # what the surface keeps open
+        self._tools: dict[tuple[frozenset[str], frozenset[str] | None], dict[str, Operation]] = {}
+
+    def tools_for(self, actor: Actor) -> dict[str, Operation]:
+        """Return the tools that a caller may use. Other tools are neither listed nor callable."""
+        rights = (actor.scopes, actor.tools)
+        tools = self._tools.get(rights)
+        if tools is None:
+            if len(self._tools) > MAX_CACHED_TOOL_LISTS:  # tokens with tool lists of their own could fill the memory
+                self._tools.clear()
+            tools = {each.name: each for each in self.surface.operations if self._is_shown(each, actor)}
+            self._tools[rights] = tools
+        return tools
+
+    def invocation(self, actor: Actor, name: str, arguments: dict[str, Any]) -> Invocation:
+        """Return the invocation of a tool by its name."""
+        return Invocation(name, self.tools_for(actor).get(name), arguments)
+
+    async def call(
+        self,
+        actor: Actor,
+        name: str,
+        arguments: dict[str, Any],
+        request_id: str,
+        *,
+        http: HttpExchange | None = None,
+        client: Any = None,
+        is_counted: bool = False,
+    ) -> Result:
+        """Run one tool call; `is_counted` if the request already counts against the caller's limit."""
+        ctx = self._context(actor, request_id, http, client)
+        limit = None if is_counted else self.surface.rate_limit(self.app, actor)
+        try:
+            answer = await run_recorded(ctx, self.invocation(actor, name, arguments), limit)
+        except UnknownOperation as error:
+            raise ProtocolError(INVALID_PARAMS, error.text) from None
+        except ProtocolError:
+            raise
+        except Exception as failure:  # noqa: BLE001 - one failing tool must not take the session with it
+            error = log_failure(ctx, failure)
+            if isinstance(error, self.surface.errors_as_http_status):
+                raise error from None
+            return self.surface.render_error(error)
+        return self.surface.render_result(answer)
+
+    async def read_resource(self, actor: Actor, uri: str, request_id: str) -> Result:
+        """Run one `resources/read`. Its failures are JSON-RPC errors."""
+        for resource in self.surface.resources:
+            if (parts := resource.match(uri)) is not None:
+                return await self._run(actor, request_id, _reader(resource, uri, parts), {"uri": uri})
+        raise ProtocolError(INVALID_PARAMS, "There is no resource of this kind. See resources/templates/list.")
+
+    async def get_prompt(self, actor: Actor, name: str, arguments: dict[str, str], request_id: str) -> Result:
+        """Run one `prompts/get`. Its failures are JSON-RPC errors."""
+        for prompt in self.surface.prompts:
+            if prompt.name == name:
+                if unknown := sorted(arguments.keys() - prompt.arguments.keys()):
+                    raise ProtocolError(INVALID_PARAMS, f"This prompt takes no argument {unknown[0][:100]!r}.")
+                return await self._run(actor, request_id, _prompter(prompt, arguments), dict(arguments))
+        raise ProtocolError(INVALID_PARAMS, f"Unknown prompt: {name[:100]}. See prompts/list.")
+
+    async def _run(self, actor: Actor, request_id: str, operation: Operation, arguments: dict[str, Any]) -> Result:
+        ctx = self._context(actor, request_id)
+        try:
+            answer = await run_recorded(ctx, Invocation(operation.name, operation, arguments), None)
+        except Exception as failure:  # noqa: BLE001 - as above
+            raise self._protocol_error(log_failure(ctx, failure)) from None
+        return self.surface.render_result(answer)
+
+    def _protocol_error(self, error: AlmanacError) -> ProtocolError:
+        body = self.surface.http_error(error)[1]["error"]
+        return ProtocolError(
+            INVALID_PARAMS if error.status < 500 else INTERNAL_ERROR, body["message"], body.get("data")
+        )
+
+    def _is_shown(self, operation: Operation, actor: Actor) -> bool:
+        is_in_scope = self.surface.lists_all_tools or operation.scopes <= actor.scopes
+        return is_in_scope and (actor.tools is None or operation.name in actor.tools)
+
+    def _context(
+        self, actor: Actor, request_id: str, http: HttpExchange | None = None, client: Any = None
+    ) -> RequestContext:
+        ctx = RequestContext(
+            actor, self.app.db, request_id, app=self.app, surface=self.surface.name, surface_state=self.state,
+            path=self.surface.path, client=client,
+        )  # fmt: skip
+        if http is not None:
+            ctx.http, ctx.path = http, http.scope["path"]
+        return ctx
+
+
+def _reader(resource: ResourceTemplate, uri: str, parts: dict[str, str]) -> Operation:
+    async def read(ctx: RequestContext, _: Any) -> RawResult:
+        content = await resource.read(ctx, parts)
+        entry: dict[str, Any] = {"uri": uri, "mimeType": resource.mime_type, "text": content.text}
+        return RawResult({"contents": [{**entry, "_meta": dict(content.meta)} if content.meta else entry]})
+
+    return Operation("resources/read", resource.description, read, arguments=None, scopes=resource.scopes)
+
+
+def _prompter(prompt: Prompt, arguments: dict[str, str]) -> Operation:
+    async def render(ctx: RequestContext, _: Any) -> RawResult:
+        message = {"role": "user", "content": {"type": "text", "text": await prompt.render(ctx, arguments)}}
+        return RawResult({"description": prompt.description, "messages": [message]})
+
+    return Operation("prompts/get", prompt.description, render, arguments=None)
