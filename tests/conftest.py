@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -168,6 +168,18 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     asyncio.run(make())
     return path
+
+
+@pytest.fixture(scope="session")
+def new_sqlite(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], str]:
+    """Gives the URL of another fresh, migrated SQLite database each time."""
+
+    def make() -> str:
+        path = tmp_path_factory.mktemp("shared") / "almanac.db"
+        shutil.copy(sqlite_template, path)
+        return f"sqlite:///{path}"
+
+    return make
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
