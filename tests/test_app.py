@@ -224,12 +224,12 @@ def test_spans_arrive_by_the_time_the_server_has_stopped_and_hold_no_contents(em
         for facts in [{item.key: item.value for item in span.attributes}]
     ]
     assert [(name, surface) for name, surface, _ in seen] == [
-        ("tools/call whoami", "almanac"),
-        ("tools/call repeat", "testing"),
-        ("tools/call fail", "testing"),
-        ("tools/call miss", "testing"),
-        ("tools/call repeat", "testing"),
-        ("tools/call (unknown)", "almanac"),
+        ("almanac whoami", "almanac"),
+        ("testing repeat", "testing"),
+        ("testing fail", "testing"),
+        ("testing miss", "testing"),
+        ("testing repeat", "testing"),
+        ("almanac (unknown)", "almanac"),
     ]
     assert [request for *_, request in seen][:4] == ["r-1", "r-repeat", "r-fail", "r-miss"]
     failed = [next(a.value.bool_value for a in span.attributes if a.key == "almanac.is_error") for span in spans[:5]]
@@ -313,14 +313,14 @@ def test_nothing_but_logs_is_on_standard_error(logged: tuple[str, str, str]):
 def test_a_failing_tool_is_logged_with_its_request_its_tool_and_where_it_failed(logged: tuple[str, str, str]):
     form, text, _ = logged
     if form == "text":
-        assert "tool_failed" in text
+        assert "request_failed" in text
         assert "r-fail" in text
         return
     lines = [json.loads(line) for line in text.splitlines()]
-    failures = [line for line in lines if line["event"] == "tool_failed"]
+    failures = [line for line in lines if line["event"] == "request_failed"]
     assert len(failures) == 2
     for line in failures:
-        assert (line["surface"], line["tool"], line["request_id"], line["level"]) == (
+        assert (line["surface"], line["operation"], line["request_id"], line["level"]) == (
             "testing",
             "fail",
             "r-fail",
@@ -329,14 +329,14 @@ def test_a_failing_tool_is_logged_with_its_request_its_tool_and_where_it_failed(
         assert line["timestamp"].endswith("Z")
         assert "KeyError" in line["exception"]
         assert "test_app.py" in line["exception"]
-    assert not any(line["event"] == "tool_failed" and line["tool"] != "fail" for line in lines)
+    assert not any(line["event"] == "request_failed" and line["operation"] != "fail" for line in lines)
 
 
 def test_a_refused_call_is_not_logged_as_a_failure_of_the_server(logged: tuple[str, str, str]):
     form, text, _ = logged
     if form == "json":
         worse = [json.loads(line) for line in text.splitlines()]
-        assert {line["event"] for line in worse if line["level"] == "error"} == {"tool_failed"}
+        assert {line["event"] for line in worse if line["level"] == "error"} == {"request_failed"}
 
 
 def test_the_caller_of_a_failing_tool_is_told_the_code_and_nothing_of_the_inside(embedded: str, tmp_path: Path):

@@ -943,8 +943,8 @@ def test_the_guide_to_uploads_runs_as_it_is_written(tmp_path: Path):
     assert care[0]["outcome"] == "added"
     assert (read["index_status"], read["tags"], read["metadata"]) == ("success", ["pump", "2024"], {"site": "Oslo"})
     assert again["count"] == 0
-    assert [{node["document"]["name"] for node in level["items"]} for level in nodes] == [{"pump.pdf", "care.md"}] * 2
+    assert [{node["name"] for node in level["items"]} for level in nodes] == [{"pump.pdf", "care.md"}] * 2
     assert pages[0]["page"] == 2
-    assert (sent["id"], sent["outcome"]) == (read["id"], "unchanged")
+    assert (sent["document"]["id"], sent["outcome"]) == (read["id"], "unchanged")
     assert changed["outcome"] == "replaced"
     assert (tmp_path / "back.pdf").read_bytes() == (root / "README.md").read_bytes()

@@ -119,12 +119,16 @@ def check_rights(actor: Actor, operation: Operation) -> None:
 
 def log_failure(request: RequestContext | HttpExchange, failure: Exception) -> AlmanacError:
     """Log a failure of the server. Return the error that the caller sees."""
-    operation = getattr(request, "operation", "")
+    where = {
+        "request_id": request.request_id,
+        "surface": getattr(request, "surface", ""),
+        "operation": getattr(request, "operation", ""),
+    }
     if not isinstance(failure, AlmanacError):
-        _log.exception("request_failed", request_id=request.request_id, operation=operation)
+        _log.exception("request_failed", **where)
         return Internal.for_request(request.request_id)
     if failure.status >= 500:
-        _log.warning("request_refused", request_id=request.request_id, operation=operation, error=str(failure))
+        _log.warning("request_refused", **where, error=str(failure))
     return failure
 
 
