@@ -63,7 +63,7 @@ from almanac.web.catalogue.routes import CATALOGUE_OPERATIONS, CATALOGUE_PREFIX
 from almanac.web.health import HealthRoutes
 from almanac.web.rest import API_PREFIX
 
-# Those whose setting is off are not served.
+# All surfaces. A surface whose setting is off is not served.
 SURFACES: tuple[Surface, ...] = (
     almanac_surface.SURFACE,
     external_surface.SURFACE,
@@ -71,11 +71,11 @@ SURFACES: tuple[Surface, ...] = (
     memory_surface.SURFACE,
 )
 
-# A secret is worth nothing if it can be guessed: short, repetitive, or printed in somebody's example.
+# A secret that is short, repetitive or copied from an example can be guessed.
 MIN_SECRET_CHARS = 32
 _GUESSABLE_WORDS = ("changeme", "change-me", "secret", "password", "default", "example", "almanac", "your-")
 
-# The environment variable in which `serve --workers N` tells its server processes who started them.
+# `serve --workers N` tells its server processes its own process id in this environment variable.
 SUPERVISOR_PID_ENV = "ALMANAC_SUPERVISOR_PID"
 
 _log = structlog.get_logger("almanac.app")
@@ -134,7 +134,7 @@ def is_weak_secret(secret: str) -> bool:
 
 
 def open_fetcher(settings: Settings) -> Fetcher:
-    """What fetches from the web. A fetch ends before the call that waits for it does, and can say why."""
+    """Return the web fetcher. Its time limit is shorter than that of a call, so that the call can report the cause."""
     seconds = max(1.0, settings.request_deadline_seconds - 5)
     try:
         return Fetcher(FetchRules(allow=settings.fetch_allow, max_bytes=settings.max_file_bytes, total_seconds=seconds))
@@ -152,7 +152,7 @@ class RunningApp:
 
 @asynccontextmanager
 async def open_app(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> AsyncGenerator[RunningApp]:
-    """Open the resources of a server process and its surfaces. Surfaces whose setting is off are left out."""
+    """Open the resources of a server process and its surfaces. Skip surfaces whose setting is off."""
     surfaces = [each for each in surfaces if not each.setting or getattr(settings, each.setting)]
     async with (
         open_app_context(settings, {each.name: each.path for each in surfaces}) as app,
@@ -256,7 +256,7 @@ def create_app(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> Ap
             _log.info("stopping")
 
     app = Application(lifespan=lifespan, exception_handlers={404: _not_found, 405: _not_allowed})
-    app.router.redirect_slashes = False  # a redirect would repeat whatever Host was sent
+    app.router.redirect_slashes = False  # a redirect would repeat an unchecked Host header
     return app
 
 
@@ -286,7 +286,7 @@ def routes(running: RunningApp) -> list[Route]:
 
 
 def from_environment() -> Application:
-    """The application as the environment describes it: what each server process calls."""
+    """Return the application that the environment configures. Each server process calls this."""
     settings = load_settings().settings
     configure_logs(settings)
     if settings.external_extension:

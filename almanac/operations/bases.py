@@ -30,7 +30,7 @@ from almanac.operations.models import (
     require_change,
     timestamp,
 )
-from almanac.operations.operation import CHANGES, REST_ONLY, Example, Mcp, Operation, Rest
+from almanac.operations.operation import CHANGES, REST_ONLY, Example, Mcp, Rest, operation
 from almanac.search.index.protocol import Coverage
 
 # Arguments
@@ -315,117 +315,93 @@ _BASE = BaseInfo(
     splitter=SplitterInfo("flat", 2000, 250, None),
 )
 OPERATIONS = (
-    Operation(
-        name="list_bases",
+    operation(
+        list_bases,
+        "The knowledge bases you may see, newest first, with your role and the number of documents.",
         title="List knowledge bases",
-        summary="The knowledge bases you may see, newest first, with your role and the number of documents.",
-        arguments=ListBases,
-        answer=BaseList,
         scopes=READ_KNOWLEDGE,
-        handler=list_bases,
         rest=Rest("GET", "/bases"),
         mcp=Mcp(omit=frozenset({"group", "removed"})),
         covers=("get_base",),
         example=Example(answer=BaseList([_BASE], 1, False, 0)),
     ),
-    Operation(
-        name="add_base",
-        summary="Create a knowledge base",
-        arguments=AddBase,
-        answer=BaseInfo,
+    operation(
+        add_base,
+        "Create a knowledge base",
         scopes=WRITE_KNOWLEDGE,
-        handler=add_base,
         rest=Rest("POST", "/bases", status=201, location="/bases/{id}"),
         example=Example({"name": "Manuals", "level": "group", "group": "workshop"}, _BASE),
     ),
-    Operation(
-        name="get_base",
-        summary="One knowledge base",
-        arguments=OneBase,
-        answer=BaseInfo,
+    operation(
+        get_base,
+        "One knowledge base",
         scopes=READ_KNOWLEDGE,
-        handler=get_base,
         rest=Rest("GET", "/bases/{base_id}"),
         example=Example(answer=_BASE),
     ),
-    Operation(
-        name="change_base",
-        summary="Rename or describe a knowledge base, or cut its documents otherwise from now on",
-        arguments=ChangeBase,
-        answer=BaseInfo,
+    operation(
+        change_base,
+        "Rename or describe a knowledge base, or cut its documents otherwise from now on",
         scopes=WRITE_KNOWLEDGE,
-        handler=change_base,
         rest=Rest("PATCH", "/bases/{base_id}"),
         example=Example({"description": "The manuals of our machines"}, _BASE),
     ),
-    Operation(
-        name="remove_base",
-        summary="Put a knowledge base into the trash",
-        arguments=OneBase,
+    operation(
+        remove_base,
+        "Put a knowledge base into the trash",
         scopes=WRITE_KNOWLEDGE,
-        handler=remove_base,
         rest=Rest("DELETE", "/bases/{base_id}", status=204),
     ),
-    Operation(
-        name="restore_base",
-        summary="Take a knowledge base out of the trash",
-        arguments=OneBase,
-        answer=BaseInfo,
+    operation(
+        restore_base,
+        "Take a knowledge base out of the trash",
         scopes=WRITE_KNOWLEDGE,
-        handler=restore_base,
         rest=Rest("POST", "/bases/{base_id}/restore"),
         example=Example(answer=_BASE),
     ),
-    Operation(
-        name="list_shares",
-        summary="The roles that users, agents and groups have on a knowledge base",
-        arguments=OneBase,
-        answer=ShareList,
+    operation(
+        list_shares,
+        "The roles that users, agents and groups have on a knowledge base",
         scopes=READ_KNOWLEDGE,
-        handler=list_shares,
         rest=Rest("GET", "/bases/{base_id}/shares"),
         people_only="An agent sets roles by name and needs no list of its owner's colleagues.",
         example=Example(answer=ShareList([ShareInfo("group", "workshop", "Reporter")])),
     ),
-    Operation(
-        name="share_base",
-        summary="Give a user, an agent or a group a role on a knowledge base",
-        arguments=ShareBase,
+    operation(
+        share_base,
+        "Give a user, an agent or a group a role on a knowledge base",
         scopes=WRITE_KNOWLEDGE,
-        handler=share_base,
         rest=Rest("PUT", "/bases/{base_id}/shares", status=204),
         example=Example({"role": "Reporter", "group": "workshop"}),
     ),
-    Operation(
-        name="unshare_base",
-        summary="Revoke the role of a user, an agent or a group on a knowledge base",
-        arguments=UnshareBase,
+    operation(
+        unshare_base,
+        "Revoke the role of a user, an agent or a group on a knowledge base",
         scopes=WRITE_KNOWLEDGE,
-        handler=unshare_base,
         rest=Rest("DELETE", "/bases/{base_id}/shares", status=204),
     ),
-    Operation(
-        name="retry_base",
-        summary="Parse every failed document of a knowledge base again",
-        arguments=OneBase,
-        answer=DocumentCount,
+    operation(
+        retry_base,
+        "Parse every failed document of a knowledge base again",
         scopes=WRITE_KNOWLEDGE,
-        handler=retry_base,
         rest=Rest("POST", "/bases/{base_id}/retry"),
         example=Example(answer=DocumentCount(2)),
     ),
-    Operation(
-        name="manage_base",
+    operation(
+        manage_base,
+        "Create, change, share, unshare, delete or restore a knowledge base, or retry its failed documents.",
         title="Manage knowledge bases",
-        summary="Create, change, share, unshare, delete or restore a knowledge base, or retry its failed documents.",
-        arguments=ManageBase,
-        answer=Done,
         scopes=WRITE_KNOWLEDGE,
         safety=CHANGES,
-        handler=manage_base,
         mcp=Mcp(),
         covers=(
-            "add_base", "change_base", "share_base", "unshare_base", "remove_base", "restore_base", "retry_base",
+            "add_base",
+            "change_base",
+            "share_base",
+            "unshare_base",
+            "remove_base",
+            "restore_base",
+            "retry_base",
         ),
     ),
-)  # fmt: skip
+)

@@ -22,7 +22,7 @@ from almanac.operations.models import (
     failure_text,
     timestamp,
 )
-from almanac.operations.operation import REST_ONLY, Example, Mcp, Operation, Rest
+from almanac.operations.operation import REST_ONLY, Example, Mcp, Rest, operation
 
 
 class Browse(Arguments):
@@ -154,26 +154,20 @@ _NODE = NodeInfo(
 )  # fmt: skip
 
 OPERATIONS = (
-    Operation(
-        name="browse",
+    operation(
+        browse,
+        "The folders and documents in a folder, folders first, then the newest first.",
         title="Browse a knowledge base",
-        summary="The folders and documents in a folder, folders first, then the newest first.",
-        arguments=Browse,
-        answer=NodeList,
         scopes=READ_KNOWLEDGE,
-        handler=browse,
         rest=Rest("GET", "/bases/{base_id}/nodes"),
         mcp=Mcp(advice="Status success: read_document has its text."),
         covers=("get_folder",),
         example=Example(answer=NodeList("Manuals", [_NODE], False, [], 0)),
     ),
-    Operation(
-        name="list_trash",
-        summary="The folders and documents that were removed from a knowledge base",
-        arguments=ListTrash,
-        answer=RemovedList,
+    operation(
+        list_trash,
+        "The folders and documents that were removed from a knowledge base",
         scopes=READ_KNOWLEDGE,
-        handler=list_trash,
         rest=Rest("GET", "/bases/{base_id}/trash"),
         people_only="An agent restores by the ids that it removed.",
         example=Example(answer=RemovedList([RemovedInfo("document", 12, "pump.pdf", _AT)], 0, False)),

@@ -11,7 +11,7 @@ from almanac.catalogue.entities import EntityChanges, EntityDraft, Metadata, Sta
 from almanac.core.arguments import Arguments
 from almanac.core.errors import BadRequest
 from almanac.operations.context import RequestContext
-from almanac.operations.operation import SAVES, Mcp, Operation
+from almanac.operations.operation import SAVES, Mcp, operation
 
 # The gateway's contract: a key needs REQUIRED_SCOPE; the service key of a gateway acts with GATEWAY_SCOPES.
 REQUIRED_SCOPE = "catalogue:read"
@@ -111,12 +111,12 @@ async def find_entities(ctx: RequestContext, args: FindEntities) -> FoundEntitie
 
 
 async def get_entity(ctx: RequestContext, args: GetEntity) -> OneEntity:
-    """One entity with all it has."""
+    """Return one entity with its relationships and attachments."""
     return OneEntity(await contract_json.entity_with_links(ctx, await entities.get(ctx.db, ctx, args.key)))
 
 
 async def browse_categories(ctx: RequestContext, args: BrowseCategories) -> CategoryTrees:
-    """The tree, or what is in one category."""
+    """Return the tree, or the content of one category."""
     found = await contract_json.structure(ctx, args.category)
     return CategoryTrees(found if isinstance(found, list) else [found])
 
@@ -136,43 +136,31 @@ async def save_entity(ctx: RequestContext, args: SaveEntity) -> OneEntity:
 
 
 OPERATIONS = (
-    Operation(
-        name="find_entities",
+    operation(
+        find_entities,
+        "Find things of the catalogue (products, people, services) by meaning, words and metadata.",
         title="Find entities",
-        summary="Find things of the catalogue (products, people, services) by meaning, words and metadata.",
-        handler=find_entities,
-        arguments=FindEntities,
-        answer=FoundEntities,
         scopes=_READ | {"search:read"},
         mcp=Mcp(),
     ),
-    Operation(
-        name="get_entity",
+    operation(
+        get_entity,
+        "All that the catalogue has of one thing: details, relations, attachments.",
         title="Get an entity",
-        summary="All that the catalogue has of one thing: details, relations, attachments.",
-        handler=get_entity,
-        arguments=GetEntity,
-        answer=OneEntity,
         scopes=_READ,
         mcp=Mcp(),
     ),
-    Operation(
-        name="browse_categories",
+    operation(
+        browse_categories,
+        "The tree of categories, or one category with what is in it.",
         title="Browse the catalogue",
-        summary="The tree of categories, or one category with what is in it.",
-        handler=browse_categories,
-        arguments=BrowseCategories,
-        answer=CategoryTrees,
         scopes=_READ,
         mcp=Mcp(),
     ),
-    Operation(
-        name="save_entity",
+    operation(
+        save_entity,
+        "Add a thing to the catalogue, or change what is given of one.",
         title="Save an entity",
-        summary="Add a thing to the catalogue, or change what is given of one.",
-        handler=save_entity,
-        arguments=SaveEntity,
-        answer=OneEntity,
         scopes=_WRITE,
         safety=SAVES,
         mcp=Mcp(),

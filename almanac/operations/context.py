@@ -45,7 +45,7 @@ class AppContext:
     timers: TimerQueue  # of the request guards
     started_at: int
     surfaces: Mapping[str, str]  # name: path
-    key: bytes = field(repr=False)  # signs what this server must recognise again
+    key: bytes = field(repr=False)  # signs tokens that this server issues
     runtime: Runtime | None = None  # answers knowledge queries in place of search, if configured
     tracer: Tracer | None = None
 
@@ -81,7 +81,7 @@ class RequestContext(Call):
     client: Any = None  # the SDK's way back to the client, for a tool that talks to it
     endpoint_data: Any = None  # what the endpoint needs to answer
     upload: Upload | None = None
-    parameters: Any = None  # of path and query, where a contract separates them from the body
+    parameters: Any = None  # of path and query, if a contract separates them from the body
     operation: str = ""  # its name, once it is known
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])  # as they came
     digest: str = ""  # of the arguments, for the audit trail

@@ -30,7 +30,7 @@ from almanac.operations.document_models import (
     ReplaceContent,
 )
 from almanac.operations.models import READ_KNOWLEDGE, WRITE_KNOWLEDGE, DocumentCount, Done, require, require_change
-from almanac.operations.operation import CHANGES, FETCHES_AND_ADDS, Example, Form, Mcp, Operation, Rest
+from almanac.operations.operation import CHANGES, FETCHES_AND_ADDS, Example, Form, Mcp, Operation, Rest, operation
 from almanac.search import passage_store
 from almanac.search.passage import Passage
 
@@ -251,109 +251,80 @@ ADD_DOCUMENT = Operation(
 
 OPERATIONS = (
     ADD_DOCUMENT,
-    Operation(
-        name="replace_content",
-        summary="Give a document new content; search finds the old content until the new one has been parsed",
-        arguments=ReplaceContent,
-        answer=AddedDocument,
+    operation(
+        replace_content,
+        "Give a document new content; search finds the old content until the new one has been parsed",
         scopes=WRITE_KNOWLEDGE,
-        handler=replace_content,
         rest=Rest("PUT", "/documents/{document_id}/content", form=Form(takes_raw_bytes=True)),
         example=Example({"content": "# Pumps, revised"}, AddedDocument("replaced", replace(_UNREAD, generation=2))),
     ),
-    Operation(
-        name="change_documents",
-        summary="Apply one action to many documents, or to none of them",
-        arguments=ChangeDocuments,
-        answer=DocumentCount,
+    operation(
+        change_documents,
+        "Apply one action to many documents, or to none of them",
         scopes=WRITE_KNOWLEDGE,
-        handler=change_documents,
         rest=Rest("POST", "/documents/batch"),
         example=Example({"action": "move", "ids": [12, 13], "folder_id": 3}, DocumentCount(2)),
     ),
-    Operation(
-        name="get_document",
-        summary="One document",
-        arguments=OneDocument,
-        answer=DocumentInfo,
+    operation(
+        get_document,
+        "One document",
         scopes=READ_KNOWLEDGE,
-        handler=get_document,
         rest=Rest("GET", "/documents/{document_id}"),
         example=Example(answer=EXAMPLE_DOCUMENT),
     ),
-    Operation(
-        name="change_document",
-        summary="Rename, tag, describe, move, enable or disable a document",
-        arguments=ChangeDocument,
-        answer=DocumentInfo,
+    operation(
+        change_document,
+        "Rename, tag, describe, move, enable or disable a document",
         scopes=WRITE_KNOWLEDGE,
-        handler=change_document,
         rest=Rest("PATCH", "/documents/{document_id}"),
         example=Example({"tags": ["pump", "2024"]}, EXAMPLE_DOCUMENT),
     ),
-    Operation(
-        name="remove_document",
-        summary="Put a document into the trash",
-        arguments=OneDocument,
+    operation(
+        remove_document,
+        "Put a document into the trash",
         scopes=WRITE_KNOWLEDGE,
-        handler=remove_document,
         rest=Rest("DELETE", "/documents/{document_id}", status=204),
     ),
-    Operation(
-        name="restore_document",
-        summary="Take a document out of the trash",
-        arguments=OneDocument,
-        answer=DocumentInfo,
+    operation(
+        restore_document,
+        "Take a document out of the trash",
         scopes=WRITE_KNOWLEDGE,
-        handler=restore_document,
         rest=Rest("POST", "/documents/{document_id}/restore"),
         example=Example(answer=EXAMPLE_DOCUMENT),
     ),
-    Operation(
-        name="reindex_document",
-        summary="Parse a document again",
-        arguments=OneDocument,
-        answer=DocumentInfo,
+    operation(
+        reindex_document,
+        "Parse a document again",
         scopes=WRITE_KNOWLEDGE,
-        handler=reindex_document,
         rest=Rest("POST", "/documents/{document_id}/reindex"),
         example=Example(answer=replace(EXAMPLE_DOCUMENT, index_status="queued", generation=2)),
     ),
-    Operation(
-        name="read_document",
+    operation(
+        read_document,
+        "A document's text, by character offset or by page, and what is known of it.",
         title="Read a document",
-        summary="A document's text, by character offset or by page, and what is known of it.",
-        arguments=ReadDocument,
-        answer=DocumentExcerpt,
         scopes=READ_KNOWLEDGE,
-        handler=read_document,
         rest=Rest("GET", "/documents/{document_id}/content"),
         mcp=Mcp(),
         covers=("get_document",),
         example=Example(answer=DocumentExcerpt(EXAMPLE_DOCUMENT, "Oil it monthly.", 0, None, None, None, 15)),
     ),
-    Operation(
-        name="list_passages",
-        summary="The passages of a document's text, as they are searched",
-        arguments=ListPassages,
-        answer=PassageList,
+    operation(
+        list_passages,
+        "The passages of a document's text, as they are searched",
         scopes=READ_KNOWLEDGE,
-        handler=list_passages,
         rest=Rest("GET", "/documents/{document_id}/passages"),
         people_only="It shows people how a document was cut; an agent searches and reads instead.",
         example=Example(
             answer=PassageList([_PASSAGE], 6, 0, True),
         ),
     ),
-    Operation(
-        name="manage_document",
+    operation(
+        manage_document,
+        "Rename, move, tag, describe, enable or disable (for search), reindex, delete or restore documents.",
         title="Manage documents",
-        summary="Rename, move, tag, describe, enable or disable (for search), reindex, delete or restore documents.",
-        arguments=ManageDocument,
-        answer=Done,
         scopes=WRITE_KNOWLEDGE,
         safety=CHANGES,
-        handler=manage_document,
         mcp=Mcp(advice="All or none. Restore within 30 days."),
         covers=(
             "change_document",

@@ -10,7 +10,7 @@ from almanac.net.query_string import read_query_string
 from almanac.operations.context import AppContext, Authentication, RequestContext
 from almanac.operations.document_models import DownloadDocument, DownloadFile, DownloadInfo
 from almanac.operations.models import READ_KNOWLEDGE
-from almanac.operations.operation import Example, Mcp, Operation, Rest
+from almanac.operations.operation import Example, Mcp, Rest, operation
 from almanac.operations.pipeline.file_answer import FileAnswer
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
@@ -39,7 +39,7 @@ async def by_download_token(app: AppContext, http: HttpExchange) -> Authenticati
     if not token or not _NUMBER.fullmatch(document_id):
         raise BadCredential()
     actor, disposition = await downloads.token_holder(app.db, app.key, token, int(document_id))
-    # The download token itself says what it is good for, whatever tools its holder's token is limited to.
+    # The download token carries its own rights: a limit to some tools on its holder's token does not apply.
     return Authentication(replace(actor, tools=None), disposition)
 
 
@@ -50,14 +50,11 @@ async def download_file(ctx: RequestContext, args: DownloadFile) -> FileAnswer:
 
 
 OPERATIONS = (
-    Operation(
-        name="download_document",
+    operation(
+        download_document,
+        "Where to fetch the original file, with a credential good for five minutes.",
         title="Download a document",
-        summary="Where to fetch the original file, with a credential good for five minutes.",
-        arguments=DownloadDocument,
-        answer=DownloadInfo,
         scopes=READ_KNOWLEDGE,
-        handler=download_document,
         rest=Rest("POST", "/documents/{document_id}/download"),
         mcp=Mcp(),
         covers=("download_file",),
@@ -74,13 +71,10 @@ OPERATIONS = (
             ),
         ),
     ),
-    Operation(
-        name="download_file",
-        summary="The original file, for the holder of a download token; whole or in ranges",
-        arguments=DownloadFile,
-        answer=bytes,
+    operation(
+        download_file,
+        "The original file, for the holder of a download token; whole or in ranges",
         scopes=READ_KNOWLEDGE,
-        handler=download_file,
         rest=Rest(
             "GET",
             "/documents/{document_id}/file",

@@ -21,7 +21,7 @@ from almanac.operations.models import (
     require_change,
     timestamp,
 )
-from almanac.operations.operation import CHANGES, Example, Mcp, Operation, Rest
+from almanac.operations.operation import CHANGES, Example, Mcp, Rest, operation
 
 ParentId = Annotated[Id, Field(ge=0, description="A folder; 0 is the top.")]
 
@@ -150,63 +150,46 @@ def _info(folder: Folder) -> FolderInfo:
 _FOLDER = FolderInfo(3, 7, 0, "pumps", EXAMPLE_TIMESTAMP, EXAMPLE_TIMESTAMP)
 
 OPERATIONS = (
-    Operation(
-        name="add_folder",
-        summary="Create a folder",
-        arguments=AddFolder,
-        answer=FolderInfo,
+    operation(
+        add_folder,
+        "Create a folder",
         scopes=WRITE_KNOWLEDGE,
-        handler=add_folder,
         rest=Rest("POST", "/bases/{base_id}/folders", status=201, location="/folders/{id}"),
         example=Example({"name": "pumps"}, _FOLDER),
     ),
-    Operation(
-        name="get_folder",
-        summary="One folder",
-        arguments=OneFolder,
-        answer=FolderInfo,
+    operation(
+        get_folder,
+        "One folder",
         scopes=READ_KNOWLEDGE,
-        handler=get_folder,
         rest=Rest("GET", "/folders/{folder_id}"),
         example=Example(answer=_FOLDER),
     ),
-    Operation(
-        name="change_folder",
-        summary="Rename or move a folder",
-        arguments=ChangeFolder,
-        answer=FolderInfo,
+    operation(
+        change_folder,
+        "Rename or move a folder",
         scopes=WRITE_KNOWLEDGE,
-        handler=change_folder,
         rest=Rest("PATCH", "/folders/{folder_id}"),
         example=Example({"parent_id": 0}, _FOLDER),
     ),
-    Operation(
-        name="remove_folder",
-        summary="Remove a folder; its content moves up, or goes to the trash with it",
-        arguments=RemoveFolder,
+    operation(
+        remove_folder,
+        "Remove a folder; its content moves up, or goes to the trash with it",
         scopes=WRITE_KNOWLEDGE,
-        handler=remove_folder,
         rest=Rest("DELETE", "/folders/{folder_id}", status=204),
     ),
-    Operation(
-        name="restore_folder",
-        summary="Take a folder out of the trash, with the content that was removed with it",
-        arguments=OneFolder,
-        answer=FolderInfo,
+    operation(
+        restore_folder,
+        "Take a folder out of the trash, with the content that was removed with it",
         scopes=WRITE_KNOWLEDGE,
-        handler=restore_folder,
         rest=Rest("POST", "/folders/{folder_id}/restore"),
         example=Example(answer=_FOLDER),
     ),
-    Operation(
-        name="manage_folder",
+    operation(
+        manage_folder,
+        "Create, rename, move, delete or restore a folder of a knowledge base.",
         title="Manage folders",
-        summary="Create, rename, move, delete or restore a folder of a knowledge base.",
-        arguments=ManageFolder,
-        answer=Done,
         scopes=WRITE_KNOWLEDGE,
         safety=CHANGES,
-        handler=manage_folder,
         mcp=Mcp(),
         covers=("add_folder", "change_folder", "remove_folder", "restore_folder"),
     ),

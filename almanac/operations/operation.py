@@ -3,7 +3,7 @@ JSON output and the reference pages are derived from this declaration."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
@@ -62,6 +62,9 @@ class Example:
     answer: Any = None
 
 
+NO_EXAMPLE = Example()
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """The body of an upload: a multipart form with a `file` part, or the raw bytes of the file."""
@@ -114,6 +117,14 @@ class Mcp:
 Handler = Callable[[RequestContext, Any], Awaitable[Any]]
 
 
+class NamedHandler(Protocol):
+    """A function that runs an operation. Its annotations declare the arguments and the answer."""
+
+    __name__: str
+
+    def __call__(self, ctx: RequestContext, args: Any, /) -> Awaitable[Any]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One thing a caller can do."""
@@ -122,7 +133,7 @@ class Operation:
     summary: str
     handler: Handler
     arguments: type[BaseModel] | None = NoArguments  # None: the handler takes the raw arguments
-    answer: Any = None  # a dataclass or model; bytes for a file; None for nothing
+    answer: Any = None  # a dataclass, a model or FileAnswer; None for nothing
     scopes: frozenset[str] = frozenset()
     title: str = ""
     safety: Safety = READ_ONLY
@@ -130,7 +141,7 @@ class Operation:
     mcp: Mcp | None = None
     covers: tuple[str, ...] = ()  # REST operations that this MCP tool makes possible for agents
     people_only: str = ""  # why agents cannot do this
-    example: Example = Example()
+    example: Example = NO_EXAMPLE
 
     def parse(self, raw: dict[str, Any]) -> Any:
         """Return the validated arguments, or raise an error that names each wrong argument."""
@@ -144,3 +155,24 @@ class Operation:
             raise BadRequest(
                 describe_problems(error, UNKNOWN_ARGUMENT), remedy=describe_arguments(self.arguments)
             ) from None
+
+
+def operation(
+    handler: NamedHandler,
+    summary: str,
+    *,
+    scopes: frozenset[str] = frozenset(),
+    title: str = "",
+    safety: Safety = READ_ONLY,
+    rest: Rest | None = None,
+    mcp: Mcp | None = None,
+    covers: tuple[str, ...] = (),
+    people_only: str = "",
+    example: Example = NO_EXAMPLE,
+) -> Operation:
+    """Declare an operation. Its name, arguments and answer are those of the handler."""
+    _, arguments, answer = get_type_hints(handler).values()
+    return Operation(
+        handler.__name__, summary, handler, arguments, None if answer is type(None) else answer, scopes, title=title,
+        safety=safety, rest=rest, mcp=mcp, covers=covers, people_only=people_only, example=example,
+    )  # fmt: skip

@@ -16,7 +16,7 @@ from almanac.knowledge.document_search import CitationArguments, CitationSpan, D
 from almanac.knowledge.document_text import TextExcerpt
 from almanac.operations.context import RequestContext
 from almanac.operations.models import READ_KNOWLEDGE, SEARCH, failure_text
-from almanac.operations.operation import REST_ONLY, Example, Mcp, Operation, Rest
+from almanac.operations.operation import REST_ONLY, Example, Mcp, Rest, operation
 
 
 class Search(SearchArguments):
@@ -201,14 +201,11 @@ _RESULT = ResultInfo(
 )
 
 OPERATIONS = (
-    Operation(
-        name="search",
+    operation(
+        search,
+        "Find passages that answer a question, in all documents you may read.",
         title="Search",
-        summary="Find passages that answer a question, in all documents you may read.",
-        arguments=Search,
-        answer=ResultList,
         scopes=SEARCH,
-        handler=search,
         rest=Rest("POST", "/search"),
         mcp=Mcp(advice="Begin here; then fetch a document whole, or read_document around a span."),
         example=Example(
@@ -216,24 +213,18 @@ OPERATIONS = (
             ResultList([_RESULT], False, [], None, 0),
         ),
     ),
-    Operation(
-        name="fetch",
+    operation(
+        fetch,
+        "The text of a document that search found, and what is known of it.",
         title="Fetch a document",
-        summary="The text of a document that search found, and what is known of it.",
-        arguments=Fetch,
-        answer=FetchedDocument,
         scopes=READ_KNOWLEDGE,
-        handler=fetch,
         mcp=Mcp(),
     ),
-    Operation(
-        name="verify_citation",
+    operation(
+        verify_citation,
+        "Whether a passage you quoted still stands in its document.",
         title="Verify a citation",
-        summary="Whether a passage you quoted still stands in its document.",
-        arguments=VerifyCitation,
-        answer=VerifiedCitation,
         scopes=SEARCH,
-        handler=verify_citation,
         rest=Rest("POST", "/citations/verify"),
         mcp=Mcp(),
         example=Example(

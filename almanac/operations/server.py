@@ -13,7 +13,7 @@ from almanac.jobs import queue
 from almanac.memory import limits
 from almanac.operations.context import RequestContext
 from almanac.operations.models import EXAMPLE_TIMESTAMP
-from almanac.operations.operation import Example, Mcp, NoArguments, Operation, Rest
+from almanac.operations.operation import Example, Mcp, NoArguments, Operation, Rest, operation
 from almanac.quotas import usage
 
 
@@ -146,12 +146,10 @@ async def usage_report(ctx: RequestContext, _: NoArguments) -> dict[str, Any]:
 
 
 OPERATIONS = (
-    Operation(
-        name="whoami",
+    operation(
+        whoami,
+        "Who you act as, your groups, scopes and remaining rate limit; for when a call fails.",
         title="Who am I",
-        summary="Who you act as, your groups, scopes and remaining rate limit; for when a call fails.",
-        answer=CallerInfo,
-        handler=whoami,
         rest=Rest("GET", "/whoami"),
         mcp=Mcp(),
         example=Example(
@@ -168,12 +166,10 @@ OPERATIONS = (
             )
         ),
     ),
-    Operation(
-        name="server_status",
+    operation(
+        server_status,
+        "Whether this server works, its version, endpoints and your organisation's usage this month.",
         title="Server status",
-        summary="Whether this server works, its version, endpoints and your organisation's usage this month.",
-        answer=ServerStatus,
-        handler=server_status,
         rest=Rest("GET", "/status"),
         mcp=Mcp(),
         example=Example(

@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from almanac import __version__
 from almanac.operations.operation import Operation, Rest
+from almanac.operations.pipeline.file_answer import FileAnswer
 from almanac.operations.schemas import Schema, plain_schema
 from almanac.web.rest import API_PREFIX
 
@@ -93,7 +94,7 @@ class _Models:
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         bodies = {model for operation in operations if (model := body_model(operation)) is not None}
-        answers = {each.answer for each in operations if each.answer not in (None, bytes)}
+        answers = {each.answer for each in operations if each.answer not in (None, FileAnswer)}
         inputs: list[tuple[Any, Any, Any]] = [
             *((model, "validation", TypeAdapter(model)) for model in sorted(bodies, key=_name)),
             *((model, "serialization", TypeAdapter(model)) for model in sorted(answers, key=_name)),
@@ -240,7 +241,7 @@ def _body(operation: Operation, rest: Rest, model: type[BaseModel], models: _Mod
 
 def _responses(operation: Operation, rest: Rest, models: _Models) -> Schema:
     good: Schema = {"description": _meaning(operation)}
-    if operation.answer is bytes:
+    if operation.answer is FileAnswer:
         good["content"] = {"*/*": {}}
     elif operation.answer is not None:
         answer = operation.example.answer
@@ -260,6 +261,6 @@ def _responses(operation: Operation, rest: Rest, models: _Models) -> Schema:
 def _meaning(operation: Operation) -> str:
     if operation.answer is None:
         return "Done. The answer is empty."
-    if operation.answer is bytes:
+    if operation.answer is FileAnswer:
         return "The file as it was uploaded."
     return " ".join((getattr(operation.answer, "__doc__", "") or "").split())

@@ -23,6 +23,7 @@ from almanac.core import scopes
 from almanac.core.errors import AlmanacError
 from almanac.core.settings import Settings, environment_names
 from almanac.operations.operation import Operation, Rest
+from almanac.operations.pipeline.file_answer import FileAnswer
 from almanac.surfaces import contracts
 from almanac.surfaces.weknora.tools import CONTRACT
 from almanac.web import openapi
@@ -377,7 +378,7 @@ def _operation(operation: Operation) -> Iterator[str]:
 def _answers(operation: Operation) -> str:
     rest = _rest(operation)
     answer = operation.answer
-    content = "nothing" if answer is None else "the file" if answer is bytes else _link(answer)
+    content = "nothing" if answer is None else "the file" if answer is FileAnswer else _link(answer)
     further = "".join(f" {status}: {text}" for status, text in rest.other_statuses.items())
     return f"Answers {rest.status} with {content}.{further}"
 

@@ -24,7 +24,7 @@ class Endpoint(Protocol):
     """The adapter between the pipeline and one protocol at one path."""
 
     surface: str  # in the audit trail and the metrics
-    state: Any  # what its handlers find as `ctx.surface_state`
+    state: Any  # handlers find it as `ctx.surface_state`
 
     async def limit_before_credential(self, app: AppContext, http: HttpExchange) -> None:
         """Count the request before its credential is read, where a seed documents such a limit."""

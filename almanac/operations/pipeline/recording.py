@@ -12,7 +12,7 @@ from almanac.operations.context import RequestContext
 
 
 class CallRecord:
-    """Records the call inside the `with` block, whatever its outcome, if its operation is known by then."""
+    """Records the call inside the `with` block, successful or not, if its operation is known at the end."""
 
     __slots__ = ("_ctx", "_span", "_span_scope", "_started")
 

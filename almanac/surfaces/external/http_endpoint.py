@@ -39,7 +39,7 @@ async def _open_file(ctx: RequestContext, _: object) -> FileAnswer:
     return FileAnswer(download.path, download.document.mime_type, download.headers, download.state)
 
 
-DOCUMENT_FILE = Operation("document_file", "The file of a document", _open_file, arguments=None, answer=bytes)
+DOCUMENT_FILE = Operation("document_file", "The file of a document", _open_file, arguments=None, answer=FileAnswer)
 
 
 class ExternalHttpEndpoint:

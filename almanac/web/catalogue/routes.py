@@ -11,6 +11,7 @@ from almanac.catalogue.entities import EntityChanges
 from almanac.net.http_exchange import HttpExchange
 from almanac.operations.context import AppContext, Authentication, RequestContext
 from almanac.operations.operation import Example, Form, NoArguments, Operation, Rest
+from almanac.operations.pipeline.file_answer import FileAnswer
 from almanac.web.catalogue import attachments as a
 from almanac.web.catalogue import handlers as c
 from almanac.web.catalogue import models as s
@@ -120,7 +121,7 @@ CATALOGUE_OPERATIONS: tuple[Operation, ...] = (
     _get("/attachments/{id}", "get_attachment", "One attachment", c.get_attachment, _READ, parameters=s.AtId,
          answer=s.OneAttachment),
     _get("/attachments/{id}/file", "get_attachment_file", "The file of an attachment that was uploaded; whole or in"
-         " ranges", a.send, _READ, parameters=s.AtId, answer=bytes,
+         " ranges", a.send, _READ, parameters=s.AtId, answer=FileAnswer,
          statuses={206: "The ranges that were asked for.", 416: "There is no such range."}),
     _delete("/attachments/{id}", "remove_attachment", "Remove an attachment", c.remove_attachment, parameters=s.AtId),
     _get("/entities", "list_entities", "Entities, oldest first", c.list_entities, _READ, parameters=s.FindEntities,
