@@ -1,0 +1,17 @@
+"""Small text functions that several packages share."""
+
+import re
+
+# Characters that names and descriptions may not contain. Tab, line feed and carriage return are allowed.
+# PostgreSQL cannot store NUL, and UTF-8 has no encoding for surrogates.
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+
+
+def one_line(text: str) -> str:
+    """The text with each run of white space, line breaks included, replaced by one space."""
+    return " ".join(text.split())
+
+
+def escape_like(text: str) -> str:
+    """The text for a LIKE pattern in which every character matches only itself. The SQL needs `ESCAPE '\\'`."""
+    return text.replace("\\", r"\\").replace("%", r"\%").replace("_", r"\_")
