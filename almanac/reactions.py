@@ -7,11 +7,9 @@ from contextlib import asynccontextmanager
 from almanac.ai.cpu import cpu_count
 from almanac.ai.embedder_choice import open_embedder
 from almanac.assist import agent_tasks
-from almanac.assist.pictures import RecogniseImageText
 from almanac.audit import trail
 from almanac.catalogue import attachments
-from almanac.catalogue.categories import REINDEX_CATEGORY_JOB
-from almanac.catalogue.reindex_category import ReindexCategory
+from almanac.catalogue.entity_index import REINDEX_CATEGORY_JOB, ReindexCategory
 from almanac.core import clock
 from almanac.core.database import Database, Transaction
 from almanac.core.settings import Settings
@@ -25,6 +23,7 @@ from almanac.knowledge.ingest import ingest_job
 from almanac.knowledge.ingest.ingest_job import Ingest
 from almanac.knowledge.parsers import parse_file
 from almanac.memory import expiry
+from almanac.operations.image_text import RecogniseImageText
 from almanac.quotas import idempotency
 from almanac.sandbox.confinement import MIB, SandboxLimits
 from almanac.sandbox.pool import SandboxPool

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import orjson
 from pydantic import AfterValidator, Field
 
-from almanac.catalogue import entities, entity_index, entity_text, ids, rights, vocabulary
+from almanac.catalogue import access, entities, entity_index, entity_text, ids, vocabulary
 from almanac.core import clock
 from almanac.core.arguments import Arguments
 from almanac.core.call import Call
@@ -88,7 +88,7 @@ async def add(
     tx: Transaction, call: Call, paper: AttachmentDraft, file: UploadedFile | None = None, *, id: str | None = None
 ) -> Attachment:
     """Make an attachment of what is at a URL, which is not fetched, or of a file that has come to be there."""
-    await rights.require_write(tx, call)
+    await access.require_write(tx, call)
     org_id = call.actor.org_id
     term = await vocabulary.get_by_key(tx, org_id, "attachment", paper.type) if paper.type else None
     id = id or ids.new()
@@ -177,7 +177,7 @@ async def link(
     is_linked: bool = True,
 ) -> Attachment:
     """Attach something to an entity, or detach it, by its id or its URL; a URL that is new becomes an attachment."""
-    await rights.require_write(tx, call)
+    await access.require_write(tx, call)
     org_id = call.actor.org_id
     if (id is None) == (url is None):
         raise BadRequest("Give either attachmentId or attachmentUrl.")
@@ -219,7 +219,7 @@ async def known_at(db: Reader, org_id: str, url: str) -> Attachment | None:
 
 async def remove(tx: Transaction, call: Call, id: str) -> None:
     """Remove an attachment from wherever it is attached."""
-    await rights.require_write(tx, call)
+    await access.require_write(tx, call)
     if not await tx.execute("DELETE FROM attachments WHERE id = $1 AND org_id = $2", id, call.actor.org_id):
         raise NotFound(f"There is no attachment {id[:100]!r}.")
     await entity_index.remove(tx, entity_index.IMAGE, [id])

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from almanac.catalogue import ids, rights, vocabulary
+from almanac.catalogue import access, ids, vocabulary
+from almanac.catalogue.entity_index import REINDEX_CATEGORY_JOB
 from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Database, Reader, Row, Transaction
@@ -13,7 +14,6 @@ from almanac.jobs import queue
 
 TOP = 0
 MAX_CATEGORY_DEPTH = 50
-REINDEX_CATEGORY_JOB = "shelve"  # the job that tells search anew of the entities of a category
 
 _SELECT = """
 SELECT c.*, a.key AS alias_key, p.key AS policy_key FROM categories c
@@ -135,7 +135,7 @@ async def add(
     id: str | None = None,
 ) -> Category:
     """Add a category at the top or below another; alias and policy by key or id."""
-    await rights.require_write(tx, call)
+    await access.require_write(tx, call)
     org_id = call.actor.org_id
     above = TOP if parent is None else (await tree_in(tx, org_id)).pick(parent).number
     row = await tx.fetch_one(
@@ -177,7 +177,7 @@ async def update(
     parent: str | None = None,
 ) -> Category:
     """Change what is given of a category; `parent` "null" moves it to the top."""
-    await rights.require_write(tx, call)
+    await access.require_write(tx, call)
     org_id = call.actor.org_id
     all_there_are = await tree_in(tx, org_id)
     old = all_there_are.pick(key)
@@ -208,7 +208,7 @@ async def update(
 
 async def remove(tx: Transaction, call: Call, key: str) -> None:
     """Remove a category that nothing is in."""
-    await rights.require_write(tx, call)
+    await access.require_write(tx, call)
     all_there_are = await tree_in(tx, call.actor.org_id)
     category = all_there_are.pick(key)
     is_used = await tx.fetch_one("SELECT 1 FROM entities WHERE category = $1 LIMIT 1", category.number)

@@ -7,7 +7,7 @@ from typing import Any
 from almanac.catalogue import attachments, categories, entities, entity_index, namespaces, relations, vocabulary
 from almanac.catalogue.attachments import Attachment
 from almanac.catalogue.categories import TOP, Category, Tree
-from almanac.catalogue.entities import Entity
+from almanac.catalogue.entity import Entity
 from almanac.catalogue.namespaces import Namespace
 from almanac.catalogue.relations import Relation
 from almanac.catalogue.vocabulary import Term

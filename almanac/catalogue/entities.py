@@ -7,16 +7,16 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import AfterValidator, Field
 
-from almanac.catalogue import categories, entity_index, ids, rights, vocabulary
+from almanac.catalogue import access, categories, entity_index, ids, vocabulary
 from almanac.catalogue.categories import Category
+from almanac.catalogue.entity import SELECT, Entity, entity_from_row
 from almanac.core import clock
 from almanac.core.arguments import Arguments
 from almanac.core.call import Call
-from almanac.core.database import Reader, Row, Transaction, Value
+from almanac.core.database import Reader, Transaction, Value
 from almanac.core.errors import BadRequest, Conflict, NotFound
 from almanac.core.pages import Page
 
-STATUSES = ("draft", "active", "archived")
 MOST_TAGS = 200
 MOST_METADATA = 100_000  # bytes of it
 LONGEST_DETAILS = 1_000_000
@@ -25,10 +25,6 @@ _COLUMNS = (
     "id", "org_id", "category", "name", "description", "details", "source", "sku", "status", "tags", "metadata",
     "folded", "created_at", "updated_at",
 )  # fmt: skip
-_SELECT = """
-SELECT e.*, c.id AS category_id, c.name AS category_name, a.key AS alias_key FROM entities e
-JOIN categories c ON c.number = e.category LEFT JOIN vocabulary a ON a.id = c.alias_id
-"""
 _CHANGE = """
 UPDATE entities SET category = $3, name = $4, description = $5, details = $6, source = $7, sku = $8, status = $9,
     tags = $10, metadata = $11, folded = $12, updated_at = $13 WHERE id = $1 AND org_id = $2
@@ -86,28 +82,6 @@ class EntityChanges(Arguments):
 
 
 @dataclass(frozen=True, slots=True)
-class Entity:
-    """One thing of a catalogue."""
-
-    id: str
-    org_id: str
-    category: int
-    category_id: str
-    category_name: str
-    alias_key: str | None  # of its category
-    name: str
-    description: str
-    details: str
-    source: str
-    sku: str
-    status: str
-    tags: tuple[str, ...]
-    metadata: dict[str, Any]
-    created_at: int
-    updated_at: int
-
-
-@dataclass(frozen=True, slots=True)
 class EntityFilter:
     """Which entities are asked for. What is left empty does not matter."""
 
@@ -144,7 +118,7 @@ def new_entity(org_id: str, draft: EntityDraft, category: Category, id: str | No
 
 async def add(tx: Transaction, call: Call, draft: EntityDraft) -> Entity:
     """Make an entity. It can be searched for when the transaction is done."""
-    await rights.require_write(tx, call)
+    await access.require_write(tx, call)
     found = await categories.tree_in(tx, call.actor.org_id)
     entity = new_entity(call.actor.org_id, draft, found.pick(draft.category))
     await write(tx, [entity])
@@ -164,7 +138,7 @@ async def update(tx: Transaction, call: Call, id: str, changes: EntityChanges) -
     given = changes.model_dump(exclude_none=True)
     if not given:
         raise BadRequest("There is nothing to change.", remedy="Send at least one field.")
-    await rights.require_write(tx, call)
+    await access.require_write(tx, call)
     old = await by_id(tx, call.actor.org_id, id)
     if old is None:
         raise missing(id)
@@ -198,7 +172,7 @@ async def rewrite(tx: Transaction, entity: Entity) -> None:
 
 async def remove(tx: Transaction, call: Call, id: str) -> None:
     """Remove an entity with its relations; what was attached to it stays."""
-    await rights.require_write(tx, call)
+    await access.require_write(tx, call)
     if not await tx.execute("DELETE FROM entities WHERE id = $1 AND org_id = $2", id, call.actor.org_id):
         raise missing(id)
     await entity_index.remove(tx, entity_index.ENTITY, [id])
@@ -210,7 +184,7 @@ async def get(db: Reader, call: Call, key: str) -> Entity:
     entity = await by_id(db, call.actor.org_id, key) if ids.is_id(key) else None
     if entity is None:
         rows = await db.fetch(
-            f"{_SELECT} WHERE e.org_id = $1 AND e.name = $2 ORDER BY e.id LIMIT 6", call.actor.org_id, key
+            f"{SELECT} WHERE e.org_id = $1 AND e.name = $2 ORDER BY e.id LIMIT 6", call.actor.org_id, key
         )
         if len(rows) > 1:
             listed = ", ".join(row["id"] for row in rows[:5])
@@ -224,7 +198,7 @@ async def get(db: Reader, call: Call, key: str) -> Entity:
 
 async def by_id(db: Reader, org_id: str, id: str) -> Entity | None:
     """An entity of an organisation, if it is there."""
-    row = await db.fetch_one(f"{_SELECT} WHERE e.id = $2 AND e.org_id = $1", org_id, id)
+    row = await db.fetch_one(f"{SELECT} WHERE e.id = $2 AND e.org_id = $1", org_id, id)
     return None if row is None else entity_from_row(row)
 
 
@@ -239,7 +213,7 @@ async def among(db: Reader, org_id: str, column: str, values: Iterable[str]) -> 
     if not asked:
         return []
     listed = ", ".join(f"${place + 2}" for place in range(len(asked)))
-    rows = await db.fetch(f"{_SELECT} WHERE e.org_id = $1 AND e.{column} IN ({listed}) ORDER BY e.id", org_id, *asked)
+    rows = await db.fetch(f"{SELECT} WHERE e.org_id = $1 AND e.{column} IN ({listed}) ORDER BY e.id", org_id, *asked)
     return [entity_from_row(row) for row in rows]
 
 
@@ -247,7 +221,7 @@ async def find(db: Reader, org_id: str, wanted: EntityFilter, *, limit: int = 10
     """Those that are asked for, oldest first."""
     where, args = _where(org_id, wanted)
     total = await db.fetch_one(f"SELECT count(*) AS n FROM entities e WHERE {where}", *args)  # noqa: S608 - parameters
-    rows = await db.fetch(f"{_SELECT} WHERE {where} ORDER BY e.id LIMIT {limit:d} OFFSET {offset:d}", *args)
+    rows = await db.fetch(f"{SELECT} WHERE {where} ORDER BY e.id LIMIT {limit:d} OFFSET {offset:d}", *args)
     return Page([entity_from_row(row) for row in rows], total["n"] if total else 0, offset)
 
 
@@ -261,7 +235,7 @@ async def names_in(db: Reader, org_id: str, category: int, limit: int) -> list[t
 async def after(db: Reader, org_id: str, id: str, limit: int, category: int | None = None) -> list[Entity]:
     """The entities behind an id, in the order of ids: for going through all of them."""
     which = "" if category is None else f"AND e.category = {category:d}"
-    sql = f"{_SELECT} WHERE e.org_id = $1 AND e.id > $2 {which} ORDER BY e.id LIMIT {limit:d}"
+    sql = f"{SELECT} WHERE e.org_id = $1 AND e.id > $2 {which} ORDER BY e.id LIMIT {limit:d}"
     return [entity_from_row(row) for row in await db.fetch(sql, org_id, id)]
 
 
@@ -305,25 +279,4 @@ def _values(entity: Entity) -> tuple[Value, ...]:
         orjson.dumps(entity.tags).decode(),
         orjson.dumps(entity.metadata).decode(),
         "\n".join((entity.name, entity.description, entity.details)).casefold(),
-    )
-
-
-def entity_from_row(row: Row) -> Entity:
-    return Entity(
-        id=row["id"],
-        org_id=row["org_id"],
-        category=row["category"],
-        category_id=row["category_id"],
-        category_name=row["category_name"],
-        alias_key=row["alias_key"],
-        name=row["name"],
-        description=row["description"],
-        details=row["details"],
-        source=row["source"],
-        sku=row["sku"],
-        status=row["status"],
-        tags=tuple(orjson.loads(row["tags"])),
-        metadata=orjson.loads(row["metadata"]),
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
     )

@@ -1,82 +1,54 @@
-"""The shelf: what search is told of entities and pictures, in the transaction that changes them."""
+"""Keeps search up to date with entities and images, in the transaction that changes them."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from almanac.catalogue import entity_text
-from almanac.core.database import Transaction
+from almanac.catalogue.entity import SELECT, Entity, entity_from_row
+from almanac.core.database import Database, Transaction
+from almanac.jobs.queue import Job
+from almanac.jobs.worker import Effect
 from almanac.search import passage_store, sources
 from almanac.search.passage_store import AnalysedPassages
 from almanac.search.sources import Source
 
 ENTITY = "entity"
-IMAGE = "picture"
+IMAGE = "picture"  # as stored in `sources.kind`
+REINDEX_CATEGORY_JOB = "shelve"  # as stored in `jobs.kind`
 
-
-class Shelved(Protocol):
-    """As much of an entity as search has to know."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def org_id(self) -> str: ...
-    @property
-    def category(self) -> int: ...
-    @property
-    def category_id(self) -> str: ...
-    @property
-    def category_name(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def description(self) -> str: ...
-    @property
-    def details(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def sku(self) -> str: ...
-    @property
-    def status(self) -> str: ...
-    @property
-    def tags(self) -> tuple[str, ...]: ...
-    @property
-    def metadata(self) -> dict[str, Any]: ...
-    @property
-    def created_at(self) -> int: ...
-    @property
-    def updated_at(self) -> int: ...
+_BATCH_ENTITIES = 100
+_NEXT_IN_CATEGORY = f"{SELECT} WHERE e.category = $1 AND e.id > $2 ORDER BY e.id LIMIT {_BATCH_ENTITIES}"
 
 
 def catalogue_of(org_id: str) -> str:
-    """What the entities of an organisation are searched by."""
+    """The collection of an organisation's entities."""
     return f"catalogue:{org_id}"
 
 
 def image_collection(org_id: str) -> str:
-    """What the pictures attached to them are searched by."""
+    """The collection of an organisation's image attachments."""
     return f"pictures:{org_id}"
 
 
-async def put(tx: Transaction, entities: Sequence[tuple[Shelved, AnalysedPassages]]) -> None:
-    """Let search know entities as they are now; each comes with what `prepare` made of it."""
-    await passage_store.add_many(tx, [(source_of(entity), prepared) for entity, prepared in entities])
+async def put(tx: Transaction, entities: Sequence[tuple[Entity, AnalysedPassages]]) -> None:
+    """Index entities, each with the passages that `prepare` returned for it."""
+    await passage_store.add_many(tx, [(source_of(entity), passages) for entity, passages in entities])
 
 
-async def remove(tx: Transaction, kind: str, owner_ids: Iterable[str]) -> None:
-    """Let nothing of these be found any more."""
-    await sources.remove(tx, kind, owner_ids)
+async def remove(tx: Transaction, kind: str, object_ids: Iterable[str]) -> None:
+    """Remove entities or images from search."""
+    await sources.remove(tx, kind, object_ids)
 
 
-def prepare(entity: Shelved) -> AnalysedPassages:
-    """The passages of an entity with their words counted: best done before the transaction."""
-    facts = {"SKU": entity.sku, "tags": list(entity.tags), **entity.metadata}
-    cut = entity_text.entity_passages((entity.description, entity.details), facts, entity.category_name)
-    return passage_store.analyse(entity.name, cut)
+def prepare(entity: Entity) -> AnalysedPassages:
+    """Split an entity into passages and count their words. Call it before the transaction where possible."""
+    fields = {"SKU": entity.sku, "tags": list(entity.tags), **entity.metadata}
+    passages = entity_text.entity_passages((entity.description, entity.details), fields, entity.category_name)
+    return passage_store.analyse(entity.name, passages)
 
 
-def source_of(entity: Shelved) -> Source:
-    """An entity as search knows it: what is archived is not found."""
+def source_of(entity: Entity) -> Source:
+    """Search's record of an entity. Searches leave archived entities out."""
     return Source(
         org_id=entity.org_id,
         collection=catalogue_of(entity.org_id),
@@ -92,8 +64,8 @@ def source_of(entity: Shelved) -> Source:
     )
 
 
-def _filterable(entity: Shelved) -> dict[str, Any]:
-    """What an entity can be filtered by: its metadata and its own fields. Where both have a name, either will do."""
+def _filterable(entity: Entity) -> dict[str, Any]:
+    """The values that filters see: metadata and own fields. A name that both have matches the values of both."""
     own: dict[str, list[Any]] = {
         "category": [entity.category_id],
         "name": [entity.name],
@@ -102,10 +74,32 @@ def _filterable(entity: Shelved) -> dict[str, Any]:
         "status": [entity.status],
         "tags": list(entity.tags),
     }
-    found = dict(entity.metadata)
+    merged = dict(entity.metadata)
     for name, values in own.items():
-        given = entity.metadata.get(name)
-        joined = [*values, *(cast("list[Any]", given) if isinstance(given, list) else [] if given is None else [given])]
+        value = entity.metadata.get(name)
+        joined = [*values, *(cast("list[Any]", value) if isinstance(value, list) else [] if value is None else [value])]
         if joined:
-            found[name] = joined if len(joined) > 1 or name == "tags" else joined[0]
-    return found
+            merged[name] = joined if len(joined) > 1 or name == "tags" else joined[0]
+    return merged
+
+
+class ReindexCategory:
+    """Handler of `REINDEX_CATEGORY_JOB`: index the entities of a renamed category, whose name is part of their text."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def __call__(self, job: Job) -> Effect | None:
+        """Index all entities of the category in batches. Running twice has the same result."""
+        category, last_id = int(job.payload["category"]), ""
+        while ids := await self._db.write(lambda tx, last_id=last_id: _reindex_after(tx, category, last_id)):
+            last_id = ids[-1]
+        return None
+
+
+async def _reindex_after(tx: Transaction, category: int, last_id: str) -> list[str]:
+    """Index the next batch of a category's entities and return their ids."""
+    entities = [entity_from_row(row) for row in await tx.fetch(_NEXT_IN_CATEGORY, category, last_id)]
+    if entities:
+        await put(tx, [(entity, prepare(entity)) for entity in entities])
+    return [entity.id for entity in entities]

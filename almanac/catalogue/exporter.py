@@ -5,7 +5,7 @@ from typing import Any
 
 from almanac.catalogue import attachments, categories, entities, namespaces, relations, vocabulary
 from almanac.catalogue.categories import TOP, Category, Tree
-from almanac.catalogue.entities import Entity
+from almanac.catalogue.entity import Entity
 from almanac.core.call import Call
 
 AT_ONCE = 500

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from almanac.catalogue import (
+    access,
     attachments,
     categories,
     entities,
@@ -19,12 +20,11 @@ from almanac.catalogue import (
     ids,
     namespaces,
     relations,
-    rights,
     vocabulary,
 )
 from almanac.catalogue.catalogue_file import CatalogueFile, CategoryEntry, EntityEntry
 from almanac.catalogue.categories import TOP, Category, Tree
-from almanac.catalogue.entities import Entity
+from almanac.catalogue.entity import Entity
 from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Reader, Transaction
@@ -80,7 +80,7 @@ class CatalogueImport:
     async def run(self, progress: Progress = lambda done, total: None) -> Report:
         """Bring all of it in: the frame in one transaction, entities by the hundred, then what is between them."""
         db = self._call.db
-        await rights.require_write(db, self._call)
+        await access.require_write(db, self._call)
         await self._check_words()
         if self._dry:
             await self._frame(db, None)

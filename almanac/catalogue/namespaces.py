@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from almanac.catalogue import categories, entity_index, ids, rights, vocabulary
+from almanac.catalogue import access, categories, entity_index, ids, vocabulary
 from almanac.catalogue.categories import Tree
 from almanac.core import clock
 from almanac.core.call import Call
@@ -40,7 +40,7 @@ class Namespace:
 
 async def add(tx: Transaction, call: Call, name: str, notes: str, named: list[str]) -> Namespace:
     """Make a namespace over categories, each named by id, alias key or path; none for all there are."""
-    await rights.require_write(tx, call)
+    await access.require_write(tx, call)
     chosen = await _chosen(tx, call, named)
     row = await tx.fetch_one(
         "INSERT INTO namespaces (id, org_id, name, notes, categories, created_at, updated_at)"
@@ -60,7 +60,7 @@ async def add(tx: Transaction, call: Call, name: str, notes: str, named: list[st
 
 async def update(tx: Transaction, call: Call, id: str, notes: str, named: list[str]) -> None:
     """Let a namespace be over other categories."""
-    await rights.require_write(tx, call)
+    await access.require_write(tx, call)
     await tx.execute(
         "UPDATE namespaces SET notes = $3, categories = $4, updated_at = $5 WHERE id = $1 AND org_id = $2",
         id,
@@ -73,7 +73,7 @@ async def update(tx: Transaction, call: Call, id: str, notes: str, named: list[s
 
 async def remove(tx: Transaction, call: Call, id: str) -> None:
     """Remove a namespace; what it was over stays."""
-    await rights.require_write(tx, call)
+    await access.require_write(tx, call)
     if not await tx.execute("DELETE FROM namespaces WHERE id = $1 AND org_id = $2", id, call.actor.org_id):
         raise NotFound(f"There is no namespace {id[:100]!r}.")
 

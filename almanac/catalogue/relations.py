@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from almanac.catalogue import entities, ids, rights, vocabulary
+from almanac.catalogue import access, entities, ids, vocabulary
 from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Reader, Transaction
@@ -32,7 +32,7 @@ class Relation:
 
 async def link(tx: Transaction, call: Call, source_id: str, target_id: str, type: str, description: str = "") -> None:
     """Relate two entities, or describe their relation otherwise."""
-    await rights.require_write(tx, call)
+    await access.require_write(tx, call)
     org_id = call.actor.org_id
     for id in (source_id, target_id):
         if await entities.by_id(tx, org_id, id) is None:
@@ -67,7 +67,7 @@ async def described(db: Reader, org_id: str, source_ids: Sequence[str]) -> dict[
 
 async def unlink(tx: Transaction, call: Call, source_id: str, target_id: str, type: str) -> None:
     """End a relation."""
-    await rights.require_write(tx, call)
+    await access.require_write(tx, call)
     term = await vocabulary.get_by_key(tx, call.actor.org_id, "relation", type)
     gone = await tx.execute(
         "DELETE FROM relations WHERE org_id = $1 AND source_id = $2 AND target_id = $3 AND type_id = $4",

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import Field
 
-from almanac.catalogue import ids, rights
+from almanac.catalogue import access, ids
 from almanac.core import clock
 from almanac.core.arguments import Arguments
 from almanac.core.call import Call
@@ -64,7 +64,7 @@ async def add(
     tx: Transaction, call: Call, kind: str, key: str, name: str, description: str, details: dict[str, Any] | None = None
 ) -> Term:
     """Add a word; refused if its key is taken."""
-    await rights.require_write(tx, call)
+    await access.require_write(tx, call)
     now = clock.now()
     made = await tx.fetch_one(
         "INSERT INTO vocabulary (id, org_id, kind, key, name, description, details, created_at, updated_at)"
@@ -85,7 +85,7 @@ async def add(
 
 async def update(tx: Transaction, call: Call, term: Term, name: str, description: str, details: dict[str, Any]) -> None:
     """Describe a word otherwise."""
-    await rights.require_write(tx, call)
+    await access.require_write(tx, call)
     await tx.execute(
         "UPDATE vocabulary SET name = $3, description = $4, details = $5, updated_at = $6 WHERE id = $1"
         " AND org_id = $2",

@@ -12,7 +12,8 @@ from typing import Annotated, Any, TextIO
 import typer
 from rich.console import Console
 
-from almanac.catalogue import catalogue_file, exporter, rights
+from almanac.catalogue import access as catalogue_access
+from almanac.catalogue import catalogue_file, exporter
 from almanac.catalogue.catalogue_file import CatalogueFile
 from almanac.catalogue.importer import CatalogueImport, Report
 from almanac.cli.support import operator_call
@@ -123,7 +124,7 @@ def share(
             to["principal_id"] = (await principals.get_by_name(db, org_id, user)).id
         else:
             to["group_id"] = (await groups.get_by_name(db, org_id, group or "")).id
-        thing = rights.thing(org_id)
+        thing = catalogue_access.protected_object(org_id)
         if withdraw:
             await db.write(lambda tx: access.revoke_grant(tx, thing, **to))
         else:

@@ -8,6 +8,7 @@ Links are made one at a time in an organisation, so that two calls cannot close 
           c ──▶ d        d superseded by e: head e for all four
 """
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,8 @@ from almanac.core.call import Call
 from almanac.core.database import Reader, Transaction
 from almanac.core.errors import Conflict, Forbidden
 from almanac.memory import note_index, notes
-from almanac.memory.note import SELECT, Note, note_from_row
+from almanac.memory.note import SELECT, Note, NoteDraft, note_from_row
+from almanac.quotas import allowances
 
 MOST_LISTED = 100
 
@@ -65,11 +67,32 @@ class CitingNote:
 class SupersedeResult:
     """What a link came to."""
 
-    old: Note
-    new_id: str
     head_id: str
     moved: int  # notes whose head is another one now
     cited_by: Sequence[CitingNote]  # live notes that rest on what was superseded
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionResult:
+    """A new note, and the link from the note that it replaces."""
+
+    note: Note
+    superseded: SupersedeResult
+
+
+async def revise(call: Call, old_id: str, draft: NoteDraft, usual_quota: int) -> RevisionResult:
+    """Store a note and let it supersede another, in one transaction."""
+    org_id, id = call.actor.org_id, str(uuid.uuid4())
+    limit = await allowances.monthly_limit(call.db, org_id, notes.STORED_NOTES_METRIC, usual_quota)
+    await allowances.check(call.db, org_id, notes.STORED_NOTES_METRIC, limit)
+    await notes.get(call.db, call, old_id)  # raises NotFound before the expensive analysis
+    prepared = await notes.prepare(call.db, call, draft)
+
+    async def body(tx: Transaction) -> RevisionResult:
+        note = await notes.add(tx, call, id, draft, prepared, limit)
+        return RevisionResult(note, await supersede(call, tx, old_id, id))
+
+    return await call.db.write(body)
 
 
 async def supersede(call: Call, tx: Transaction, old_id: str, new_id: str, at: int | None = None) -> SupersedeResult:
@@ -87,10 +110,10 @@ async def supersede(call: Call, tx: Transaction, old_id: str, new_id: str, at: i
     if old.head_id is not None:
         if old.successor_id != new.id and old.head_id != new.id:
             raise AlreadySuperseded(remedy=f"Supersede {old.head_id}, which holds now, instead.")
-        return SupersedeResult(old, new.id, old.head_id, 0, await cited_by(tx, old, head_id))
+        return SupersedeResult(old.head_id, 0, await cited_by(tx, old, head_id))
     affected = await cited_by(tx, old, head_id)
     moved = await _link(tx, old, new.id, head_id, clock.now() if at is None else at)
-    return SupersedeResult(old, new.id, head_id, moved, affected)
+    return SupersedeResult(head_id, moved, affected)
 
 
 async def cited_by(db: Reader, old: Note, head_id: str) -> list[CitingNote]:

@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from almanac.assist import retrieval
 from almanac.catalogue import contract_json, entities
 from almanac.catalogue.entities import EntityChanges, EntityDraft, Metadata, Status, Tags
 from almanac.core.arguments import Arguments
 from almanac.core.errors import BadRequest
+from almanac.operations import namespace_search
 from almanac.operations.context import RequestContext
 from almanac.operations.operation import SAVES, Mcp, operation
 
@@ -83,7 +83,7 @@ class CategoryTrees:
 
 async def find_entities(ctx: RequestContext, args: FindEntities) -> FoundEntities:
     """The entities that answer best."""
-    found = await retrieval.find(
+    found = await namespace_search.find(
         ctx,
         ctx.app.search,
         args.query,

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 from almanac.core import clock
 from almanac.core.arguments import Arguments
 from almanac.core.errors import BadRequest
-from almanac.memory import note_search, note_text, notes, revision, similar_notes, supersession
+from almanac.memory import note_search, note_text, notes, similar_notes, supersession
 from almanac.memory.note import Note, NoteDraft, TaskLink
 from almanac.memory.note_search import NoteQuery
 from almanac.operations.context import RequestContext
@@ -155,7 +155,7 @@ async def revise(ctx: RequestContext, args: Revise) -> RevisedNote:
         done = await ctx.db.write(lambda tx: supersession.supersede(ctx, tx, old_id, new_id))
     else:
         draft = _revision(await notes.get(ctx.db, ctx, old_id), args)
-        revised = await revision.revise(ctx, old_id, draft, ctx.app.settings.memory_notes_a_month)
+        revised = await supersession.revise(ctx, old_id, draft, ctx.app.settings.memory_notes_a_month)
         done, new_id = revised.superseded, revised.note.id
     return RevisedNote(new_id, done.head_id, [{"id": each.id, "title": each.title} for each in done.cited_by])
 

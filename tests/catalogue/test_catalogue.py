@@ -9,9 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from almanac.assist import retrieval
-from almanac.assist.retrieval import NamespaceQuery
 from almanac.catalogue import (
+    access,
     attachments,
     categories,
     entities,
@@ -20,17 +19,19 @@ from almanac.catalogue import (
     metadata_filters,
     namespaces,
     relations,
-    rights,
     vocabulary,
 )
 from almanac.catalogue.attachments import AttachmentDraft
 from almanac.catalogue.entities import EntityChanges, EntityDraft
+from almanac.catalogue.entity import Entity
 from almanac.core.call import Call
 from almanac.core.database import Database, Transaction
 from almanac.core.errors import AlmanacError, BadRequest, Conflict, Forbidden, NotFound
 from almanac.db.connect import connect
-from almanac.identity import access
+from almanac.identity import access as identity_access
 from almanac.identity.roles import Role
+from almanac.operations import namespace_search
+from almanac.operations.namespace_search import NamespaceQuery
 from almanac.search import sources
 from almanac.search.backends import open_search
 from almanac.search.engine import SearchEngine
@@ -58,15 +59,15 @@ async def search(database: Database, database_url: str, tmp_path: Path) -> Async
 
 async def found(call: Call, search: SearchEngine, query: str, namespace: str = "everything", **more: Any) -> list[str]:
     asked = NamespaceQuery.model_validate({"namespace": namespace, "query": query, **more})
-    return [each.metadata.get("name", each.id) for each in await retrieval.retrieve(call, search, asked)]
+    return [each.metadata.get("name", each.id) for each in await namespace_search.retrieve(call, search, asked)]
 
 
-async def add(call: Call, **fields: Any) -> entities.Entity:
+async def add(call: Call, **fields: Any) -> Entity:
     draft = EntityDraft.model_validate({"category": "washers", **fields})
     return await call.db.write(lambda tx: entities.add(tx, call, draft))
 
 
-async def change(call: Call, id: str, **fields: Any) -> entities.Entity:
+async def change(call: Call, id: str, **fields: Any) -> Entity:
     return await call.db.write(lambda tx: entities.update(tx, call, id, EntityChanges.model_validate(fields)))
 
 
@@ -170,8 +171,8 @@ async def test_only_who_was_given_the_role_writes(call: Call):
         with pytest.raises(Forbidden):
             await call.db.write(attempt)
     assert (await entities.get(call.db, reader, POWERJET)).name == "PowerJet 1800"
-    thing = rights.thing(call.actor.org_id)
-    await call.db.write(lambda tx: access.grant(tx, thing, Role.Developer, principal_id=reader.actor.id))
+    thing = access.protected_object(call.actor.org_id)
+    await call.db.write(lambda tx: identity_access.grant(tx, thing, Role.Developer, principal_id=reader.actor.id))
     assert (await call.db.write(lambda tx: entities.add(tx, reader, draft))).name == "x"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from almanac.core import clock
 from almanac.core.errors import Conflict, Forbidden, NotFound
-from almanac.memory import revision, supersession
+from almanac.memory import supersession
 from almanac.memory.note import Note, NoteDraft
 from almanac.memory.supersession import AlreadySuperseded, SupersedeCycle
 from tests.memory.circle import Circle
@@ -134,12 +134,12 @@ async def test_a_note_is_seen_as_it_stood_at_a_moment(circle: Circle):
 
 async def test_a_revision_stores_and_links_or_does_neither(circle: Circle):
     old = await circle.store("Fridays.")
-    revised = await revision.revise(circle.ada, old.id, NoteDraft("Day", "Mondays."), 0)
+    revised = await supersession.revise(circle.ada, old.id, NoteDraft("Day", "Mondays."), 0)
     assert (await circle.get(old)).head_id == revised.note.id
     with pytest.raises(AlreadySuperseded):
-        await revision.revise(circle.ada, old.id, NoteDraft("Day", "Tuesdays."), 0)
+        await supersession.revise(circle.ada, old.id, NoteDraft("Day", "Tuesdays."), 0)
     with pytest.raises(NotFound):
-        await revision.revise(circle.ada, str(uuid.uuid4()), NoteDraft("Day", "Never."), 0)
+        await supersession.revise(circle.ada, str(uuid.uuid4()), NoteDraft("Day", "Never."), 0)
     rows = await circle.db.fetch("SELECT body FROM notes ORDER BY number")
     assert [row["body"] for row in rows] == ["Fridays.", "Mondays."]
 

@@ -8,12 +8,12 @@ from urllib.parse import quote
 
 import orjson
 
-from almanac.assist import retrieval
-from almanac.assist.retrieval import NamespaceQuery
 from almanac.catalogue import contract_json
 from almanac.core.call import Call
 from almanac.core.errors import AlmanacError
 from almanac.net.service_client import ServiceClient, ServiceUnavailable
+from almanac.operations import namespace_search
+from almanac.operations.namespace_search import NamespaceQuery
 from almanac.search.engine import SearchEngine
 
 TENANT = "x-tenant-id"
@@ -45,7 +45,7 @@ class LocalUpstream:
     """The catalogue of this server."""
 
     async def retrieve(self, call: Call, search: SearchEngine, body: dict[str, Any]) -> Any:
-        found = await retrieval.retrieve(call, search, NamespaceQuery.model_validate(body))
+        found = await namespace_search.retrieve(call, search, NamespaceQuery.model_validate(body))
         return [{"id": each.id, "score": each.score, "metadata": each.metadata} for each in found]
 
     async def entity(self, call: Call, key: str) -> Any:

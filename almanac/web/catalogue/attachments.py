@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from almanac.catalogue import attachments, contract_json, entities, ids, rights, vocabulary
+from almanac.catalogue import access, attachments, contract_json, entities, ids, vocabulary
 from almanac.catalogue.attachments import Attachment, AttachmentDraft, UploadedFile
 from almanac.core.arguments import Arguments
 from almanac.core.database import Transaction
@@ -54,7 +54,7 @@ class NewAttachment(About):
 
 async def add(ctx: RequestContext, _: Any, given: NewAttachment) -> dict[str, Any]:
     """Create an attachment from a form with a file, or from JSON."""
-    await rights.require_write(ctx.db, ctx)  # before anything is stored for a caller who may not write
+    await access.require_write(ctx.db, ctx)  # before anything is stored for a caller who may not write
     made = await (_store_upload(ctx, ctx.upload) if ctx.upload is not None else _take_json(ctx, given))
     return {"success": True, "attachment": await contract_json.attachment(ctx, made)}
 

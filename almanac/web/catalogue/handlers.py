@@ -7,13 +7,11 @@ from typing import Any
 
 import orjson
 
-from almanac.assist import retrieval
-from almanac.assist.retrieval import NamespaceQuery
 from almanac.catalogue import (
+    access,
     attachments,
     catalogue_file,
     categories,
-    clearing,
     contract_json,
     entities,
     namespaces,
@@ -28,8 +26,10 @@ from almanac.core.errors import BadRequest, Forbidden, InsufficientScope, NotFou
 from almanac.identity import orgs
 from almanac.identity.credentials import InvalidKey, MissingKey, api_key
 from almanac.net.http_exchange import HttpExchange
+from almanac.operations import namespace_search
 from almanac.operations.catalogue import GATEWAY_SCOPES, REQUIRED_SCOPE
 from almanac.operations.context import AppContext, Authentication, RequestContext
+from almanac.operations.namespace_search import NamespaceQuery
 from almanac.web.catalogue import models as s
 from almanac.web.rest import RestAnswer
 
@@ -345,7 +345,7 @@ async def retrieve(ctx: RequestContext, _: Any, given: NamespaceQuery) -> Any:
     """What of a namespace answers a question best."""
     if "search:read" not in ctx.actor.scopes:
         raise InsufficientScope("Your token lacks the scope search:read.")
-    found = await retrieval.retrieve(ctx, ctx.app.search, given)
+    found = await namespace_search.retrieve(ctx, ctx.app.search, given)
     return [{"id": each.id, "score": each.score, "values": [], "metadata": each.metadata} for each in found]
 
 
@@ -370,7 +370,7 @@ async def clear(ctx: RequestContext, place: s.AtId, _: Any) -> None:
     """Remove all of a catalogue."""
     if place.id != ctx.actor.org_id:
         raise _foreign("Name the tenant that it is a key of.")
-    await clearing.clear(ctx)
+    await access.remove_all(ctx)
 
 
 def _foreign(remedy: str) -> Forbidden:

@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from almanac.assist.retrieval import NamespaceQuery
 from almanac.catalogue.entities import EntityChanges
 from almanac.net.http_exchange import HttpExchange
 from almanac.operations.context import AppContext, Authentication, RequestContext
+from almanac.operations.namespace_search import NamespaceQuery
 from almanac.operations.operation import Example, Form, NoArguments, Operation, Rest
 from almanac.operations.pipeline.file_answer import FileAnswer
 from almanac.web.catalogue import attachments as a

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from almanac.catalogue import clearing
+from almanac.catalogue import access
 from almanac.core.database import Database
 from almanac.web import openapi
 from almanac.web.catalogue.routes import CATALOGUE_OPERATIONS
@@ -294,7 +294,7 @@ def test_another_tenant_sees_and_changes_nothing(shop: Running):
 def test_all_of_a_tenant_s_catalogue_is_removed_and_nothing_of_another_s(
     shop: Running, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(clearing, "AT_ONCE", 3)
+    monkeypatch.setattr(access, "BATCH_ROWS", 3)
     boss = shop.new_token("boss", org="closing", admin=True)
     reader = shop.new_token("reader", org="closing")
     ask(

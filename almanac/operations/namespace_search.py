@@ -8,6 +8,7 @@ from pydantic import Field
 
 from almanac.catalogue import attachments, categories, entities, entity_index, metadata_filters, namespaces
 from almanac.catalogue.categories import Tree
+from almanac.catalogue.entity import Entity
 from almanac.core.arguments import Arguments
 from almanac.core.call import Call
 from almanac.core.errors import BadRequest
@@ -62,7 +63,7 @@ async def find(
     category: str | None,
     metadata: dict[str, Any] | None,
     limit: int,
-) -> list[tuple[entities.Entity, SearchResult]]:
+) -> list[tuple[Entity, SearchResult]]:
     """The entities that answer best, in all of the catalogue, a namespace or a category."""
     tree = await categories.tree(call.db, call.actor.org_id)
     org_id = call.actor.org_id
@@ -152,7 +153,7 @@ async def _matches(call: Call, found: Sequence[SearchResult], reach: Reach) -> l
     return matches
 
 
-def _about(entity: entities.Entity) -> dict[str, Any]:
+def _about(entity: Entity) -> dict[str, Any]:
     own: dict[str, Any] = {
         "name": entity.name,
         "category": entity.category_name,
