@@ -1,6 +1,6 @@
-"""Attachments: what is at some URL, or was uploaded, and belongs to entities.
+"""Attachments of entities: references to a URL, or uploaded files.
 
-Pictures are found by what is said of them and, once a worker has read them, by what is written in them.
+Searches find images by their name, description and annotations and, after text recognition by a job, by their text.
 """
 
 import mimetypes
@@ -22,7 +22,7 @@ from almanac.jobs import queue
 from almanac.search import passage_store
 from almanac.search.sources import Source
 
-IMAGE_TEXT_JOB = "picture"  # the job that reads what is written in a picture
+IMAGE_TEXT_JOB = "picture"  # as stored in `jobs.kind`
 
 _SELECT = """
 SELECT a.*, v.key AS type_key, b.name AS file_name, b.hash AS file_hash FROM attachments a
@@ -32,21 +32,21 @@ _INSERT = """
 INSERT INTO attachments (id, org_id, name, url, description, annotations, type_id, media_type, blob_id, size,
     created_at, updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11)
 """
-_PICTURES = frozenset(("image", "images", "picture", "photo"))
-_IMAGE = "image/"
+_IMAGE_TYPE_KEYS = frozenset(("image", "images", "picture", "photo"))
+_IMAGE_PREFIX = "image/"
 
 
-def _web(url: str) -> str:
+def _check_url(url: str) -> str:
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
         raise ValueError("is not an http or https URL")
     return url
 
 
-Url = Annotated[str, Field(max_length=2000), AfterValidator(_web)]
+Url = Annotated[str, Field(max_length=2000), AfterValidator(_check_url)]
 
 
 class AttachmentDraft(Arguments):
-    """An attachment to be made."""
+    """The fields of a new attachment."""
 
     name: vocabulary.Name
     url: Url
@@ -57,7 +57,7 @@ class AttachmentDraft(Arguments):
 
 @dataclass(frozen=True, slots=True)
 class UploadedFile:
-    """Content that was uploaded and is in the file store."""
+    """An uploaded file that is in the file store."""
 
     blob_id: int
     size: int
@@ -76,54 +76,54 @@ class Attachment:
     annotations: dict[str, Any]
     type_key: str | None
     media_type: str
-    size: int  # 0 of what is elsewhere
-    text: str  # what is written in it, where it was read
-    file_name: str | None  # in the file store; None of what is elsewhere
+    size: int  # in bytes; 0 for a reference to a URL
+    text: str  # recognised by `IMAGE_TEXT_JOB`
+    file_name: str | None  # in the file store; None for a reference to a URL
     file_hash: str | None
     created_at: int
     updated_at: int
 
 
 async def add(
-    tx: Transaction, call: Call, paper: AttachmentDraft, file: UploadedFile | None = None, *, id: str | None = None
+    tx: Transaction, call: Call, draft: AttachmentDraft, file: UploadedFile | None = None, *, id: str | None = None
 ) -> Attachment:
-    """Make an attachment of what is at a URL, which is not fetched, or of a file that has come to be there."""
+    """Add an attachment: a reference to a URL, which is not fetched, or an uploaded file that is served at the URL."""
     await access.require_write(tx, call)
     org_id = call.actor.org_id
-    term = await vocabulary.get_by_key(tx, org_id, "attachment", paper.type) if paper.type else None
+    term = await vocabulary.get_by_key(tx, org_id, "attachment", draft.type) if draft.type else None
     id = id or ids.new()
     await tx.execute(
         _INSERT,
         id,
         org_id,
-        vocabulary.fit(paper.name, "name"),
-        vocabulary.fit(paper.url, "url"),
-        vocabulary.fit(paper.description, "description"),
-        orjson.dumps(paper.annotations).decode(),
+        vocabulary.check_text(draft.name, "name"),
+        vocabulary.check_text(draft.url, "url"),
+        vocabulary.check_text(draft.description, "description"),
+        orjson.dumps(draft.annotations).decode(),
         term.id if term else None,
-        file.media_type if file else _media_type(paper.url, term.key if term else ""),
+        file.media_type if file else _media_type(draft.url, term.key if term else ""),
         file.blob_id if file else None,
         file.size if file else 0,
         clock.now(),
     )
-    made = await get(tx, call, id)
-    await _shelve(tx, made)
-    if file and file.media_type.startswith(_IMAGE):
+    attachment = await get(tx, call, id)
+    await _index(tx, attachment)
+    if file and file.media_type.startswith(_IMAGE_PREFIX):
         await queue.add(tx, IMAGE_TEXT_JOB, {"attachment": id}, key=f"{IMAGE_TEXT_JOB}:{id}")
-    return made
+    return attachment
 
 
-async def note_text(tx: Transaction, id: str, text: str) -> None:
-    """Let a picture be found by what is written in it, if it is still there."""
+async def set_text(tx: Transaction, id: str, text: str) -> None:
+    """Store the recognised text of an image and index it. Does nothing if the attachment was removed meanwhile."""
     await tx.execute("UPDATE attachments SET text = $2 WHERE id = $1", id, text)
-    if (found := await get_or_none(tx, id)) is not None:
-        await _shelve(tx, found)
+    if (attachment := await get_or_none(tx, id)) is not None:
+        await _index(tx, attachment)
 
 
 async def get_or_none(db: Reader, id: str) -> Attachment | None:
-    """An attachment of whichever organisation, for the job that was told of it."""
+    """The attachment with this id in any organisation, or None. Only for jobs, which have no actor."""
     row = await db.fetch_one(f"{_SELECT} WHERE a.id = $1", id)
-    return None if row is None else _attachment(row)
+    return None if row is None else _attachment_from_row(row)
 
 
 async def get(db: Reader, call: Call, id: str) -> Attachment:
@@ -132,32 +132,32 @@ async def get(db: Reader, call: Call, id: str) -> Attachment:
     if row is None:
         raise NotFound(f"There is no attachment {id[:100]!r}.")
     call.record_access("attachment", id)
-    return _attachment(row)
+    return _attachment_from_row(row)
 
 
 async def find(db: Reader, org_id: str, *, limit: int, offset: int) -> list[Attachment]:
-    """An organisation's attachments, oldest first."""
+    """A page of an organisation's attachments, oldest first."""
     sql = f"{_SELECT} WHERE a.org_id = $1 ORDER BY a.id LIMIT {limit:d} OFFSET {offset:d}"
-    return [_attachment(row) for row in await db.fetch(sql, org_id)]
+    return [_attachment_from_row(row) for row in await db.fetch(sql, org_id)]
 
 
-async def get_many(db: Reader, org_id: str, wanted: Sequence[str]) -> dict[str, Attachment]:
-    """Attachments by their ids, as many as are there."""
-    if not wanted:
+async def get_many(db: Reader, org_id: str, ids: Sequence[str]) -> dict[str, Attachment]:
+    """The existing attachments of an organisation with these ids, by id."""
+    if not ids:
         return {}
-    listed = ", ".join(f"${place + 2}" for place in range(len(wanted)))
-    rows = await db.fetch(f"{_SELECT} WHERE a.org_id = $1 AND a.id IN ({listed})", org_id, *wanted)
-    return {row["id"]: _attachment(row) for row in rows}
+    listed = ", ".join(f"${number + 2}" for number in range(len(ids)))
+    rows = await db.fetch(f"{_SELECT} WHERE a.org_id = $1 AND a.id IN ({listed})", org_id, *ids)
+    return {row["id"]: _attachment_from_row(row) for row in rows}
 
 
 async def of(db: Reader, org_id: str, entity_id: str) -> list[Attachment]:
-    """What is attached to an entity."""
+    """The attachments of an entity."""
     sql = f"{_SELECT} JOIN attached t ON t.attachment_id = a.id WHERE a.org_id = $1 AND t.entity_id = $2 ORDER BY a.id"
-    return [_attachment(row) for row in await db.fetch(sql, org_id, entity_id)]
+    return [_attachment_from_row(row) for row in await db.fetch(sql, org_id, entity_id)]
 
 
-async def holders(db: Reader, org_id: str, id: str) -> list[str]:
-    """The entities that something is attached to."""
+async def entity_ids_of(db: Reader, org_id: str, id: str) -> list[str]:
+    """The ids of the entities that an attachment is linked to."""
     rows = await db.fetch(
         "SELECT t.entity_id FROM attached t JOIN entities e ON e.id = t.entity_id"
         " WHERE t.attachment_id = $2 AND e.org_id = $1 ORDER BY t.entity_id",
@@ -176,34 +176,36 @@ async def link(
     url: str | None = None,
     is_linked: bool = True,
 ) -> Attachment:
-    """Attach something to an entity, or detach it, by its id or its URL; a URL that is new becomes an attachment."""
+    """Link an attachment to an entity by id or URL, or unlink it. Linking an unknown URL adds an attachment for it."""
     await access.require_write(tx, call)
     org_id = call.actor.org_id
     if (id is None) == (url is None):
         raise BadRequest("Give either attachmentId or attachmentUrl.")
-    if await entities.by_id(tx, org_id, entity_id) is None:
+    if await entities.get_or_none(tx, org_id, entity_id) is None:
         raise entities.missing(entity_id)
-    found = await get(tx, call, id) if id is not None else await _at(tx, call, url or "", make=is_linked)
+    attachment = (
+        await get(tx, call, id) if id is not None else await _get_by_url(tx, call, url or "", add_new=is_linked)
+    )
     if is_linked:
-        await attach(tx, [(entity_id, found.id)])
+        await attach(tx, [(entity_id, attachment.id)])
     else:
-        await tx.execute("DELETE FROM attached WHERE entity_id = $1 AND attachment_id = $2", entity_id, found.id)
+        await tx.execute("DELETE FROM attached WHERE entity_id = $1 AND attachment_id = $2", entity_id, attachment.id)
     call.record_access("entity", entity_id)
-    return found
+    return attachment
 
 
 async def attach(tx: Transaction, pairs: Iterable[tuple[str, str]]) -> None:
-    """Attach things to entities, from pairs of the entity's id and theirs."""
+    """Link attachments to entities, from pairs of entity id and attachment id."""
     await tx.execute_many(
         "INSERT INTO attached (entity_id, attachment_id) VALUES ($1, $2) ON CONFLICT DO NOTHING", list(pairs)
     )
 
 
 async def attached_urls(db: Reader, org_id: str, entity_ids: Sequence[str]) -> set[tuple[str, str]]:
-    """What is attached to some entities: pairs of the entity's id and the URL."""
-    listed = ", ".join(f"${place + 2}" for place in range(len(entity_ids)))
+    """The links of some entities, as pairs of entity id and attachment URL."""
+    listed = ", ".join(f"${number + 2}" for number in range(len(entity_ids)))
     rows = await db.fetch(
-        "SELECT t.entity_id, a.url FROM attached t JOIN attachments a ON a.id = t.attachment_id"  # noqa: S608 - numbers
+        "SELECT t.entity_id, a.url FROM attached t JOIN attachments a ON a.id = t.attachment_id"  # noqa: S608 - parameter numbers
         f" WHERE a.org_id = $1 AND t.entity_id IN ({listed})",
         org_id,
         *entity_ids,
@@ -211,14 +213,14 @@ async def attached_urls(db: Reader, org_id: str, entity_ids: Sequence[str]) -> s
     return {(row["entity_id"], row["url"]) for row in rows}
 
 
-async def known_at(db: Reader, org_id: str, url: str) -> Attachment | None:
-    """The attachment that is at a URL, if it is known."""
+async def find_by_url(db: Reader, org_id: str, url: str) -> Attachment | None:
+    """The oldest attachment of an organisation with this URL, or None."""
     row = await db.fetch_one(f"{_SELECT} WHERE a.org_id = $1 AND a.url = $2 ORDER BY a.id LIMIT 1", org_id, url)
-    return None if row is None else _attachment(row)
+    return None if row is None else _attachment_from_row(row)
 
 
 async def remove(tx: Transaction, call: Call, id: str) -> None:
-    """Remove an attachment from wherever it is attached."""
+    """Remove an attachment and its links to entities."""
     await access.require_write(tx, call)
     if not await tx.execute("DELETE FROM attachments WHERE id = $1 AND org_id = $2", id, call.actor.org_id):
         raise NotFound(f"There is no attachment {id[:100]!r}.")
@@ -226,41 +228,42 @@ async def remove(tx: Transaction, call: Call, id: str) -> None:
     call.record_access("attachment", id)
 
 
-async def _at(tx: Transaction, call: Call, url: str, *, make: bool) -> Attachment:
-    found = await known_at(tx, call.actor.org_id, url)
-    if found is None and make:
+async def _get_by_url(tx: Transaction, call: Call, url: str, *, add_new: bool) -> Attachment:
+    attachment = await find_by_url(tx, call.actor.org_id, url)
+    if attachment is None and add_new:
         name = urlsplit(url).path.rsplit("/", 1)[-1] or url
         return await add(tx, call, AttachmentDraft(name=name[: vocabulary.LONGEST_NAME], url=url, annotations={}))
-    if found is None:
+    if attachment is None:
         raise NotFound("There is no attachment with this URL.")
-    return found
+    return attachment
 
 
-async def _shelve(tx: Transaction, paper: Attachment) -> None:
-    """Let a picture be found by what is said of it."""
-    if not paper.media_type.startswith(_IMAGE):
+async def _index(tx: Transaction, attachment: Attachment) -> None:
+    """Index an image for search. Other attachments are not searched."""
+    if not attachment.media_type.startswith(_IMAGE_PREFIX):
         return
-    cut = entity_text.entity_passages((paper.description, paper.text), paper.annotations, "")
+    texts = (attachment.description, attachment.text)
+    passages = entity_text.entity_passages(texts, attachment.annotations, "")
     source = Source(
-        org_id=paper.org_id,
-        collection=entity_index.image_collection(paper.org_id),
+        org_id=attachment.org_id,
+        collection=entity_index.image_collection(attachment.org_id),
         kind=entity_index.IMAGE,
-        object_id=paper.id,
-        title=paper.name,
-        created_at=paper.created_at,
-        updated_at=paper.updated_at,
-        metadata={**paper.annotations, "type": paper.type_key, "url": paper.url},
-        media=paper.media_type,
+        object_id=attachment.id,
+        title=attachment.name,
+        created_at=attachment.created_at,
+        updated_at=attachment.updated_at,
+        metadata={**attachment.annotations, "type": attachment.type_key, "url": attachment.url},
+        media=attachment.media_type,
     )
-    await passage_store.replace(tx, source, passage_store.analyse(paper.name, cut))
+    await passage_store.replace(tx, source, passage_store.analyse(attachment.name, passages))
 
 
 def _media_type(url: str, type_key: str) -> str:
     guessed = mimetypes.guess_type(urlsplit(url).path)[0] or ""
-    return "image/*" if type_key.lower() in _PICTURES and not guessed.startswith(_IMAGE) else guessed
+    return "image/*" if type_key.lower() in _IMAGE_TYPE_KEYS and not guessed.startswith(_IMAGE_PREFIX) else guessed
 
 
-def _attachment(row: Row) -> Attachment:
+def _attachment_from_row(row: Row) -> Attachment:
     return Attachment(
         id=row["id"],
         org_id=row["org_id"],

@@ -1,15 +1,15 @@
-"""A seed: a file that a catalogue is filled from, read and checked before anything is written.
+"""Reads a catalogue file and validates all of it before the import starts.
 
-JSON is the whole of it: vocabulary, a nested tree of categories, namespaces and entities; or only a list of entities.
-JSONL has an entity in each line. CSV has a column for each field; columns it does not know are metadata, in which
-numbers, true and false are taken for what they look like.
+A JSON file contains the vocabulary, the category tree, namespaces and entities, or only a list of entities. A JSONL
+file has one entity per line. A CSV file has one column per field. Unknown columns are metadata: their numbers, `true`
+and `false` become numbers and booleans.
 """
 
 import csv
 import io
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import orjson
 from pydantic import AfterValidator, Field, ValidationError
@@ -19,17 +19,17 @@ from almanac.catalogue.entities import EntityDraft
 from almanac.core.arguments import Arguments, describe_problems
 from almanac.core.errors import BadRequest
 
-FORMS = ("json", "jsonl", "csv")
-MOST_PROBLEMS = 10
-MOST_BYTES = 2_000_000_000
-MAX_FILE_DEPTH = 40
+FORMATS = ("json", "jsonl", "csv")
+MAX_REPORTED_ENTITIES = 10  # invalid entities in an error message
+MAX_FILE_BYTES = 2_000_000_000
+MAX_FILE_DEPTH = 40  # nested categories
 
-_UNKNOWN = "is not known here"
-_FIELDS = frozenset({"_id", "name", "category", "description", "details", "source", "sku", "status", "tags"})
+_UNKNOWN_FIELD = "is not a known field"
+_CSV_FIELDS = frozenset({"_id", "name", "category", "description", "details", "source", "sku", "status", "tags"})
 
 
 class TermEntry(Arguments):
-    """A category alias, or a kind of relation or attachment."""
+    """A category alias, a relation type or an attachment type."""
 
     name: vocabulary.Name
     description: vocabulary.Text = ""
@@ -46,14 +46,14 @@ class Policy(vocabulary.PolicyDetails):
 
 
 class CategoryEntry(Arguments):
-    """A category, with those below it."""
+    """A category with its children."""
 
     id: Annotated[str | None, Field(alias="_id", pattern=r"^[0-9a-f]{24}$")] = None
     name: vocabulary.Name
     description: vocabulary.Text = ""
     aliasKey: vocabulary.Key | None = None
     policyKey: vocabulary.Key | None = None
-    children: "list[CategoryEntry]" = []  # noqa: RUF012 - pydantic copies it
+    children: "list[CategoryEntry]" = []  # noqa: RUF012 - pydantic copies the default
 
 
 class NamespaceEntry(Arguments):
@@ -65,7 +65,7 @@ class NamespaceEntry(Arguments):
 
 
 class RelationEntry(Arguments):
-    """A relation to another entity, which is named by id, SKU or name."""
+    """A relation to another entity. `target` is its id, SKU or name."""
 
     target: Annotated[str, Field(min_length=1, max_length=500)]
     type: vocabulary.Key
@@ -73,27 +73,37 @@ class RelationEntry(Arguments):
 
 
 class EntityEntry(EntityDraft):
-    """An entity, with what it has."""
+    """An entity with its relations and attachments."""
 
     id: Annotated[str | None, Field(alias="_id", pattern=r"^[0-9a-f]{24}$")] = None
     relations: Annotated[list[RelationEntry], Field(default_factory=list[RelationEntry])]
     attachments: Annotated[list[attachments.AttachmentDraft], Field(default_factory=list[attachments.AttachmentDraft])]
 
 
-def _keyed(words: list[TermEntry], name: str) -> list[TermEntry]:
-    if any(getattr(word, name) is None for word in words):
-        raise ValueError(f"one of them has no {name}")
-    return words
+def _require_keys(terms: list[TermEntry], key_field: str) -> list[TermEntry]:
+    if any(getattr(term, key_field) is None for term in terms):
+        raise ValueError(f"one of them has no {key_field}")
+    return terms
 
 
-Aliases = Annotated[list[TermEntry], AfterValidator(lambda words: _keyed(words, "aliasKey"))]
-Types = Annotated[list[TermEntry], AfterValidator(lambda words: _keyed(words, "typeKey"))]
+Aliases = Annotated[list[TermEntry], AfterValidator(lambda terms: _require_keys(terms, "aliasKey"))]
+Types = Annotated[list[TermEntry], AfterValidator(lambda terms: _require_keys(terms, "typeKey"))]
+
+
+class DeclaredTerm(NamedTuple):
+    """A vocabulary term that a catalogue file declares."""
+
+    kind: str
+    key: str
+    name: str
+    description: str
+    details: dict[str, Any]
 
 
 class CatalogueFile(Arguments):
     """A whole catalogue."""
 
-    tenantId: str | None = None  # whose it was; it is imported into the organisation that is asked for
+    tenantId: str | None = None  # the organisation that exported the file; ignored
     categoryAliases: Annotated[Aliases, Field(default_factory=list[TermEntry])]
     policies: Annotated[list[Policy], Field(default_factory=list[Policy])]
     relationshipTypes: Annotated[Types, Field(default_factory=list[TermEntry])]
@@ -102,89 +112,114 @@ class CatalogueFile(Arguments):
     indexes: Annotated[list[NamespaceEntry], Field(default_factory=list[NamespaceEntry])]
     entities: Annotated[list[EntityEntry], Field(default_factory=list[EntityEntry])]
 
+    def used_terms(self) -> Iterator[tuple[str, str]]:
+        """The kind and key of each term that a category or an entity refers to."""
+        pending = list(self.categories)
+        while pending:
+            category = pending.pop()
+            pending += category.children
+            terms = (("alias", category.aliasKey), ("policy", category.policyKey))
+            yield from ((kind, key) for kind, key in terms if key)
+        for entity in self.entities:
+            yield from (("relation", relation.type) for relation in entity.relations)
+            yield from (("attachment", attachment.type) for attachment in entity.attachments if attachment.type)
+
+    def declared_terms(self) -> Iterator[DeclaredTerm]:
+        """All terms that the file declares."""
+        for kind, terms in (
+            ("alias", self.categoryAliases),
+            ("relation", self.relationshipTypes),
+            ("attachment", self.attachmentTypes),
+        ):
+            for term in terms:
+                key = getattr(term, vocabulary.KEY_FIELDS[kind])
+                yield DeclaredTerm(kind, key, term.name, term.description, {})
+        for policy in self.policies:
+            details = policy.model_dump(include=set(vocabulary.PolicyDetails.model_fields))
+            yield DeclaredTerm("policy", policy.policyKey, policy.name, policy.description, details)
+
 
 def read(path: Path) -> CatalogueFile:
-    """The seed in a file, or an error that says which parts of it are wrong."""
-    form = path.suffix.lower().lstrip(".").replace("ndjson", "jsonl")
-    if form not in FORMS:
-        raise BadRequest(f"A file named {path.suffix or 'without an ending'} cannot be imported.",
-                         remedy="Use .json, .jsonl or .csv.")  # fmt: skip
+    """The catalogue in a file. Raises BadRequest, with the invalid parts, if it cannot be imported."""
+    format = path.suffix.lower().lstrip(".").replace("ndjson", "jsonl")
+    if format not in FORMATS:
+        name = f"{path.suffix} file" if path.suffix else "file without an extension"
+        raise BadRequest(f"A {name} cannot be imported.", remedy="Use .json, .jsonl or .csv.")
     try:
-        if path.stat().st_size > MOST_BYTES:
+        if path.stat().st_size > MAX_FILE_BYTES:
             raise BadRequest("The file is larger than 2 GB.", remedy="Import it in parts.")
         raw = path.read_bytes()
     except OSError as error:
         raise BadRequest(f"The file cannot be read: {error.strerror}.") from None
-    return parse(raw, form)
+    return parse(raw, format)
 
 
-def parse(raw: bytes, form: str) -> CatalogueFile:
-    """The seed that bytes of a form hold."""
-    if form == "csv":
-        return _only(_items(_rows(raw), "line", 2))
-    if form == "jsonl":
-        return _only(_items(_objects(raw.split(b"\n")), "line", 1))
-    whole = _loads(raw, "The file")
-    if isinstance(whole, list):
-        return _only(_items(cast("list[Any]", whole), "entity", 1))
-    if not isinstance(whole, dict):
+def parse(raw: bytes, format: str) -> CatalogueFile:
+    """The catalogue in the content of a file of this format. Raises BadRequest, with the invalid parts."""
+    if format == "csv":
+        return _entities_only(_parse_entities(_csv_rows(raw), "line", 2))
+    if format == "jsonl":
+        return _entities_only(_parse_entities(_json_lines(raw.split(b"\n")), "line", 1))
+    value = _parse_json(raw, "The file")
+    if isinstance(value, list):
+        return _entities_only(_parse_entities(cast("list[Any]", value), "entity", 1))
+    if not isinstance(value, dict):
         raise BadRequest("The file is neither a JSON object nor a list.")
-    given = cast("dict[str, Any]", whole)
-    _check_depth(given.get("categories"))
-    listed = given.pop("entities", [])
-    if not isinstance(listed, list):
+    fields = cast("dict[str, Any]", value)
+    _check_depth(fields.get("categories"))
+    entities = fields.pop("entities", [])
+    if not isinstance(entities, list):
         raise BadRequest("entities: is not a list.")
     try:
-        seed = CatalogueFile.model_validate(given)
+        file = CatalogueFile.model_validate(fields)
     except ValidationError as error:
-        raise BadRequest(describe_problems(error, _UNKNOWN)) from None
-    return seed.model_copy(update={"entities": _items(cast("list[Any]", listed), "entity", 1)})
+        raise BadRequest(describe_problems(error, _UNKNOWN_FIELD)) from None
+    return file.model_copy(update={"entities": _parse_entities(cast("list[Any]", entities), "entity", 1)})
 
 
-def _only(found: list[EntityEntry]) -> CatalogueFile:
-    return CatalogueFile.model_validate({}).model_copy(update={"entities": found})
+def _entities_only(entities: list[EntityEntry]) -> CatalogueFile:
+    return CatalogueFile.model_validate({}).model_copy(update={"entities": entities})
 
 
-def _items(given: Iterable[Any], what: str, first: int) -> list[EntityEntry]:
-    """Every entity, or an error that names the first few that are wrong."""
-    found: list[EntityEntry] = []
-    wrong: list[str] = []
-    for number, each in enumerate(given, first):
-        if each is None:
+def _parse_entities(values: Iterable[Any], label: str, first_number: int) -> list[EntityEntry]:
+    """Validate all entities. Raises BadRequest with the problems of the first few invalid ones."""
+    entities: list[EntityEntry] = []
+    problems: list[str] = []
+    for number, value in enumerate(values, first_number):
+        if value is None:
             continue  # an empty line
         try:
-            found.append(EntityEntry.model_validate(each))
+            entities.append(EntityEntry.model_validate(value))
         except ValidationError as error:
-            wrong.append(f"{what} {number}: {describe_problems(error, _UNKNOWN)}")
-            if len(wrong) >= MOST_PROBLEMS:
+            problems.append(f"{label} {number}: {describe_problems(error, _UNKNOWN_FIELD)}")
+            if len(problems) >= MAX_REPORTED_ENTITIES:
                 break
-    if wrong:
-        raise BadRequest("Nothing was imported. " + " ".join(wrong), remedy="Mend the file and import it again.")
-    return found
+    if problems:
+        raise BadRequest("Nothing was imported. " + " ".join(problems), remedy="Correct the file and import it again.")
+    return entities
 
 
-def _objects(lines: Iterable[bytes]) -> Iterator[Any]:
+def _json_lines(lines: Iterable[bytes]) -> Iterator[Any]:
     for number, line in enumerate(lines, 1):
-        yield _loads(line, f"Line {number}") if line.strip() else None
+        yield _parse_json(line, f"Line {number}") if line.strip() else None
 
 
-def _loads(raw: bytes, what: str) -> Any:
+def _parse_json(raw: bytes, label: str) -> Any:
     try:
         return orjson.loads(raw.removeprefix(b"\xef\xbb\xbf"))
     except orjson.JSONDecodeError as error:
-        raise BadRequest(f"{what} is not valid JSON: {error.msg} at character {error.pos}.") from None
+        raise BadRequest(f"{label} is not valid JSON: {error.msg} at character {error.pos}.") from None
 
 
-def _check_depth(branches: Any, depth: int = 1) -> None:
-    for branch in cast("list[Any]", branches) if isinstance(branches, list) else ():
-        if isinstance(branch, dict) and "children" in branch:
+def _check_depth(categories: Any, depth: int = 1) -> None:
+    for category in cast("list[Any]", categories) if isinstance(categories, list) else ():
+        if isinstance(category, dict) and "children" in category:
             if depth > MAX_FILE_DEPTH:
                 raise BadRequest(f"categories: are nested deeper than {MAX_FILE_DEPTH}.")
-            _check_depth(cast("dict[str, Any]", branch)["children"], depth + 1)
+            _check_depth(cast("dict[str, Any]", category)["children"], depth + 1)
 
 
-def _rows(raw: bytes) -> Iterator[Any]:
-    """The rows of a CSV as entities."""
+def _csv_rows(raw: bytes) -> Iterator[Any]:
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -192,24 +227,26 @@ def _rows(raw: bytes) -> Iterator[Any]:
     reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
         if reader.fieldnames is None or not {"name", "category"} <= set(reader.fieldnames):
-            raise BadRequest("The CSV has no columns 'name' and 'category'.", remedy="Put them in its first line.")
+            raise BadRequest("The CSV has no columns 'name' and 'category'.", remedy="Name them in its first line.")
         for row in reader:
-            yield _row(row)
+            yield _entity_from_csv_row(row)
     except csv.Error as error:
         raise BadRequest(f"The CSV cannot be read: {error}.") from None
 
 
-def _row(row: dict[str, Any]) -> dict[str, Any]:
-    given = {name.strip(): text.strip() for name, text in row.items() if isinstance(text, str) and text.strip()}
-    item: dict[str, Any] = {name: text for name, text in given.items() if name in _FIELDS}
-    if "tags" in item:
-        item["tags"] = [tag.strip() for tag in item["tags"].replace(";", ",").split(",") if tag.strip()]
-    metadata = {name.removeprefix("metadata."): _guess(text) for name, text in given.items() if name not in _FIELDS}
-    return {**item, "metadata": metadata}
+def _entity_from_csv_row(row: dict[str, Any]) -> dict[str, Any]:
+    cells = {name.strip(): text.strip() for name, text in row.items() if isinstance(text, str) and text.strip()}
+    entity: dict[str, Any] = {name: text for name, text in cells.items() if name in _CSV_FIELDS}
+    if "tags" in entity:
+        entity["tags"] = [tag.strip() for tag in entity["tags"].replace(";", ",").split(",") if tag.strip()]
+    metadata = {
+        name.removeprefix("metadata."): _parse_cell(text) for name, text in cells.items() if name not in _CSV_FIELDS
+    }
+    return {**entity, "metadata": metadata}
 
 
-def _guess(text: str) -> Any:
-    """A number or a truth value, where a text is exactly how one is written; a text otherwise, such as 007."""
+def _parse_cell(text: str) -> Any:
+    """A number or boolean if the text is one in JSON, otherwise the text: `007` stays a text."""
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""Wire: what a catalogue holds as the gateway's contract writes it, for REST and for the gateway alike."""
+"""The catalogue as JSON in the format of the gateway's contract, for REST and the gateway surface."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,195 +16,191 @@ from almanac.core.call import Call
 from almanac.core.errors import NotFound
 from almanac.search import sources
 
-MOST_LISTED = 500  # entities named in a category
-_KEYS = {"alias": "aliasKey", "policy": "policyKey", "relation": "typeKey", "attachment": "typeKey"}
+MAX_LISTED_ENTITIES = 500  # per category
 
 Json = dict[str, Any]
 
 
 async def entity(call: Call, key: str) -> Json | list[Json]:
-    """The entity with this id or exact name; where none has it, all those in the categories with this alias key."""
+    """The entity with this id or exact name. If there is none, all entities in the categories with this alias key."""
     try:
-        found = await entities.get(call.db, call, key)
+        value = await entities.get(call.db, call, key)
     except NotFound:
         tree = await categories.tree(call.db, call.actor.org_id)
-        numbers = [each.number for each in tree.by_number.values() if each.alias_key == key]
+        numbers = [category.number for category in tree.by_number.values() if category.alias_key == key]
         if not numbers:
             raise
-        wanted = entities.EntityFilter(categories=tuple(numbers))
-        page = await entities.find(call.db, call.actor.org_id, wanted, limit=MOST_LISTED)
+        filter = entities.EntityFilter(categories=tuple(numbers))
+        page = await entities.find(call.db, call.actor.org_id, filter, limit=MAX_LISTED_ENTITIES)
         return await entity_list(call, list(page.items))
-    return await entity_with_links(call, found)
+    return await entity_with_links(call, value)
 
 
-async def entity_with_links(call: Call, found: Entity) -> Json:
-    """An entity with its relations and what is attached to it."""
+async def entity_with_links(call: Call, value: Entity) -> Json:
+    """An entity with its relations and attachments."""
     org_id = call.actor.org_id
-    related, papers, embedded = await asyncio.gather(
-        relations.of(call.db, org_id, found.id),
-        attachments.of(call.db, org_id, found.id),
-        sources.embedded(call.db, entity_index.ENTITY, [found.id]),
+    related, attached, embedded = await asyncio.gather(
+        relations.of(call.db, org_id, value.id),
+        attachments.of(call.db, org_id, value.id),
+        sources.embedded(call.db, entity_index.ENTITY, [value.id]),
     )
     tree = await categories.tree(call.db, org_id) if related else None
     return {
-        **entity_facts(found, found.id in embedded),
-        "attachments": [_attached(each) for each in papers],
+        **_own_fields(value, value.id in embedded),
+        "attachments": [
+            {"id": each.id, "type": each.type_key, "url": each.url, "name": each.name} for each in attached
+        ],
         "relations": [relation(each, tree) for each in related],
-        **_moments(found.created_at, found.updated_at),
+        **_timestamps(value),
     }
 
 
-async def entity_list(call: Call, found: Sequence[Entity]) -> list[Json]:
+async def entity_list(call: Call, values: Sequence[Entity]) -> list[Json]:
     """Entities without their relations and attachments."""
-    embedded = await sources.embedded(call.db, entity_index.ENTITY, [each.id for each in found])
-    return [{**entity_facts(each, each.id in embedded), **_moments(each.created_at, each.updated_at)} for each in found]
+    embedded = await sources.embedded(call.db, entity_index.ENTITY, [value.id for value in values])
+    return [{**_own_fields(value, value.id in embedded), **_timestamps(value)} for value in values]
 
 
-def entity_facts(found: Entity, is_embedded: bool) -> Json:
-    """An entity's own fields."""
+def _own_fields(value: Entity, is_embedded: bool) -> Json:
     return {
-        "_id": found.id,
-        "name": found.name,
-        "description": found.description,
-        "details": found.details,
-        "source": found.source,
-        "sku": found.sku,
-        "status": found.status,
-        "category": {"_id": found.category_id, "name": found.category_name, "aliasKey": found.alias_key},
+        "_id": value.id,
+        "name": value.name,
+        "description": value.description,
+        "details": value.details,
+        "source": value.source,
+        "sku": value.sku,
+        "status": value.status,
+        "category": {"_id": value.category_id, "name": value.category_name, "aliasKey": value.alias_key},
         "isVectorized": is_embedded,
-        "tags": list(found.tags),
-        "metadata": found.metadata,
+        "tags": list(value.tags),
+        "metadata": value.metadata,
     }
 
 
-def relation(found: Relation, tree: Tree | None) -> Json:
-    """A relation, with the path of the category that the other entity is in."""
+def relation(value: Relation, tree: Tree | None) -> Json:
+    """A relation, with the category path of the other entity if the tree is given."""
     return {
-        "sourceEntity": {"_id": found.source_id, "name": found.source_name},
-        "targetEntity": {"_id": found.target_id, "name": found.target_name},
-        "categoryPath": list(tree.path(found.other_category)) if tree else [],
-        "type": found.type_key,
-        "relationDescription": found.description,
+        "sourceEntity": {"_id": value.source_id, "name": value.source_name},
+        "targetEntity": {"_id": value.target_id, "name": value.target_name},
+        "categoryPath": list(tree.path(value.other_category)) if tree else [],
+        "type": value.type_key,
+        "relationDescription": value.description,
     }
 
 
 async def structure(call: Call, key: str | None = None) -> Json | list[Json]:
-    """The whole tree, or what is in one category (a list of those that share an alias key)."""
+    """The whole category tree, or one category with its contents. A shared alias key gives a list."""
     tree = await categories.tree(call.db, call.actor.org_id)
     if key is None:
-        view = CategoryRenderer(tree, await categories.counts(call.db, call.actor.org_id))
-        return [view.node(each) for each in tree.children(TOP)]
+        renderer = CategoryRenderer(tree, await categories.counts(call.db, call.actor.org_id))
+        return [renderer.node(top) for top in tree.children(TOP)]
     return await category(call, tree, key)
 
 
 async def category(call: Call, tree: Tree, key: str, *, recursive: bool = False) -> Json | list[Json]:
-    """One category by its id (or its path or name) with what is in it; a list of those that share an alias key."""
-    view = CategoryRenderer(tree, await categories.counts(call.db, call.actor.org_id))
-    aliased = [each for each in tree.by_number.values() if each.alias_key == key and each.id != key]
+    """The category with this id, path or name, with its contents. An alias key gives a list of all that have it."""
+    renderer = CategoryRenderer(tree, await categories.counts(call.db, call.actor.org_id))
+    aliased = [value for value in tree.by_number.values() if value.alias_key == key and value.id != key]
     if aliased:
-        return [await view.whole(call, each, recursive) for each in aliased]
-    found = tree.pick(key)
-    call.record_access("category", found.id)
-    return await view.whole(call, found, recursive)
+        return [await renderer.whole(call, value, recursive) for value in aliased]
+    value = tree.pick(key)
+    call.record_access("category", value.id)
+    return await renderer.whole(call, value, recursive)
 
 
 class CategoryRenderer:
-    """How a tree is shown."""
+    """Renders the categories of one tree. With `terms`, aliases and policies are whole terms, otherwise key and id."""
 
-    def __init__(
-        self, tree: Tree, counts: dict[int, int], terms: dict[str, Term] | None = None, *, listed: bool = False
-    ) -> None:
+    def __init__(self, tree: Tree, counts: dict[int, int], terms: dict[str, Term] | None = None) -> None:
         self._tree = tree
         self._counts = counts
-        self._terms = terms  # where aliases and policies are shown as a whole
-        self._listed = listed
+        self._terms = terms
 
-    def node(self, found: Category, *, deep: bool = True) -> Json:
-        """A category with those below it: all of them, or only the next."""
-        below = self._tree.children(found.number)
-        above = self._tree.by_number.get(found.parent)
-        count = self._counts.get(found.number, 0)
+    def node(self, value: Category, *, deep: bool = True) -> Json:
+        """A category with all categories below it or, with `deep=False`, only its direct children."""
+        children = self._tree.children(value.number)
+        parent = self._tree.by_number.get(value.parent)
+        count = self._counts.get(value.number, 0)
         return {
-            "_id": found.id,
-            "name": found.name,
-            "description": found.description,
-            "categoryAlias": self._term(found.alias_id, found.alias_key),
-            "policy": self._term(found.policy_id, found.policy_id),
-            "parent": above.id if above else None,
-            "children": [self.node(each) if deep else self._leaf(each) for each in below],
+            "_id": value.id,
+            "name": value.name,
+            "description": value.description,
+            "categoryAlias": self._term(value.alias_id, value.alias_key),
+            "policy": self._term(value.policy_id, value.policy_id),
+            "parent": parent.id if parent else None,
+            "children": [self.node(child) if deep else self._leaf(child) for child in children],
             "entityCount": count,
-            "permissions": {"canDelete": not below and not count, "canChangeHierarchy": True},
-            **_moments(found.created_at, found.updated_at),
+            "permissions": {"canDelete": not children and not count, "canChangeHierarchy": True},
+            **_timestamps(value),
         }
 
-    async def whole(self, call: Call, found: Category, recursive: bool) -> Json:
-        """A category with the entities in it; recursively, with those of all below it."""
-        node = self.node(found, deep=recursive)
-        await self._name_entities(call, node, recursive)
+    async def whole(self, call: Call, value: Category, recursive: bool) -> Json:
+        """A category with the names of its entities and, if `recursive`, those of the categories below it."""
+        node = self.node(value, deep=recursive)
+        await self._add_entity_names(call, node, recursive)
         return node
 
-    async def _name_entities(self, call: Call, node: Json, recursive: bool) -> None:
+    async def _add_entity_names(self, call: Call, node: Json, recursive: bool) -> None:
         number = self._tree.by_id[node["_id"]].number
-        named = await entities.names_in(call.db, call.actor.org_id, number, MOST_LISTED)
-        node["entities"] = [{"_id": id, "name": name} for id, name in named]
-        for below in node["children"] if recursive else ():
-            await self._name_entities(call, below, recursive)
+        names = await entities.names_in(call.db, call.actor.org_id, number, MAX_LISTED_ENTITIES)
+        node["entities"] = [{"_id": id, "name": name} for id, name in names]
+        for child in node["children"] if recursive else ():
+            await self._add_entity_names(call, child, recursive)
 
-    def _leaf(self, found: Category) -> Json:
-        return {"_id": found.id, "name": found.name, "entityCount": self._counts.get(found.number, 0)}
+    def _leaf(self, value: Category) -> Json:
+        return {"_id": value.id, "name": value.name, "entityCount": self._counts.get(value.number, 0)}
 
     def _term(self, id: str | None, short: str | None) -> Json | str | None:
         return short if self._terms is None or id is None else term(self._terms[id])
 
 
-def term(found: Term) -> Json:
-    """A word of the vocabulary."""
+def term(value: Term) -> Json:
+    """A vocabulary term."""
     return {
-        "_id": found.id,
-        "name": found.name,
-        "description": found.description,
-        _KEYS[found.kind]: found.key,
-        **(found.details if found.kind == "policy" else {}),
-        **_moments(found.created_at, found.updated_at),
+        "_id": value.id,
+        "name": value.name,
+        "description": value.description,
+        vocabulary.KEY_FIELDS[value.kind]: value.key,
+        **(value.details if value.kind == "policy" else {}),
+        **_timestamps(value),
     }
 
 
-async def attachment(call: Call, found: Attachment) -> Json:
-    """An attachment with the entities it is attached to."""
+async def attachment(call: Call, value: Attachment) -> Json:
+    """An attachment with the ids of its entities."""
     return {
-        "_id": found.id,
-        "name": found.name,
-        "url": found.url,
-        "description": found.description,
-        "annotations": found.annotations,
-        "type": found.type_key,
-        "contentType": found.media_type or None,
-        "size": found.size or None,  # of what is elsewhere it is not known
-        "entities": await attachments.holders(call.db, call.actor.org_id, found.id),
-        **_moments(found.created_at, found.updated_at),
+        "_id": value.id,
+        "name": value.name,
+        "url": value.url,
+        "description": value.description,
+        "annotations": value.annotations,
+        "type": value.type_key,
+        "contentType": value.media_type or None,
+        "size": value.size or None,  # unknown for a reference to a URL
+        "entities": await attachments.entity_ids_of(call.db, call.actor.org_id, value.id),
+        **_timestamps(value),
     }
 
 
-async def namespace(call: Call, found: Namespace, tree: Tree) -> Json:
-    """A namespace, with how far its vectors are."""
+async def namespace(call: Call, value: Namespace, tree: Tree) -> Json:
+    """A namespace with the state of its embeddings."""
     return {
-        "_id": found.id,
-        "name": found.name,
-        "notes": found.notes,
-        "status": await namespaces.status(call.db, call.actor.org_id, found, tree),
-        "categories": list(found.categories),
-        **_moments(found.created_at, found.updated_at),
+        "_id": value.id,
+        "name": value.name,
+        "notes": value.notes,
+        "status": await namespaces.status(call.db, call.actor.org_id, value, tree),
+        "categories": list(value.categories),
+        **_timestamps(value),
     }
 
 
 async def terms(call: Call, kind: str) -> list[Json]:
-    """All words of a kind."""
-    return [term(each) for each in await vocabulary.find(call.db, call.actor.org_id, kind)]
+    """All terms of a kind."""
+    return [term(value) for value in await vocabulary.find(call.db, call.actor.org_id, kind)]
 
 
-def _attached(found: Attachment) -> Json:
-    return {"id": found.id, "type": found.type_key, "url": found.url, "name": found.name}
-
-
-def _moments(created_at: int, updated_at: int) -> Json:
-    return {"createdAt": clock.format_timestamp(created_at), "updatedAt": clock.format_timestamp(updated_at)}
+def _timestamps(value: Entity | Category | Term | Attachment | Namespace) -> Json:
+    return {
+        "createdAt": clock.format_timestamp(value.created_at),
+        "updatedAt": clock.format_timestamp(value.updated_at),
+    }

@@ -1,4 +1,4 @@
-"""Entities: the things a catalogue is of."""
+"""Entities of the catalogue: reading, writing and listing them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,44 +17,44 @@ from almanac.core.database import Reader, Transaction, Value
 from almanac.core.errors import BadRequest, Conflict, NotFound
 from almanac.core.pages import Page
 
-MOST_TAGS = 200
-MOST_METADATA = 100_000  # bytes of it
-LONGEST_DETAILS = 1_000_000
+MAX_TAGS = 200
+MAX_METADATA_BYTES = 100_000
+MAX_DETAILS_CHARS = 1_000_000
 
 _COLUMNS = (
     "id", "org_id", "category", "name", "description", "details", "source", "sku", "status", "tags", "metadata",
     "folded", "created_at", "updated_at",
 )  # fmt: skip
-_CHANGE = """
+_UPDATE = """
 UPDATE entities SET category = $3, name = $4, description = $5, details = $6, source = $7, sku = $8, status = $9,
     tags = $10, metadata = $11, folded = $12, updated_at = $13 WHERE id = $1 AND org_id = $2
 """
 
 
-def _storable(metadata: dict[str, Any]) -> dict[str, Any]:
+def _check_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     try:
-        packed = orjson.dumps(metadata)
+        encoded = orjson.dumps(metadata)
     except TypeError:
         raise ValueError("is not JSON that can be stored") from None
-    if len(packed) > MOST_METADATA:
-        raise ValueError(f"is larger than {MOST_METADATA} bytes")
-    return orjson.loads(packed)
+    if len(encoded) > MAX_METADATA_BYTES:
+        raise ValueError(f"is larger than {MAX_METADATA_BYTES} bytes")
+    return orjson.loads(encoded)
 
 
-def _few(tags: list[str]) -> list[str]:
-    if len(tags) > MOST_TAGS or any(not 1 <= len(tag) <= 200 for tag in tags):
-        raise ValueError(f"has at most {MOST_TAGS} tags of 1 to 200 characters")
+def _check_tags(tags: list[str]) -> list[str]:
+    if len(tags) > MAX_TAGS or any(not 1 <= len(tag) <= 200 for tag in tags):
+        raise ValueError(f"has at most {MAX_TAGS} tags of 1 to 200 characters")
     return list(dict.fromkeys(tags))
 
 
 Status = Literal["draft", "active", "archived"]
-Tags = Annotated[list[str], AfterValidator(_few)]
-Metadata = Annotated[dict[str, Any], AfterValidator(_storable)]
-Details = Annotated[str, Field(max_length=LONGEST_DETAILS)]
+Tags = Annotated[list[str], AfterValidator(_check_tags)]
+Metadata = Annotated[dict[str, Any], AfterValidator(_check_metadata)]
+Details = Annotated[str, Field(max_length=MAX_DETAILS_CHARS)]
 
 
 class EntityDraft(Arguments):
-    """An entity to be made."""
+    """The fields of a new entity."""
 
     name: Annotated[str, Field(min_length=1, max_length=500)]
     category: Annotated[str, Field(min_length=1, max_length=2000, description="Id, alias key or path (Tools/Washers).")]
@@ -68,7 +68,7 @@ class EntityDraft(Arguments):
 
 
 class EntityChanges(Arguments):
-    """What is to be different about an entity; what is left out stays."""
+    """Changes to an entity. Omitted fields stay as they are."""
 
     name: Annotated[str | None, Field(min_length=1, max_length=500)] = None
     category: Annotated[str | None, Field(min_length=1, max_length=2000)] = None
@@ -83,18 +83,18 @@ class EntityChanges(Arguments):
 
 @dataclass(frozen=True, slots=True)
 class EntityFilter:
-    """Which entities are asked for. What is left empty does not matter."""
+    """The entities that `find` lists. An empty field excludes nothing."""
 
-    text: str = ""  # in name, description or details, in any case of letters
+    text: str = ""  # a part of the name, description or details, in upper or lower case
     categories: tuple[int, ...] = ()
     source: str = ""
     sku: str = ""
-    tags: tuple[str, ...] = ()  # any of them
+    tags: tuple[str, ...] = ()  # at least one of them
     status: str = ""
 
 
 def new_entity(org_id: str, draft: EntityDraft, category: Category, id: str | None = None) -> Entity:
-    """An entity that is not stored yet."""
+    """An entity from its draft, not stored yet."""
     now = clock.now()
     return Entity(
         id=id or ids.new(),
@@ -104,12 +104,12 @@ def new_entity(org_id: str, draft: EntityDraft, category: Category, id: str | No
         category_name=category.name,
         alias_key=category.alias_key,
         name=categories.check_name(draft.name),
-        description=vocabulary.fit(draft.description, "description"),
-        details=vocabulary.fit(draft.details, "details"),
-        source=vocabulary.fit(draft.source, "source"),
-        sku=vocabulary.fit(draft.sku, "sku"),
+        description=vocabulary.check_text(draft.description, "description"),
+        details=vocabulary.check_text(draft.details, "details"),
+        source=vocabulary.check_text(draft.source, "source"),
+        sku=vocabulary.check_text(draft.sku, "sku"),
         status=draft.status,
-        tags=tuple(vocabulary.fit(tag, "tags") for tag in draft.tags),
+        tags=tuple(vocabulary.check_text(tag, "tags") for tag in draft.tags),
         metadata=draft.metadata,
         created_at=now,
         updated_at=now,
@@ -117,10 +117,10 @@ def new_entity(org_id: str, draft: EntityDraft, category: Category, id: str | No
 
 
 async def add(tx: Transaction, call: Call, draft: EntityDraft) -> Entity:
-    """Make an entity. It can be searched for when the transaction is done."""
+    """Add an entity. Searches find it after the commit."""
     await access.require_write(tx, call)
-    found = await categories.tree_in(tx, call.actor.org_id)
-    entity = new_entity(call.actor.org_id, draft, found.pick(draft.category))
+    tree = await categories.tree_in(tx, call.actor.org_id)
+    entity = new_entity(call.actor.org_id, draft, tree.pick(draft.category))
     await write(tx, [entity])
     await entity_index.put(tx, [(entity, entity_index.prepare(entity))])
     call.record_access("entity", entity.id)
@@ -128,23 +128,23 @@ async def add(tx: Transaction, call: Call, draft: EntityDraft) -> Entity:
 
 
 async def write(tx: Transaction, new: Sequence[Entity]) -> None:
-    """Store entities that are not there yet, as they are."""
-    await tx.insert_many("entities", _COLUMNS, [(each.id, each.org_id, *_values(each), each.created_at, each.updated_at)
-                                                for each in new])  # fmt: skip
+    """Insert new entities as they are, without indexing them."""
+    rows = [(entity.id, entity.org_id, *_values(entity), entity.created_at, entity.updated_at) for entity in new]
+    await tx.insert_many("entities", _COLUMNS, rows)
 
 
 async def update(tx: Transaction, call: Call, id: str, changes: EntityChanges) -> Entity:
-    """Change what is given of an entity; at least something has to be."""
-    given = changes.model_dump(exclude_none=True)
-    if not given:
+    """Change the given fields of an entity. At least one is required."""
+    fields = changes.model_dump(exclude_none=True)
+    if not fields:
         raise BadRequest("There is nothing to change.", remedy="Send at least one field.")
     await access.require_write(tx, call)
-    old = await by_id(tx, call.actor.org_id, id)
+    old = await get_or_none(tx, call.actor.org_id, id)
     if old is None:
         raise missing(id)
-    named = given.pop("category", None)
-    if named is not None:
-        category = (await categories.tree_in(tx, call.actor.org_id)).pick(named)
+    category_key = fields.pop("category", None)
+    if category_key is not None:
+        category = (await categories.tree_in(tx, call.actor.org_id)).pick(category_key)
         old = replace(
             old,
             category=category.number,
@@ -152,13 +152,13 @@ async def update(tx: Transaction, call: Call, id: str, changes: EntityChanges) -
             category_name=category.name,
             alias_key=category.alias_key,
         )
-    for name in given.keys() & {"name", "description", "details", "source", "sku"}:
-        given[name] = vocabulary.fit(given[name], name)
-    if "name" in given:
-        given["name"] = categories.check_name(given["name"])
-    if "tags" in given:
-        given["tags"] = tuple(vocabulary.fit(tag, "tags") for tag in given["tags"])
-    entity = replace(old, **given, updated_at=clock.now())
+    for name in fields.keys() & {"name", "description", "details", "source", "sku"}:
+        fields[name] = vocabulary.check_text(fields[name], name)
+    if "name" in fields:
+        fields["name"] = categories.check_name(fields["name"])
+    if "tags" in fields:
+        fields["tags"] = tuple(vocabulary.check_text(tag, "tags") for tag in fields["tags"])
+    entity = replace(old, **fields, updated_at=clock.now())
     await rewrite(tx, entity)
     await entity_index.put(tx, [(entity, entity_index.prepare(entity))])
     call.record_access("entity", id)
@@ -166,12 +166,12 @@ async def update(tx: Transaction, call: Call, id: str, changes: EntityChanges) -
 
 
 async def rewrite(tx: Transaction, entity: Entity) -> None:
-    """Store an entity in the place of what it was."""
-    await tx.execute(_CHANGE, entity.id, entity.org_id, *_values(entity), entity.updated_at)
+    """Overwrite the row of an entity, without indexing it."""
+    await tx.execute(_UPDATE, entity.id, entity.org_id, *_values(entity), entity.updated_at)
 
 
 async def remove(tx: Transaction, call: Call, id: str) -> None:
-    """Remove an entity with its relations; what was attached to it stays."""
+    """Remove an entity with its relations. Its attachments stay."""
     await access.require_write(tx, call)
     if not await tx.execute("DELETE FROM entities WHERE id = $1 AND org_id = $2", id, call.actor.org_id):
         raise missing(id)
@@ -180,8 +180,8 @@ async def remove(tx: Transaction, call: Call, id: str) -> None:
 
 
 async def get(db: Reader, call: Call, key: str) -> Entity:
-    """The entity with this id or, where no id is meant, the one with exactly this name."""
-    entity = await by_id(db, call.actor.org_id, key) if ids.is_id(key) else None
+    """The entity with this id or exactly this name. Raises Conflict if several entities have the name."""
+    entity = await get_or_none(db, call.actor.org_id, key) if ids.is_id(key) else None
     if entity is None:
         rows = await db.fetch(
             f"{SELECT} WHERE e.org_id = $1 AND e.name = $2 ORDER BY e.id LIMIT 6", call.actor.org_id, key
@@ -196,75 +196,73 @@ async def get(db: Reader, call: Call, key: str) -> Entity:
     return entity
 
 
-async def by_id(db: Reader, org_id: str, id: str) -> Entity | None:
-    """An entity of an organisation, if it is there."""
+async def get_or_none(db: Reader, org_id: str, id: str) -> Entity | None:
+    """The entity of an organisation with this id, or None."""
     row = await db.fetch_one(f"{SELECT} WHERE e.id = $2 AND e.org_id = $1", org_id, id)
     return None if row is None else entity_from_row(row)
 
 
-async def get_many(db: Reader, org_id: str, wanted: Iterable[str]) -> dict[str, Entity]:
-    """Entities of an organisation by their ids, as many as are there."""
-    return {each.id: each for each in await among(db, org_id, "id", wanted)}
+async def get_many(db: Reader, org_id: str, ids: Iterable[str]) -> dict[str, Entity]:
+    """The existing entities of an organisation with these ids, by id."""
+    return {entity.id: entity for entity in await find_by(db, org_id, "id", ids)}
 
 
-async def among(db: Reader, org_id: str, column: str, values: Iterable[str]) -> list[Entity]:
-    """The entities whose id, sku or name is one of these."""
-    asked = list(dict.fromkeys(values))
-    if not asked:
+async def find_by(db: Reader, org_id: str, column: Literal["id", "sku", "name"], values: Iterable[str]) -> list[Entity]:
+    """The entities of an organisation that have one of the values in a column."""
+    unique = list(dict.fromkeys(values))
+    if not unique:
         return []
-    listed = ", ".join(f"${place + 2}" for place in range(len(asked)))
-    rows = await db.fetch(f"{SELECT} WHERE e.org_id = $1 AND e.{column} IN ({listed}) ORDER BY e.id", org_id, *asked)
+    listed = ", ".join(f"${number + 2}" for number in range(len(unique)))
+    rows = await db.fetch(f"{SELECT} WHERE e.org_id = $1 AND e.{column} IN ({listed}) ORDER BY e.id", org_id, *unique)
     return [entity_from_row(row) for row in rows]
 
 
-async def find(db: Reader, org_id: str, wanted: EntityFilter, *, limit: int = 100, offset: int = 0) -> Page[Entity]:
-    """Those that are asked for, oldest first."""
-    where, args = _where(org_id, wanted)
+async def find(db: Reader, org_id: str, filter: EntityFilter, *, limit: int = 100, offset: int = 0) -> Page[Entity]:
+    """A page of the entities that pass a filter, oldest first."""
+    where, args = _where(org_id, filter)
     total = await db.fetch_one(f"SELECT count(*) AS n FROM entities e WHERE {where}", *args)  # noqa: S608 - parameters
     rows = await db.fetch(f"{SELECT} WHERE {where} ORDER BY e.id LIMIT {limit:d} OFFSET {offset:d}", *args)
     return Page([entity_from_row(row) for row in rows], total["n"] if total else 0, offset)
 
 
 async def names_in(db: Reader, org_id: str, category: int, limit: int) -> list[tuple[str, str]]:
-    """Ids and names of what is right in a category."""
+    """Ids and names of the entities directly in a category."""
     sql = "SELECT id, name FROM entities WHERE category = $1 AND org_id = $2 ORDER BY id LIMIT $3"
     rows = await db.fetch(sql, category, org_id, limit)
     return [(row["id"], row["name"]) for row in rows]
 
 
-async def after(db: Reader, org_id: str, id: str, limit: int, category: int | None = None) -> list[Entity]:
-    """The entities behind an id, in the order of ids: for going through all of them."""
-    which = "" if category is None else f"AND e.category = {category:d}"
-    sql = f"{SELECT} WHERE e.org_id = $1 AND e.id > $2 {which} ORDER BY e.id LIMIT {limit:d}"
+async def after(db: Reader, org_id: str, id: str, limit: int) -> list[Entity]:
+    """The next entities after an id, in the order of ids, to read all entities in batches."""
+    sql = f"{SELECT} WHERE e.org_id = $1 AND e.id > $2 ORDER BY e.id LIMIT {limit:d}"
     return [entity_from_row(row) for row in await db.fetch(sql, org_id, id)]
 
 
 def missing(key: str) -> NotFound:
-    """What is said of an entity that is not there."""
+    """The error for an entity that does not exist."""
     return NotFound(f"There is no entity {key[:100]!r}.", remedy="Search for it, or use an id from a search.")
 
 
-def _where(org_id: str, wanted: EntityFilter) -> tuple[str, list[Value]]:
+def _where(org_id: str, filter: EntityFilter) -> tuple[str, list[Value]]:
     args: list[Value] = [org_id]
 
-    def add(value: Value) -> str:
+    def parameter(value: Value) -> str:
         args.append(value)
         return f"${len(args)}"
 
-    parts = ["e.org_id = $1"]
-    if wanted.text:
-        word = add(wanted.text.casefold())
-        parts.append(f"replace(e.folded, {word}, '') <> e.folded")
-    if wanted.categories:
-        parts.append(f"e.category IN ({', '.join(f'{number:d}' for number in wanted.categories)})")
+    conditions = ["e.org_id = $1"]
+    if filter.text:
+        conditions.append(f"replace(e.folded, {parameter(filter.text.casefold())}, '') <> e.folded")
+    if filter.categories:
+        conditions.append(f"e.category IN ({', '.join(f'{number:d}' for number in filter.categories)})")
     for column in ("source", "sku", "status"):
-        if value := getattr(wanted, column):
-            parts.append(f"e.{column} = {add(value)}")
-    if wanted.tags:
-        packed = [add(orjson.dumps(tag).decode()) for tag in wanted.tags]
-        tests = [f"replace(CAST(e.tags AS TEXT), {each}, '') <> CAST(e.tags AS TEXT)" for each in packed]
-        parts.append(f"({' OR '.join(tests)})")
-    return " AND ".join(parts), args
+        if value := getattr(filter, column):
+            conditions.append(f"e.{column} = {parameter(value)}")
+    if filter.tags:
+        encoded = [parameter(orjson.dumps(tag).decode()) for tag in filter.tags]
+        tests = [f"replace(CAST(e.tags AS TEXT), {tag}, '') <> CAST(e.tags AS TEXT)" for tag in encoded]
+        conditions.append(f"({' OR '.join(tests)})")
+    return " AND ".join(conditions), args
 
 
 def _values(entity: Entity) -> tuple[Value, ...]:

@@ -1,4 +1,4 @@
-"""Prose: what an entity says, as text that can be searched, cut into passages."""
+"""The searchable text of entities and image attachments, split into passages."""
 
 import re
 from html.parser import HTMLParser
@@ -6,71 +6,73 @@ from typing import Any, cast
 
 from almanac.search.passage import Passage
 
-PASSAGE_CHARS = 1_800  # characters of a passage: about as many words as one of a document has
-MAX_ENTITY_CHARS = 400_000  # characters of an entity that are searched
+PASSAGE_CHARS = 1_800  # about the length of a document passage
+MAX_ENTITY_CHARS = 400_000  # the rest of a longer text is not searched
 
 _TAG = re.compile(r"<\s*(?:p|br|div|ul|ol|li|table|tr|td|th|h[1-6]|span|strong|em|b|i|a|img|section)\b[^>]*>", re.I)
-_BREAKS = frozenset(("p", "br", "div", "li", "tr", "h1", "h2", "h3", "h4", "h5", "h6", "section", "table", "ul", "ol"))
-_SILENT = frozenset(("script", "style", "template"))
+_BLOCK_TAGS = frozenset(
+    ("p", "br", "div", "li", "tr", "h1", "h2", "h3", "h4", "h5", "h6", "section", "table", "ul", "ol")
+)
+_HIDDEN_TAGS = frozenset(("script", "style", "template"))
 _PARAGRAPH = re.compile(r"\n\s*\n")
 
 
-def entity_passages(parts: tuple[str, ...], facts: dict[str, Any], category: str) -> list[Passage]:
-    """What is written of an entity and what is known of it, under the name of its category."""
-    written = [plain(part).strip() for part in parts if part.strip()]
-    text = "\n\n".join((*written, "\n".join(_lines(facts))))[:MAX_ENTITY_CHARS].strip()
-    heading = (category,) if category else ()
-    return [Passage(start, end, text[start:end], headings=heading) for start, end in _cut(text)] or [
-        Passage(0, 0, "", headings=heading)
+def entity_passages(texts: tuple[str, ...], fields: dict[str, Any], category: str) -> list[Passage]:
+    """Passages of the texts and the fields, with the category as heading. An empty text gives one empty passage."""
+    stripped = [strip_markup(text).strip() for text in texts if text.strip()]
+    text = "\n\n".join((*stripped, "\n".join(_field_lines(fields))))[:MAX_ENTITY_CHARS].strip()
+    headings = (category,) if category else ()
+    return [Passage(start, end, text[start:end], headings=headings) for start, end in _cut(text)] or [
+        Passage(0, 0, "", headings=headings)
     ]
 
 
-def plain(text: str) -> str:
-    """A text without markup, if it looks like HTML; Markdown reads well enough as it is."""
+def strip_markup(text: str) -> str:
+    """The visible text of HTML. Text without HTML tags is returned as it is; Markdown needs no conversion."""
     if not _TAG.search(text):
         return text
-    reader = _Reader()
-    reader.feed(text)
-    reader.close()
-    return re.sub(r"\n{3,}", "\n\n", re.sub(r"[ \t]+", " ", "".join(reader.pieces)))
+    parser = _VisibleText()
+    parser.feed(text)
+    parser.close()
+    return re.sub(r"\n{3,}", "\n\n", re.sub(r"[ \t]+", " ", "".join(parser.parts)))
 
 
-class _Reader(HTMLParser):
-    """Keeps what a reader would see."""
+class _VisibleText(HTMLParser):
+    """Collects the text outside of scripts and styles, with line breaks around block elements."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
-        self.pieces: list[str] = []
-        self._silent = 0
+        self.parts: list[str] = []
+        self._hidden_depth = 0
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self._silent += tag in _SILENT
-        if tag in _BREAKS:
-            self.pieces.append("\n\n")
+        self._hidden_depth += tag in _HIDDEN_TAGS
+        if tag in _BLOCK_TAGS:
+            self.parts.append("\n\n")
 
     def handle_endtag(self, tag: str) -> None:
-        self._silent = max(0, self._silent - (tag in _SILENT))
-        if tag in _BREAKS:
-            self.pieces.append("\n")
+        self._hidden_depth = max(0, self._hidden_depth - (tag in _HIDDEN_TAGS))
+        if tag in _BLOCK_TAGS:
+            self.parts.append("\n")
 
     def handle_data(self, data: str) -> None:
-        if not self._silent:
-            self.pieces.append(data)
+        if not self._hidden_depth:
+            self.parts.append(data)
 
 
-def _lines(facts: dict[str, Any]) -> list[str]:
-    """Facts as one would say them: psi: 1800."""
-    found: list[str] = []
-    for name, value in facts.items():
-        values = cast("list[Any]", value) if isinstance(value, list) else [value]
-        said = [str(each) for each in values if isinstance(each, str | int | float) and str(each).strip()]
-        if said:
-            found.append(f"{name}: {', '.join(said)}")
-    return found
+def _field_lines(fields: dict[str, Any]) -> list[str]:
+    """One line per field with a value: `psi: 1800`, `tags: electric, quiet`."""
+    lines: list[str] = []
+    for name, value in fields.items():
+        members = cast("list[Any]", value) if isinstance(value, list) else [value]
+        texts = [str(each) for each in members if isinstance(each, str | int | float) and str(each).strip()]
+        if texts:
+            lines.append(f"{name}: {', '.join(texts)}")
+    return lines
 
 
 def _cut(text: str) -> list[tuple[int, int]]:
-    """Where passages begin and end: between paragraphs, or wherever a long one can be cut."""
+    """The start and end of each passage. Cuts fall between paragraphs; a long paragraph is cut at white space."""
     ends = [match.end() for match in _PARAGRAPH.finditer(text)] + [len(text)]
     found: list[tuple[int, int]] = []
     start = at = 0

@@ -1,4 +1,4 @@
-"""Exporting: a catalogue as the seed that it could be made of again."""
+"""Exports a catalogue in the format that `catalogue_file` reads."""
 
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -6,42 +6,36 @@ from typing import Any
 from almanac.catalogue import attachments, categories, entities, namespaces, relations, vocabulary
 from almanac.catalogue.categories import TOP, Category, Tree
 from almanac.catalogue.entity import Entity
+from almanac.catalogue.vocabulary import Term
 from almanac.core.call import Call
 
-AT_ONCE = 500
+_BATCH_ENTITIES = 500
 
 Json = dict[str, Any]
 
 
 async def frame(call: Call) -> Json:
-    """Everything but the entities."""
+    """The whole catalogue file except its entities."""
     org_id = call.actor.org_id
     tree = await categories.tree(call.db, org_id)
-    words = {kind: await vocabulary.find(call.db, org_id, kind) for kind in vocabulary.KINDS}
-    keyed = {"alias": "aliasKey", "policy": "policyKey", "relation": "typeKey", "attachment": "typeKey"}
-    listed = {
-        kind: [
-            {"name": word.name, "description": word.description, keyed[kind]: word.key, **word.details}
-            for word in found
-        ]
-        for kind, found in words.items()
-    }
+    terms = {kind: await vocabulary.find(call.db, org_id, kind) for kind in vocabulary.KINDS}
+    entries = {kind: [_term(term) for term in of_kind] for kind, of_kind in terms.items()}
     return {
         "tenantId": org_id,
-        "categoryAliases": listed["alias"],
-        "policies": listed["policy"],
-        "relationshipTypes": listed["relation"],
-        "attachmentTypes": listed["attachment"],
-        "categories": [_branch(tree, each) for each in tree.children(TOP)],
+        "categoryAliases": entries["alias"],
+        "policies": entries["policy"],
+        "relationshipTypes": entries["relation"],
+        "attachmentTypes": entries["attachment"],
+        "categories": [_category(tree, category) for category in tree.children(TOP)],
         "indexes": [
             {
-                "name": each.name,
-                "notes": each.notes,
+                "name": namespace.name,
+                "notes": namespace.notes,
                 "categories": [
-                    "/".join(tree.path(tree.by_id[id].number)) for id in each.categories if id in tree.by_id
+                    "/".join(tree.path(tree.by_id[id].number)) for id in namespace.categories if id in tree.by_id
                 ],
             }
-            for each in await namespaces.find(call.db, org_id)
+            for namespace in await namespaces.find(call.db, org_id)
         ],
     }
 
@@ -50,17 +44,17 @@ async def items(call: Call) -> AsyncGenerator[Json]:
     """The entities, oldest first."""
     org_id = call.actor.org_id
     tree = await categories.tree(call.db, org_id)
-    last = ""
-    while part := await entities.after(call.db, org_id, last, AT_ONCE):
-        for entity in part:
-            yield await _item(call, tree, entity)
-        last = part[-1].id
+    last_id = ""
+    while batch := await entities.after(call.db, org_id, last_id, _BATCH_ENTITIES):
+        for entity in batch:
+            yield await _entity(call, tree, entity)
+        last_id = batch[-1].id
 
 
-async def _item(call: Call, tree: Tree, entity: Entity) -> Json:
+async def _entity(call: Call, tree: Tree, entity: Entity) -> Json:
     org_id = call.actor.org_id
-    papers = await attachments.of(call.db, org_id, entity.id)
-    ties = [each for each in await relations.of(call.db, org_id, entity.id) if each.source_id == entity.id]
+    attached = await attachments.of(call.db, org_id, entity.id)
+    related = await relations.of(call.db, org_id, entity.id)
     return {
         "_id": entity.id,
         "name": entity.name,
@@ -72,26 +66,35 @@ async def _item(call: Call, tree: Tree, entity: Entity) -> Json:
         "status": entity.status,
         "tags": list(entity.tags),
         "metadata": entity.metadata,
-        "relations": [{"target": tie.target_id, "type": tie.type_key, "description": tie.description} for tie in ties],
+        "relations": [
+            {"target": relation.target_id, "type": relation.type_key, "description": relation.description}
+            for relation in related
+            if relation.source_id == entity.id  # an incoming relation is exported with its own source
+        ],
         "attachments": [
             {
-                "name": paper.name,
-                "url": paper.url,
-                "description": paper.description,
-                "annotations": paper.annotations,
-                "type": paper.type_key,
+                "name": attachment.name,
+                "url": attachment.url,
+                "description": attachment.description,
+                "annotations": attachment.annotations,
+                "type": attachment.type_key,
             }
-            for paper in papers
+            for attachment in attached
         ],
     }
 
 
-def _branch(tree: Tree, category: Category) -> Json:
+def _term(term: Term) -> Json:
+    key_field = vocabulary.KEY_FIELDS[term.kind]
+    return {"name": term.name, "description": term.description, key_field: term.key, **term.details}
+
+
+def _category(tree: Tree, category: Category) -> Json:
     return {
         "_id": category.id,
         "name": category.name,
         "description": category.description,
         "aliasKey": category.alias_key,
         "policyKey": category.policy_key,
-        "children": [_branch(tree, each) for each in tree.children(category.number)],
+        "children": [_category(tree, child) for child in tree.children(category.number)],
     }

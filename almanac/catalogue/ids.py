@@ -1,4 +1,4 @@
-"""Ids of the catalogue: 24 hexadecimal digits, the moment first, so that what is made later comes later."""
+"""Ids of the catalogue: 24 hexadecimal digits that begin with the creation time, so that they sort by age."""
 
 import re
 import secrets
@@ -6,14 +6,14 @@ import secrets
 from almanac.core import clock
 
 _ID = re.compile(r"[0-9a-f]{24}")
-_last = [0]
+_last_time = [0]
 
 
 def new() -> str:
-    """An id that nothing has, behind all that this process has made before."""
-    _last[0] = moment = max(clock.now(), _last[0] + 1)
-    seconds, rest = divmod(moment, clock.SECOND)
-    return f"{seconds:08x}{rest:05x}{secrets.randbits(44):011x}"
+    """A unique id that sorts after all ids made by this process before."""
+    _last_time[0] = time = max(clock.now(), _last_time[0] + 1)
+    seconds, microseconds = divmod(time, clock.SECOND)
+    return f"{seconds:08x}{microseconds:05x}{secrets.randbits(44):011x}"
 
 
 def is_id(text: str) -> bool:

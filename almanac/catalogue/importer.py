@@ -1,15 +1,14 @@
-"""Importing: a seed becomes a catalogue, or what an organisation has of it becomes what the seed says.
+"""Imports a catalogue file into the catalogue of an organisation.
 
-Whatever is in the seed is added or changed; what is not in it stays. A word is known by its key, a category by its id
-or its place, a namespace by its name, an entity by its id, its SKU or its name within its category. So a file can be
-imported again, after an interruption or with changes, and what is the same is left alone. A dry run looks at everything
-in the same way and writes nothing. What a file names and nobody has declared is said before anything is written.
+Objects in the file are added or updated; other objects stay as they are. A term is identified by its key, a category by
+its id or its path, a namespace by its name, an entity by its id, its SKU, or its name within its category. A file can
+therefore be imported again, after an interruption or with changes, and equal objects are left alone. A dry run makes
+the same comparisons and writes nothing. The import is refused before any write if the file uses undeclared terms.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from almanac.catalogue import (
     access,
@@ -22,7 +21,8 @@ from almanac.catalogue import (
     relations,
     vocabulary,
 )
-from almanac.catalogue.catalogue_file import CatalogueFile, CategoryEntry, EntityEntry
+from almanac.catalogue.attachments import AttachmentDraft
+from almanac.catalogue.catalogue_file import CatalogueFile, CategoryEntry, DeclaredTerm, EntityEntry, NamespaceEntry
 from almanac.catalogue.categories import TOP, Category, Tree
 from almanac.catalogue.entity import Entity
 from almanac.core import clock
@@ -31,364 +31,335 @@ from almanac.core.database import Reader, Transaction
 from almanac.core.errors import BadRequest, NotFound
 from almanac.search.passage_store import AnalysedPassages
 
-AT_ONCE = 500  # entities in a transaction
-MOST_SHOWN = 200  # changes that a report lists
-MOST_NAMED = 20  # words that are missing
+BATCH_ENTITIES = 500  # entities in one transaction
+MAX_LISTED_CHANGES = 200
+MAX_LISTED_TERMS = 20  # undeclared terms in an error message
 
-Progress = Callable[[int, int], None]  # entities done, of how many
-Placed = dict[str, list[EntityEntry]]  # what belongs to an entity, by its id
+Progress = Callable[[int, int], None]  # called with the numbers of imported entities and of all entities
+LinkedEntries = dict[str, list[EntityEntry]]  # the entries that have relations or attachments, by entity id
+RelationRow = tuple[str, str, str, str]  # source id, target id, type key, description
+IndexedEntity = tuple[Entity, AnalysedPassages]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is done, or would be."""
+    """One object that the import adds or changes, or would in a dry run."""
 
     action: str  # add or change
-    what: str  # category, entity …
+    what: str  # the kind of object: category, entity …
     name: str
     fields: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class Report:
-    """What an import did, or would do."""
+    """The outcome of an import, or of a dry run."""
 
-    counts: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])  # by kind of thing and action
-    changes: list[Change] = field(default_factory=list[Change])  # the first of them
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])  # by kind of object and action
+    changes: list[Change] = field(default_factory=list[Change])  # the first `MAX_LISTED_CHANGES`
 
-    def note(self, action: str, what: str, name: str, fields: tuple[str, ...] = ()) -> None:
-        """Take down one thing; what is the same is only counted."""
+    def record(self, action: str, what: str, name: str, fields: tuple[str, ...] = ()) -> None:
+        """Count one object, and list it if it is added or changed."""
         self.counts[what, action] += 1
-        if action != "same" and len(self.changes) < MOST_SHOWN:
+        if action != "same" and len(self.changes) < MAX_LISTED_CHANGES:
             self.changes.append(Change(action, what, name, fields))
 
 
 class CatalogueImport:
-    """One seed on its way into one organisation's catalogue."""
+    """The import of one catalogue file into one organisation."""
 
-    def __init__(self, call: Call, seed: CatalogueFile, *, dry: bool = False) -> None:
+    def __init__(self, call: Call, file: CatalogueFile, *, dry: bool = False) -> None:
         self._call = call
         self._org_id = call.actor.org_id
-        self._seed = seed
+        self._file = file
         self._dry = dry
         self._tree = Tree(())
-        # Where a relation may lead: the ids that the file's entities have here, by what they can be named by.
-        self._brought: dict[tuple[str, str], str] = {}
-        self._has_ties = any(item.relations for item in seed.entities)
+        # The possible targets of relations: the ids of imported entities by ("id" | "sku" | "name", value).
+        self._imported_ids: dict[tuple[str, str], str] = {}
+        self._has_relations = any(entry.relations for entry in file.entities)
         self.report = Report()
 
     async def run(self, progress: Progress = lambda done, total: None) -> Report:
-        """Bring all of it in: the frame in one transaction, entities by the hundred, then what is between them."""
+        """Import vocabulary, categories and namespaces in one transaction, then entities in batches, then links."""
         db = self._call.db
         await access.require_write(db, self._call)
-        await self._check_words()
+        await self._check_terms()
         if self._dry:
-            await self._frame(db, None)
+            await self._import_structure(db, None)
         else:
-            await db.write(lambda tx: self._frame(tx, tx))
+            await db.write(lambda tx: self._import_structure(tx, tx))
             self._tree = await categories.tree(db, self._org_id)
-        items = self._seed.entities
-        placed: Placed = {}
-        for start in range(0, len(items), AT_ONCE):
-            part = items[start : start + AT_ONCE]
-            await self._bring(part, placed)
-            progress(start + len(part), len(items))
-        await self._tie(placed)
+        entries = self._file.entities
+        linked: LinkedEntries = {}
+        for start in range(0, len(entries), BATCH_ENTITIES):
+            batch = entries[start : start + BATCH_ENTITIES]
+            await self._import_entities(batch, linked)
+            progress(start + len(batch), len(entries))
+        await self._import_links(linked)
         return self.report
 
-    # The frame
+    # Vocabulary, categories and namespaces. In a dry run there is no transaction: `tx` is None.
 
-    async def _check_words(self) -> None:
-        """Refuse a file that names a word which neither it nor the organisation has."""
-        used = set(_used(self._seed))
-        for kind in {kind for kind, _ in used}:
+    async def _check_terms(self) -> None:
+        """Refuse a file that uses a term which neither the file nor the organisation declares."""
+        undeclared = set(self._file.used_terms())
+        for kind in {kind for kind, _ in undeclared}:
             terms = await vocabulary.find(self._call.db, self._org_id, kind)
-            used -= {(kind, name) for term in terms for name in (term.key, term.id)}
-        used -= {(kind, key) for kind, key, *_ in _words(self._seed)}
-        if used:
-            named = sorted(f"{vocabulary.KINDS[kind]} {key!r}" for kind, key in used)
-            more = "" if len(named) <= MOST_NAMED else f" and {len(named) - MOST_NAMED} more"
+            undeclared -= {(kind, key) for term in terms for key in (term.key, term.id)}
+        undeclared -= {(term.kind, term.key) for term in self._file.declared_terms()}
+        if undeclared:
+            names = sorted(f"{vocabulary.KINDS[kind]} {key!r}" for kind, key in undeclared)
+            more = "" if len(names) <= MAX_LISTED_TERMS else f" and {len(names) - MAX_LISTED_TERMS} more"
             raise BadRequest(
-                f"The file names what is not declared: {', '.join(named[:MOST_NAMED])}{more}.",
+                f"The file uses undeclared terms: {', '.join(names[:MAX_LISTED_TERMS])}{more}.",
                 remedy="Nothing was imported. Declare them in the file.",
             )
 
-    async def _frame(self, db: Reader, tx: Transaction | None) -> None:
-        self.report = Report()  # a transaction may be run again
+    async def _import_structure(self, db: Reader, tx: Transaction | None) -> None:
+        self.report = Report()  # the transaction may be run again
         self._tree = await categories.tree_in(db, self._org_id)
-        for kind, key, name, description, details in _words(self._seed):
-            await self._word(db, tx, kind, key, name, description, details)
-        for branch in self._seed.categories:
-            await self._branch(tx, branch, TOP, "")
-        for index in self._seed.indexes:
-            await self._index(db, tx, index.name, index.notes, index.categories)
+        for term in self._file.declared_terms():
+            await self._import_term(db, tx, term)
+        for entry in self._file.categories:
+            await self._import_category(tx, entry, TOP, "")
+        for entry in self._file.indexes:
+            await self._import_namespace(db, tx, entry)
 
-    async def _word(
-        self,
-        db: Reader,
-        tx: Transaction | None,
-        kind: str,
-        key: str,
-        name: str,
-        description: str,
-        details: dict[str, Any],
-    ) -> None:
+    async def _import_term(self, db: Reader, tx: Transaction | None, term: DeclaredTerm) -> None:
+        kind, key, name, description, details = term
         old = await vocabulary.get_or_none(db, self._org_id, kind, key)
-        what = vocabulary.KINDS[kind]
-        if old is None:
-            self.report.note("add", what, key)
-            if tx:
-                await vocabulary.add(tx, self._call, kind, key, name, description, details)
-        elif (old.name, old.description, old.details) != (name, description, details):
-            self.report.note("change", what, key)
-            if tx:
-                await vocabulary.update(tx, self._call, old, name, description, details)
-        else:
-            self.report.note("same", what, key)
+        is_same = old is not None and (old.name, old.description, old.details) == (name, description, details)
+        self.report.record("add" if old is None else "same" if is_same else "change", vocabulary.KINDS[kind], key)
+        if tx and old is None:
+            await vocabulary.add(tx, self._call, kind, key, name, description, details)
+        elif tx and old and not is_same:
+            await vocabulary.update(tx, self._call, old, name, description, details)
 
-    async def _branch(self, tx: Transaction | None, branch: CategoryEntry, parent: int, above: str) -> None:
-        path = f"{above}/{branch.name}" if above else branch.name
-        old = self._tree.by_id.get(branch.id or "") or next(
-            (each for each in self._tree.children(parent) if each.name == branch.name), None
+    async def _import_category(self, tx: Transaction | None, entry: CategoryEntry, parent: int, prefix: str) -> None:
+        path = f"{prefix}/{entry.name}" if prefix else entry.name
+        category = self._tree.by_id.get(entry.id or "") or next(
+            (child for child in self._tree.children(parent) if child.name == entry.name), None
         )
-        if old is None:
-            self.report.note("add", "category", path)
-            old = await self._add(tx, branch, parent)
+        if category is None:
+            self.report.record("add", "category", path)
+            category = await self._add_category(tx, entry, parent)
         else:
-            await self._alter(tx, old, branch, path)
-        for child in branch.children:
-            await self._branch(tx, child, old.number, path)
+            await self._update_category(tx, category, entry, path)
+        for child in entry.children:
+            await self._import_category(tx, child, category.number, path)
 
-    async def _add(self, tx: Transaction | None, branch: CategoryEntry, parent: int) -> Category:
+    async def _add_category(self, tx: Transaction | None, entry: CategoryEntry, parent: int) -> Category:
         above = self._tree.by_number.get(parent)
         if tx:
-            free = branch.id if branch.id and not await _taken(tx, "categories", [branch.id]) else None
-            made = await categories.add(
-                tx, self._call, branch.name, description=branch.description, alias=branch.aliasKey,
-                policy=branch.policyKey, parent=above.id if above else None, id=free,
+            free_id = entry.id if entry.id and not await _used_ids(tx, "categories", [entry.id]) else None
+            category = await categories.add(
+                tx, self._call, entry.name, description=entry.description, alias=entry.aliasKey,
+                policy=entry.policyKey, parent=above.id if above else None, id=free_id,
             )  # fmt: skip
-        else:  # one that would be there, under a number that none has
-            number = -1 - len(self._tree.by_number)
-            made = Category(
-                number,
-                branch.id or ids.new(),
-                parent,
-                branch.name,
-                "",
-                None,
-                branch.aliasKey,
-                None,
-                branch.policyKey,
-                0,
-                0,
+        else:
+            category = Category(
+                number=-1 - len(self._tree.by_number),  # stored categories have positive numbers
+                id=entry.id or ids.new(),
+                parent=parent,
+                name=entry.name,
+                description="",
+                alias_id=None,
+                alias_key=entry.aliasKey,
+                policy_id=None,
+                policy_key=entry.policyKey,
+                created_at=0,
+                updated_at=0,
             )
-        self._tree = Tree((*self._tree.by_number.values(), made))
-        return made
+        self._tree = Tree((*self._tree.by_number.values(), category))
+        return category
 
-    async def _alter(self, tx: Transaction | None, old: Category, branch: CategoryEntry, path: str) -> None:
-        wanted = {
-            "name": branch.name,
-            "description": branch.description,
-            "alias_key": branch.aliasKey or old.alias_key,
-            "policy_key": branch.policyKey or old.policy_key,
+    async def _update_category(self, tx: Transaction | None, old: Category, entry: CategoryEntry, path: str) -> None:
+        values = {
+            "name": entry.name,
+            "description": entry.description,
+            "alias_key": entry.aliasKey or old.alias_key,
+            "policy_key": entry.policyKey or old.policy_key,
         }
-        fields = tuple(name for name, value in wanted.items() if getattr(old, name) != value)
-        self.report.note("change" if fields else "same", "category", path, fields)
+        fields = tuple(name for name, value in values.items() if getattr(old, name) != value)
+        self.report.record("change" if fields else "same", "category", path, fields)
         if fields and tx:
             await categories.update(
-                tx, self._call, old.id, name=branch.name, description=branch.description, alias=branch.aliasKey,
-                policy=branch.policyKey,
+                tx, self._call, old.id, name=entry.name, description=entry.description, alias=entry.aliasKey,
+                policy=entry.policyKey,
             )  # fmt: skip
-        if fields:  # what follows names it as it is now
-            now = replace(old, **wanted)
-            self._tree = Tree(now if each.id == old.id else each for each in self._tree.by_number.values())
+        if fields:  # later entries refer to the category by its new name and alias
+            new = replace(old, **values)
+            self._tree = Tree(new if each.id == old.id else each for each in self._tree.by_number.values())
 
-    async def _index(self, db: Reader, tx: Transaction | None, name: str, notes: str, named: list[str]) -> None:
-        chosen = list(dict.fromkeys(self._tree.pick(key).id for key in named))
+    async def _import_namespace(self, db: Reader, tx: Transaction | None, entry: NamespaceEntry) -> None:
+        category_ids = list(dict.fromkeys(self._tree.pick(key).id for key in entry.categories))
         try:
-            old = await namespaces.get_by_key(db, self._org_id, namespaces.check_name(name))
+            old = await namespaces.get_by_key(db, self._org_id, namespaces.check_name(entry.name))
         except NotFound:
-            self.report.note("add", "namespace", name)
+            self.report.record("add", "namespace", entry.name)
             if tx:
-                await namespaces.add(tx, self._call, name, notes, chosen)
+                await namespaces.add(tx, self._call, entry.name, entry.notes, category_ids)
             return
-        is_same = (old.notes, list(old.categories)) == (notes, chosen)
-        self.report.note("same" if is_same else "change", "namespace", name)
+        is_same = (old.notes, list(old.categories)) == (entry.notes, category_ids)
+        self.report.record("same" if is_same else "change", "namespace", entry.name)
         if tx and not is_same:
-            await namespaces.update(tx, self._call, old.id, notes, chosen)
+            await namespaces.update(tx, self._call, old.id, entry.notes, category_ids)
 
-    # The entities
+    # Entities
 
-    async def _bring(self, part: Sequence[EntityEntry], placed: Placed) -> None:
-        homes = [self._tree.pick(item.category) for item in part]
-        known = _Known(await self._look_up(part))
-        new: list[tuple[Entity, AnalysedPassages]] = []
-        changed: list[tuple[Entity, AnalysedPassages]] = []
-        taken = await _taken(self._call.db, "entities", [item.id for item in part if item.id])
-        for item, home in zip(part, homes, strict=True):
-            old = known.find(item, home)
-            entity = _as_said(self._org_id, item, home, old, taken)
+    async def _import_entities(self, batch: Sequence[EntityEntry], linked: LinkedEntries) -> None:
+        category_of = [self._tree.pick(entry.category) for entry in batch]
+        known = _KnownEntities(await self._find_known(batch))
+        new: list[IndexedEntity] = []
+        changed: list[IndexedEntity] = []
+        used_ids = await _used_ids(self._call.db, "entities", [entry.id for entry in batch if entry.id])
+        for entry, category in zip(batch, category_of, strict=True):
+            old = known.find(entry, category)
+            entity = _entity_from_entry(self._org_id, entry, category, old, used_ids)
             if old is None:
-                self.report.note("add", "entity", item.name)
-                new.append(
-                    (entity, entity_index.prepare(entity)) if not self._dry else (entity, AnalysedPassages("", (), ()))
-                )
-            elif fields := _differences(old, entity):
-                self.report.note("change", "entity", item.name, fields)
-                changed.append((entity, entity_index.prepare(entity)))
+                self.report.record("add", "entity", entry.name)
+                if not self._dry:
+                    new.append((entity, entity_index.prepare(entity)))
+            elif fields := _changed_fields(old, entity):
+                self.report.record("change", "entity", entry.name, fields)
+                if not self._dry:
+                    changed.append((entity, entity_index.prepare(entity)))
             else:
-                self.report.note("same", "entity", item.name)
+                self.report.record("same", "entity", entry.name)
             known.add(entity)
-            if self._has_ties:
-                self._remember(item, entity)
-            if item.relations or item.attachments:
-                placed.setdefault(entity.id, []).append(item)
-        if not self._dry and (new or changed):
+            if self._has_relations:
+                self._add_target(entry, entity)
+            if entry.relations or entry.attachments:
+                linked.setdefault(entity.id, []).append(entry)
+        if new or changed:
             await self._call.db.write(lambda tx: _store(tx, new, changed))
 
-    async def _look_up(self, part: Sequence[EntityEntry]) -> list[Entity]:
-        db = self._call.db
-        found = await entities.among(db, self._org_id, "id", (item.id for item in part if item.id))
-        found += await entities.among(db, self._org_id, "sku", (item.sku for item in part if item.sku))
-        return found + await entities.among(db, self._org_id, "name", (item.name for item in part if not item.sku))
-
-    def _remember(self, item: EntityEntry, entity: Entity) -> None:
-        for name in (("id", item.id), ("id", entity.id), ("sku", entity.sku), ("name", entity.name)):
-            if name[1]:
-                self._brought.setdefault((name[0], name[1]), entity.id)
-
-    # What is between them
-
-    async def _tie(self, placed: Placed) -> None:
-        """Relate entities, and attach what belongs to them, once all of them are there."""
-        waiting = list(placed.items())
-        for start in range(0, len(waiting), AT_ONCE):
-            part = dict(waiting[start : start + AT_ONCE])
-            ties, papers = await self._ties(part), await self._papers(part)
-            if not self._dry and (ties or papers):
-                await self._call.db.write(lambda tx, ties=ties, papers=papers: self._tie_some(tx, ties, papers))
-
-    async def _ties(self, part: Placed) -> list[tuple[str, str, str, str]]:
-        """The relations that are not there yet as they are described, by the keys of their kinds."""
+    async def _find_known(self, batch: Sequence[EntityEntry]) -> list[Entity]:
         db, org_id = self._call.db, self._org_id
-        there = await relations.described(db, org_id, list(part))
-        keys = {term.id: term.key for term in await vocabulary.find(db, org_id, "relation")}
-        found: list[tuple[str, str, str, str]] = []
-        for id, tie in ((id, tie) for id, items in part.items() for item in items for tie in item.relations):
-            target = await self._target(tie.target)
-            type = keys.get(tie.type, tie.type)  # which may be named by its id
-            old = there.get((id, target, type))
-            action = "add" if old is None else "same" if old == tie.description else "change"
-            self.report.note(action, "relation", f"{type}: {tie.target}")
+        return [
+            *await entities.find_by(db, org_id, "id", (entry.id for entry in batch if entry.id)),
+            *await entities.find_by(db, org_id, "sku", (entry.sku for entry in batch if entry.sku)),
+            *await entities.find_by(db, org_id, "name", (entry.name for entry in batch if not entry.sku)),
+        ]
+
+    def _add_target(self, entry: EntityEntry, entity: Entity) -> None:
+        for column, value in (("id", entry.id), ("id", entity.id), ("sku", entity.sku), ("name", entity.name)):
+            if value:
+                self._imported_ids.setdefault((column, value), entity.id)
+
+    # Relations and attachments
+
+    async def _import_links(self, linked: LinkedEntries) -> None:
+        """Import relations and attachments, after all entities because a relation may refer to any of them."""
+        entries = list(linked.items())
+        for start in range(0, len(entries), BATCH_ENTITIES):
+            batch = dict(entries[start : start + BATCH_ENTITIES])
+            rows, drafts = await self._changed_relations(batch), await self._new_attachments(batch)
+            if not self._dry and (rows or drafts):
+                await self._call.db.write(lambda tx, rows=rows, drafts=drafts: self._store_links(tx, rows, drafts))
+
+    async def _changed_relations(self, batch: LinkedEntries) -> list[RelationRow]:
+        """The relations that are missing or have another description."""
+        db, org_id = self._call.db, self._org_id
+        descriptions = await relations.descriptions(db, org_id, list(batch))
+        type_keys = {term.id: term.key for term in await vocabulary.find(db, org_id, "relation")}
+        rows: list[RelationRow] = []
+        for id, relation in (
+            (id, each) for id, entries in batch.items() for entry in entries for each in entry.relations
+        ):
+            target_id = await self._target_id(relation.target)
+            type = type_keys.get(relation.type, relation.type)  # the file may name the type by its id
+            old = descriptions.get((id, target_id, type))
+            action = "add" if old is None else "same" if old == relation.description else "change"
+            self.report.record(action, "relation", f"{type}: {relation.target}")
             if action != "same":
-                there[id, target, type] = tie.description
-                found.append((id, target, type, vocabulary.fit(tie.description, "description")))
-        return found
+                descriptions[id, target_id, type] = relation.description
+                rows.append((id, target_id, type, vocabulary.check_text(relation.description, "description")))
+        return rows
 
-    async def _papers(self, part: Placed) -> list[tuple[str, attachments.AttachmentDraft]]:
-        """What is not attached yet, each with the entity's id."""
-        there = await attachments.attached_urls(self._call.db, self._org_id, list(part))
-        found: list[tuple[str, attachments.AttachmentDraft]] = []
-        for id, paper in ((id, paper) for id, items in part.items() for item in items for paper in item.attachments):
-            self.report.note("same" if (id, paper.url) in there else "add", "attachment", paper.name)
-            if (id, paper.url) not in there:
-                there.add((id, paper.url))
-                found.append((id, paper))
-        return found
+    async def _new_attachments(self, batch: LinkedEntries) -> list[tuple[str, AttachmentDraft]]:
+        """The attachments that are not linked yet, each with the entity's id."""
+        linked = await attachments.attached_urls(self._call.db, self._org_id, list(batch))
+        new: list[tuple[str, AttachmentDraft]] = []
+        for id, draft in (
+            (id, each) for id, entries in batch.items() for entry in entries for each in entry.attachments
+        ):
+            self.report.record("same" if (id, draft.url) in linked else "add", "attachment", draft.name)
+            if (id, draft.url) not in linked:
+                linked.add((id, draft.url))
+                new.append((id, draft))
+        return new
 
-    async def _tie_some(
-        self,
-        tx: Transaction,
-        ties: list[tuple[str, str, str, str]],
-        papers: list[tuple[str, attachments.AttachmentDraft]],
+    async def _store_links(
+        self, tx: Transaction, rows: list[RelationRow], drafts: list[tuple[str, AttachmentDraft]]
     ) -> None:
-        terms = await vocabulary.find(tx, self._org_id, "relation") if ties else []
-        types = {name: term.id for term in terms for name in (term.id, term.key)}
-        for id, paper in papers:
-            there = await attachments.known_at(tx, self._org_id, paper.url)
-            there = there or await attachments.add(tx, self._call, paper)
-            await attachments.attach(tx, [(id, there.id)])
-        await relations.put(tx, self._org_id, [(id, target, types[key], said) for id, target, key, said in ties])
+        terms = await vocabulary.find(tx, self._org_id, "relation") if rows else []
+        type_ids = {key: term.id for term in terms for key in (term.id, term.key)}
+        for id, draft in drafts:
+            attachment = await attachments.find_by_url(tx, self._org_id, draft.url)
+            attachment = attachment or await attachments.add(tx, self._call, draft)
+            await attachments.attach(tx, [(id, attachment.id)])
+        await relations.put(
+            tx, self._org_id, [(id, target, type_ids[key], description) for id, target, key, description in rows]
+        )
 
-    async def _target(self, key: str) -> str:
+    async def _target_id(self, key: str) -> str:
         for column in ("id", "sku", "name"):
-            if (brought := self._brought.get((column, key))) is not None:
-                return brought
-            if found := await entities.among(self._call.db, self._org_id, column, [key]):
-                return found[0].id
-        raise BadRequest(f"A relation names {key[:100]!r}, which is no entity.", remedy="Name an id, a SKU or a name.")
+            if (imported_id := self._imported_ids.get((column, key))) is not None:
+                return imported_id
+            if matches := await entities.find_by(self._call.db, self._org_id, column, [key]):
+                return matches[0].id
+        raise BadRequest(
+            f"A relation names {key[:100]!r}, but there is no such entity.", remedy="Use an id, a SKU or a name."
+        )
 
 
-class _Known:
-    """The entities that are there, by whatever they are known by."""
+class _KnownEntities:
+    """The existing entities of a batch, by id, SKU, and name within a category."""
 
-    def __init__(self, found: Sequence[Entity]) -> None:
-        self._by: dict[tuple[str, ...], Entity] = {}
-        for each in found:
-            self.add(each)
+    def __init__(self, known: Sequence[Entity]) -> None:
+        self._by_key: dict[tuple[str, ...], Entity] = {}
+        for entity in known:
+            self.add(entity)
 
     def add(self, entity: Entity) -> None:
-        self._by["id", entity.id] = entity
+        self._by_key["id", entity.id] = entity
         if entity.sku:
-            self._by["sku", entity.sku] = entity
-        self._by.setdefault(("name", entity.category_id, entity.name), entity)
+            self._by_key["sku", entity.sku] = entity
+        self._by_key.setdefault(("name", entity.category_id, entity.name), entity)
 
-    def find(self, item: EntityEntry, home: Category) -> Entity | None:
-        if item.id and (found := self._by.get(("id", item.id))):
-            return found
-        return self._by.get(("sku", item.sku) if item.sku else ("name", home.id, item.name))
+    def find(self, entry: EntityEntry, category: Category) -> Entity | None:
+        if entry.id and (entity := self._by_key.get(("id", entry.id))):
+            return entity
+        return self._by_key.get(("sku", entry.sku) if entry.sku else ("name", category.id, entry.name))
 
 
-def _as_said(org_id: str, item: EntityEntry, home: Category, old: Entity | None, taken: set[str]) -> Entity:
-    """The entity that an item describes: the old one changed, or a new one, under its id if that is free."""
+def _entity_from_entry(
+    org_id: str, entry: EntityEntry, category: Category, old: Entity | None, used_ids: set[str]
+) -> Entity:
+    """The old entity with the values of the entry, or a new one, which keeps the entry's id if that is free."""
     if old is None:
-        return entities.new_entity(org_id, item, home, item.id if item.id not in taken else None)
-    return replace(entities.new_entity(org_id, item, home, old.id), created_at=old.created_at, updated_at=clock.now())
+        return entities.new_entity(org_id, entry, category, entry.id if entry.id not in used_ids else None)
+    new = entities.new_entity(org_id, entry, category, old.id)
+    return replace(new, created_at=old.created_at, updated_at=clock.now())
 
 
-def _differences(old: Entity, new: Entity) -> tuple[str, ...]:
+def _changed_fields(old: Entity, new: Entity) -> tuple[str, ...]:
     names = ("name", "category_id", "description", "details", "source", "sku", "status", "tags", "metadata")
     return tuple(name.removesuffix("_id") for name in names if getattr(old, name) != getattr(new, name))
 
 
-async def _store(
-    tx: Transaction, new: Sequence[tuple[Entity, AnalysedPassages]], changed: Sequence[tuple[Entity, AnalysedPassages]]
-) -> None:
+async def _store(tx: Transaction, new: Sequence[IndexedEntity], changed: Sequence[IndexedEntity]) -> None:
     await entities.write(tx, [entity for entity, _ in new])
     for entity, _ in changed:
         await entities.rewrite(tx, entity)
     await entity_index.put(tx, [*new, *changed])
 
 
-async def _taken(db: Reader, table: str, wanted: Sequence[str]) -> set[str]:
-    """Those of some ids that are given out, to whomever."""
-    if not wanted:
+async def _used_ids(db: Reader, table: str, candidates: Sequence[str]) -> set[str]:
+    """The ids that exist in any organisation."""
+    if not candidates:
         return set()
-    listed = ", ".join(f"${place + 1}" for place in range(len(wanted)))
-    rows = await db.fetch(f"SELECT id FROM {table} WHERE id IN ({listed})", *wanted)  # noqa: S608 - names of our own
+    listed = ", ".join(f"${number + 1}" for number in range(len(candidates)))
+    rows = await db.fetch(f"SELECT id FROM {table} WHERE id IN ({listed})", *candidates)  # noqa: S608 - our own names
     return {row["id"] for row in rows}
-
-
-def _used(seed: CatalogueFile) -> Iterator[tuple[str, str]]:
-    """The words that categories and entities name, each with its kind."""
-    waiting = list(seed.categories)
-    while waiting:
-        branch = waiting.pop()
-        waiting += branch.children
-        yield from ((kind, key) for kind, key in (("alias", branch.aliasKey), ("policy", branch.policyKey)) if key)
-    for item in seed.entities:
-        yield from (("relation", tie.type) for tie in item.relations)
-        yield from (("attachment", paper.type) for paper in item.attachments if paper.type)
-
-
-def _words(seed: CatalogueFile) -> Iterator[tuple[str, str, str, str, dict[str, Any]]]:
-    for kind, key, words in (
-        ("alias", "aliasKey", seed.categoryAliases),
-        ("relation", "typeKey", seed.relationshipTypes),
-        ("attachment", "typeKey", seed.attachmentTypes),
-    ):
-        for word in words:
-            yield kind, getattr(word, key), word.name, word.description, {}
-    for policy in seed.policies:
-        details = policy.model_dump(include=set(vocabulary.PolicyDetails.model_fields))
-        yield "policy", policy.policyKey, policy.name, policy.description, details

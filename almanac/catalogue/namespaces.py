@@ -1,4 +1,4 @@
-"""Namespaces: what may be searched under one name. The contract calls them indexes."""
+"""Namespaces: named sets of categories that can be searched. The wire format calls them indexes."""
 
 from dataclasses import dataclass
 
@@ -12,76 +12,76 @@ from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, Conflict, NotFound
 from almanac.search import sources
 
-DOCUMENTS = "general_helper_documents"  # every document that the caller may read
-IMAGES = "images"  # pictures, by their text
+DOCUMENTS = "general_helper_documents"  # all documents that the actor may read
+IMAGES = "images"  # image documents and image attachments
 RESERVED = (DOCUMENTS, IMAGES)
 
-_STATUS = {"made": "vectorised", "waiting": "initial", "failed": "fail"}
+_WIRE_STATUS = {"made": "vectorised", "waiting": "initial", "failed": "fail"}
 
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """A name for some categories, with all below them."""
+    """A named set of categories, including the categories below them."""
 
     id: str
     name: str
     notes: str
-    categories: tuple[str, ...]  # their ids; none: all there are
+    categories: tuple[str, ...]  # ids; empty means all categories
     created_at: int
     updated_at: int
 
     def folders(self, tree: Tree) -> tuple[int, ...] | None:
-        """The numbers of the categories that are searched; None for all there are, which need not be named."""
+        """The numbers of the searched categories, or None if they are all categories."""
         if not self.categories:
             return None
-        found = tree.descend(tree.by_id[id].number for id in self.categories if id in tree.by_id)
-        return None if len(found) == len(tree.by_number) else tuple(found)
+        numbers = tree.descend(tree.by_id[id].number for id in self.categories if id in tree.by_id)
+        return None if len(numbers) == len(tree.by_number) else tuple(numbers)
 
 
-async def add(tx: Transaction, call: Call, name: str, notes: str, named: list[str]) -> Namespace:
-    """Make a namespace over categories, each named by id, alias key or path; none for all there are."""
+async def add(tx: Transaction, call: Call, name: str, notes: str, keys: list[str]) -> Namespace:
+    """Add a namespace over categories, each named by id, alias key, path or name. No keys mean all categories."""
     await access.require_write(tx, call)
-    chosen = await _chosen(tx, call, named)
+    category_ids = await _category_ids(tx, call, keys)
     row = await tx.fetch_one(
         "INSERT INTO namespaces (id, org_id, name, notes, categories, created_at, updated_at)"
         " VALUES ($1, $2, $3, $4, $5, $6, $6) ON CONFLICT (org_id, name) DO NOTHING RETURNING *",
         ids.new(),
         call.actor.org_id,
         check_name(name),
-        vocabulary.fit(notes, "notes"),
-        chosen,
+        vocabulary.check_text(notes, "notes"),
+        category_ids,
         clock.now(),
     )
     if row is None:
         raise Conflict(f"There is already a namespace {name[:100]!r}.", remedy="Choose another name.")
     call.record_access("namespace", row["id"])
-    return _namespace(row)
+    return _namespace_from_row(row)
 
 
-async def update(tx: Transaction, call: Call, id: str, notes: str, named: list[str]) -> None:
-    """Let a namespace be over other categories."""
+async def update(tx: Transaction, call: Call, id: str, notes: str, keys: list[str]) -> None:
+    """Replace the notes and categories of a namespace."""
     await access.require_write(tx, call)
     await tx.execute(
         "UPDATE namespaces SET notes = $3, categories = $4, updated_at = $5 WHERE id = $1 AND org_id = $2",
         id,
         call.actor.org_id,
-        vocabulary.fit(notes, "notes"),
-        await _chosen(tx, call, named),
+        vocabulary.check_text(notes, "notes"),
+        await _category_ids(tx, call, keys),
         clock.now(),
     )
 
 
 async def remove(tx: Transaction, call: Call, id: str) -> None:
-    """Remove a namespace; what it was over stays."""
+    """Remove a namespace. Its categories and entities stay."""
     await access.require_write(tx, call)
     if not await tx.execute("DELETE FROM namespaces WHERE id = $1 AND org_id = $2", id, call.actor.org_id):
         raise NotFound(f"There is no namespace {id[:100]!r}.")
 
 
 async def find(db: Reader, org_id: str) -> list[Namespace]:
-    """All namespaces of an organisation, by name."""
+    """All namespaces of an organisation, ordered by name."""
     sql = "SELECT * FROM namespaces WHERE org_id = $1 ORDER BY name"
-    return [_namespace(row) for row in await db.fetch(sql, org_id)]
+    return [_namespace_from_row(row) for row in await db.fetch(sql, org_id)]
 
 
 async def get_by_key(db: Reader, org_id: str, key: str) -> Namespace:
@@ -90,31 +90,31 @@ async def get_by_key(db: Reader, org_id: str, key: str) -> Namespace:
         "SELECT * FROM namespaces WHERE org_id = $1 AND (name = $2 OR id = $2) ORDER BY name <> $2 LIMIT 1", org_id, key
     )
     if row is None:
-        names = ", ".join((*(each.name for each in (await find(db, org_id))[:30]), *RESERVED))
+        names = ", ".join((*(namespace.name for namespace in (await find(db, org_id))[:30]), *RESERVED))
         raise NotFound(f"There is no namespace {key[:100]!r}.", remedy=f"There are: {names}.")
-    return _namespace(row)
+    return _namespace_from_row(row)
 
 
 async def status(db: Reader, org_id: str, namespace: Namespace, tree: Tree) -> str:
-    """initial, vectorised or fail: whether what it is over has its vectors."""
+    """The state of the namespace's embeddings on the wire: initial, vectorised or fail."""
     folders = namespace.folders(tree) or ()
-    return _STATUS[await sources.embedding_state(db, entity_index.catalogue_of(org_id), folders)]
+    return _WIRE_STATUS[await sources.embedding_state(db, entity_index.catalogue_of(org_id), folders)]
 
 
 def check_name(name: str) -> str:
-    """A name fit for a namespace."""
-    name = vocabulary.fit(name, "name").strip()
+    """The name of a namespace, trimmed. Raises BadRequest if it is invalid or reserved."""
+    name = vocabulary.check_text(name, "name").strip()
     if not 1 <= len(name) <= 200 or name in RESERVED:
-        raise BadRequest("name: has 1 to 200 characters, and is not one that is always there.")
+        raise BadRequest(f"name: must have 1 to 200 characters and must not be {' or '.join(map(repr, RESERVED))}.")
     return name
 
 
-async def _chosen(tx: Transaction, call: Call, named: list[str]) -> str:
+async def _category_ids(tx: Transaction, call: Call, keys: list[str]) -> str:
     tree = await categories.tree_in(tx, call.actor.org_id)
-    return orjson.dumps(list(dict.fromkeys(tree.pick(key).id for key in named))).decode()
+    return orjson.dumps(list(dict.fromkeys(tree.pick(key).id for key in keys))).decode()
 
 
-def _namespace(row: Row) -> Namespace:
+def _namespace_from_row(row: Row) -> Namespace:
     return Namespace(
         id=row["id"],
         name=row["name"],

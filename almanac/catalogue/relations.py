@@ -1,4 +1,4 @@
-"""Relations: one entity to another, of a kind that the vocabulary knows."""
+"""Relations between two entities. The relation type is a vocabulary term."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,31 +19,31 @@ JOIN entities s ON s.id = r.source_id JOIN entities t ON t.id = r.target_id
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """One entity is something to another."""
+    """A relation from a source entity to a target entity."""
 
     source_id: str
     source_name: str
     target_id: str
     target_name: str
-    other_category: int  # of the one that was not asked about
+    other_category: int  # of the entity at the other end, seen from the one passed to `of`
     type_key: str
     description: str
 
 
 async def link(tx: Transaction, call: Call, source_id: str, target_id: str, type: str, description: str = "") -> None:
-    """Relate two entities, or describe their relation otherwise."""
+    """Add a relation between two entities, or replace the description of an existing one."""
     await access.require_write(tx, call)
     org_id = call.actor.org_id
     for id in (source_id, target_id):
-        if await entities.by_id(tx, org_id, id) is None:
+        if await entities.get_or_none(tx, org_id, id) is None:
             raise entities.missing(id)
     term = await vocabulary.get_by_key(tx, org_id, "relation", type)
-    await put(tx, org_id, [(source_id, target_id, term.id, vocabulary.fit(description, "description"))])
+    await put(tx, org_id, [(source_id, target_id, term.id, vocabulary.check_text(description, "description"))])
     call.record_access("entity", source_id)
 
 
 async def put(tx: Transaction, org_id: str, rows: Sequence[tuple[str, str, str, str]]) -> None:
-    """Store relations, each of a source, a target, the id of a kind and a description."""
+    """Store relations, each as source id, target id, type id and description."""
     now = clock.now()
     await tx.execute_many(
         "INSERT INTO relations (id, org_id, source_id, target_id, type_id, description, created_at)"
@@ -53,9 +53,9 @@ async def put(tx: Transaction, org_id: str, rows: Sequence[tuple[str, str, str, 
     )
 
 
-async def described(db: Reader, org_id: str, source_ids: Sequence[str]) -> dict[tuple[str, str, str], str]:
-    """The relations from some entities: what each is described as, by source, target and the key of its kind."""
-    listed = ", ".join(f"${place + 2}" for place in range(len(source_ids)))
+async def descriptions(db: Reader, org_id: str, source_ids: Sequence[str]) -> dict[tuple[str, str, str], str]:
+    """The descriptions of the relations from some entities, by source id, target id and type key."""
+    listed = ", ".join(f"${number + 2}" for number in range(len(source_ids)))
     rows = await db.fetch(
         "SELECT r.source_id, r.target_id, r.description, v.key FROM relations r JOIN vocabulary v ON v.id = r.type_id"  # noqa: S608
         f" WHERE r.org_id = $1 AND r.source_id IN ({listed})",
@@ -66,30 +66,30 @@ async def described(db: Reader, org_id: str, source_ids: Sequence[str]) -> dict[
 
 
 async def unlink(tx: Transaction, call: Call, source_id: str, target_id: str, type: str) -> None:
-    """End a relation."""
+    """Remove a relation. Raises NotFound if it does not exist."""
     await access.require_write(tx, call)
     term = await vocabulary.get_by_key(tx, call.actor.org_id, "relation", type)
-    gone = await tx.execute(
+    removed = await tx.execute(
         "DELETE FROM relations WHERE org_id = $1 AND source_id = $2 AND target_id = $3 AND type_id = $4",
         call.actor.org_id,
         source_id,
         target_id,
         term.id,
     )
-    if not gone:
+    if not removed:
         raise NotFound("There is no such relation.")
     call.record_access("entity", source_id)
 
 
 async def of(db: Reader, org_id: str, entity_id: str, type: str | None = None) -> list[Relation]:
-    """An entity's relations, from it and to it."""
+    """The relations from and to an entity, optionally of one type."""
     rows = await db.fetch(
         f"{_SELECT} WHERE r.org_id = $1 AND r.source_id = $2"
         f" UNION ALL {_SELECT} WHERE r.org_id = $1 AND r.target_id = $2 AND r.source_id <> $2",
         org_id,
         entity_id,
     )
-    found = [
+    all_relations = [
         Relation(
             source_id=row["source_id"],
             source_name=row["source_name"],
@@ -102,6 +102,6 @@ async def of(db: Reader, org_id: str, entity_id: str, type: str | None = None) -
         for row in rows
     ]
     return sorted(
-        (each for each in found if type in (None, each.type_key)),
-        key=lambda each: (each.type_key, each.source_id != entity_id, each.target_name),
+        (relation for relation in all_relations if type in (None, relation.type_key)),
+        key=lambda relation: (relation.type_key, relation.source_id != entity_id, relation.target_name),
     )

@@ -42,4 +42,4 @@ class RecogniseImageText:
         except WorkRejected as error:
             _log.info("picture_not_read", attachment=id, code=error.code)
             return None
-        return lambda tx: attachments.note_text(tx, id, text)
+        return lambda tx: attachments.set_text(tx, id, text)

@@ -95,7 +95,7 @@ async def test_what_is_archived_or_removed_is_found_no_more(call: Call, search: 
 
 async def test_an_entity_that_moves_is_found_where_it_is(call: Call, search: SearchEngine):
     assert await found(call, search, "Brook balconies", "washers only", topK=1) == ["Brook 1400"]
-    [brook] = await entities.among(call.db, call.actor.org_id, "name", ["Brook 1400"])
+    [brook] = await entities.find_by(call.db, call.actor.org_id, "name", ["Brook 1400"])
     await change(call, brook.id, category="Products/Mowers")
     assert "Brook 1400" not in await found(call, search, "Brook balconies", "washers only")
     assert "Brook 1400" in await found(call, search, "Brook balconies", "products", metadata={"category": "Mowers"})
@@ -304,9 +304,11 @@ def test_ids_come_in_the_order_in_which_they_were_made_and_are_all_different():
 
 
 def test_markup_is_read_as_a_reader_would():
-    text = entity_text.plain("<h1>Care</h1><p>Rinse &amp; dry<br>it.</p><script>alert(1)</script><style>x</style>")
+    text = entity_text.strip_markup(
+        "<h1>Care</h1><p>Rinse &amp; dry<br>it.</p><script>alert(1)</script><style>x</style>"
+    )
     assert text.split() == ["Care", "Rinse", "&", "dry", "it."]
-    assert entity_text.plain("1 < 2 and **bold**") == "1 < 2 and **bold**"
+    assert entity_text.strip_markup("1 < 2 and **bold**") == "1 < 2 and **bold**"
 
 
 @given(st.text(alphabet="ab \n", max_size=6000), st.integers(0, 3))

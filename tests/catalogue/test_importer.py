@@ -54,7 +54,7 @@ async def test_a_seed_becomes_a_catalogue_and_again_changes_nothing(database: Da
 
 
 async def test_progress_is_told_as_it_goes(database: Database, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(importer, "AT_ONCE", 3)
+    monkeypatch.setattr(importer, "BATCH_ENTITIES", 3)
     told: list[tuple[int, int]] = []
     read = catalogue_file.parse(FILE.read_bytes(), "json")
     await CatalogueImport(await call_of(database), read).run(lambda done, total: told.append((done, total)))
@@ -143,7 +143,7 @@ async def test_jsonl_has_an_entity_in_each_line(database: Database):
         (b"{", "json", "not valid JSON"),
         (b"5", "json", "neither a JSON object nor a list"),
         (b'{"entities": 5}', "json", "entities: is not a list"),
-        (b'{"surplus": []}', "json", "surplus: is not known here"),
+        (b'{"surplus": []}', "json", "surplus: is not a known field"),
         (b'{"entities": [{"name": "x"}]}', "json", "entity 1: category: Field required"),
         (b'[{"name": "x", "category": "washers", "status": "lost"}]', "json", "entity 1: status"),
         (b'{"name": "x"}\n', "jsonl", "line 1: category"),
@@ -186,7 +186,7 @@ async def test_all_that_is_named_and_not_declared_is_said_before_anything_is_wri
     with pytest.raises(BadRequest) as caught:
         await fill(call, json.dumps(given).encode(), dry=is_dry)
     assert caught.value.message == (
-        "The file names what is not declared: attachment type 'sketch', category alias 'bees', policy 'strict',"
+        "The file uses undeclared terms: attachment type 'sketch', category alias 'bees', policy 'strict',"
         " relationship type 'twin'."
     )
     assert await tables(database) == empty
@@ -214,7 +214,7 @@ async def test_a_dry_run_names_a_relation_that_leads_nowhere(database: Database)
     call = await call_of(database)
     await fill(call)
     given = [{"name": "x", "category": "washers", "relations": [{"target": "nobody", "type": "accessory"}]}]
-    with pytest.raises(BadRequest, match="names 'nobody', which is no entity"):
+    with pytest.raises(BadRequest, match="names 'nobody', but there is no such entity"):
         await fill(call, json.dumps(given).encode(), dry=True)
 
 
