@@ -1,7 +1,7 @@
-"""Pictures: the job that reads what is written in a picture that was attached to something, so that it is found by it.
+"""The job that recognises the text in an uploaded image attachment, so that searches find the image by it.
 
-It is read as a document that is a picture would be: in a confined child. One that cannot be read, or has nothing
-written in it, is found by what is said of it.
+The image is parsed in the sandbox like an image document. If that fails or the image contains no text, searches still
+find it by its name, description and annotations.
 """
 
 import asyncio
@@ -18,28 +18,28 @@ from almanac.knowledge.parsers.parse_file import unpack
 from almanac.sandbox.errors import WorkRejected
 from almanac.sandbox.pool import SandboxPool
 
-_log = structlog.get_logger("almanac.pictures")
+_log = structlog.get_logger("almanac.image_text")
 
 
 class RecogniseImageText:
-    """The handler of picture jobs."""
+    """Handler of `attachments.IMAGE_TEXT_JOB`."""
 
-    def __init__(self, db: Database, files: FileStore, nursery: SandboxPool) -> None:
+    def __init__(self, db: Database, files: FileStore, pool: SandboxPool) -> None:
         self._db = db
         self._files = files
-        self._nursery = nursery
+        self._pool = pool
 
     async def __call__(self, job: Job) -> Effect | None:
-        """Read the picture of a job; done twice, it does no harm."""
+        """Recognise the text of the job's image. Running twice has the same result."""
         id = str(job.payload["attachment"])
-        found = await attachments.get_or_none(self._db, id)
-        path = self._files.path(found.file_name) if found and found.file_name else None
-        if found is None or path is None or not path.exists():
+        image = await attachments.get_or_none(self._db, id)
+        path = self._files.path(image.file_name) if image and image.file_name else None
+        if image is None or path is None or not path.exists():
             return None
         try:
-            outcome = await self._nursery.parse(path, found.name, PassageSplitter().as_options())
+            outcome = await self._pool.parse(path, image.name, PassageSplitter().as_options())
             text = (await asyncio.to_thread(unpack, outcome.result)).text[: entity_text.MAX_ENTITY_CHARS]
         except WorkRejected as error:
-            _log.info("picture_not_read", attachment=id, code=error.code)
+            _log.info("image_text_not_recognised", attachment=id, code=error.code)
             return None
         return lambda tx: attachments.set_text(tx, id, text)

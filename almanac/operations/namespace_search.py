@@ -1,4 +1,4 @@
-"""Retrieval: a question in plain words, over whatever a namespace is made of: entities, documents or pictures."""
+"""Searches a namespace of the catalogue: its entities, or all documents, or all images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -7,23 +7,25 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from almanac.catalogue import attachments, categories, entities, entity_index, metadata_filters, namespaces
+from almanac.catalogue.attachments import Attachment
 from almanac.catalogue.categories import Tree
 from almanac.catalogue.entity import Entity
 from almanac.core.arguments import Arguments
 from almanac.core.call import Call
 from almanac.core.errors import BadRequest
 from almanac.knowledge import document_search
+from almanac.knowledge.document_search import DocumentResult
 from almanac.search.engine import SearchEngine
 from almanac.search.query import SearchQuery, SearchResult, SourceFilter
 
 MAX_TOP_K = 50
 DEFAULT_TOP_K = 10
-_ROUNDS = 10  # of asking again for what many passages of one thing have crowded out
-_PICTURE = "image/"
+_MAX_SEARCHES = 10  # per query, see `best_per_object`
+_IMAGE_PREFIX = "image/"
 
 
 class NamespaceQuery(Arguments):
-    """What is asked, and where."""
+    """A query, the namespace to search, and a filter."""
 
     namespace: Annotated[str, Field(min_length=1)]
     query: Annotated[str, Field(min_length=1)]
@@ -33,7 +35,7 @@ class NamespaceQuery(Arguments):
 
 @dataclass(frozen=True, slots=True)
 class NamespaceMatch:
-    """A thing that answers, with what of it does."""
+    """An entity, document or image that matches a query. The metadata includes the matching text."""
 
     id: str
     score: float
@@ -41,17 +43,17 @@ class NamespaceMatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """Where a namespace has one look, and for what."""
+class NamespaceScope:
+    """The collections and the filter of a namespace."""
 
     collections: tuple[str, ...]
     filter: SourceFilter = field(default_factory=SourceFilter)
 
 
-async def retrieve(call: Call, search: SearchEngine, asked: NamespaceQuery) -> list[NamespaceMatch]:
-    """The things of a namespace that answer best, each once; as many as were asked for, if there are as many."""
-    reach = await _reach(call, asked)
-    return await _matches(call, await best_per_object(search, asked.query, reach, asked.topK), reach)
+async def retrieve(call: Call, search: SearchEngine, query: NamespaceQuery) -> list[NamespaceMatch]:
+    """The best matches in a namespace, at most one per entity, document or image."""
+    scope = await _resolve_namespace(call, query)
+    return await _matches(call, await best_per_object(search, query.query, scope, query.topK), scope)
 
 
 async def find(
@@ -64,96 +66,87 @@ async def find(
     metadata: dict[str, Any] | None,
     limit: int,
 ) -> list[tuple[Entity, SearchResult]]:
-    """The entities that answer best, in all of the catalogue, a namespace or a category."""
+    """The best matching entities of the whole catalogue, a namespace or a category, each with its best passage."""
     tree = await categories.tree(call.db, call.actor.org_id)
     org_id = call.actor.org_id
     folders = (await namespaces.get_by_key(call.db, org_id, namespace)).folders(tree) if namespace else None
     if category is not None:
         below = tree.descend([tree.pick(category).number])
         folders = tuple(below) if folders is None else tuple(set(below) & set(folders))
-    found = await best_per_object(search, query, _entities(call, tree, folders, metadata), limit)
-    there = await entities.get_many(call.db, call.actor.org_id, [each.owner_id for each in found])
-    return [(there[each.owner_id], each) for each in found if each.owner_id in there]
+    results = await best_per_object(search, query, _entity_scope(call, tree, folders, metadata), limit)
+    known = await entities.get_many(call.db, call.actor.org_id, [result.owner_id for result in results])
+    return [(known[result.owner_id], result) for result in results if result.owner_id in known]
 
 
-async def best_per_object(search: SearchEngine, query: str, reach: Reach, limit: int) -> list[SearchResult]:
-    """The best passage of each thing that answers. A thing with many passages can crowd others out of what search looks
-    at, so it is asked again without those that were found, until there are enough or nothing else answers."""
-    found: dict[tuple[str, str], SearchResult] = {}
-    for _ in range(_ROUNDS):
-        filter = replace(reach.filter, excluded_objects=(*reach.filter.excluded_objects, *found))
-        question = SearchQuery(query, reach.collections, filter=filter, limit=limit - len(found), max_per_source=1)
-        answer = await search.search(question) if reach.collections else None
-        if answer is None or not answer.found:
+async def best_per_object(search: SearchEngine, query: str, scope: NamespaceScope, limit: int) -> list[SearchResult]:
+    """The best passage of each matching object.
+
+    The engine also limits results per source, but gives up when a few sources fill its candidate lists, as books with
+    a thousand matching passages do. The search is therefore repeated without the objects that it has returned.
+    """
+    best: dict[tuple[str, str], SearchResult] = {}
+    for _ in range(_MAX_SEARCHES):
+        filter = replace(scope.filter, excluded_objects=(*scope.filter.excluded_objects, *best))
+        request = SearchQuery(query, scope.collections, filter=filter, limit=limit - len(best), max_per_source=1)
+        response = await search.search(request) if scope.collections else None
+        if response is None or not response.found:
             break
-        found |= {(each.kind, each.owner_id): each for each in answer.found}
-        if len(found) >= limit:
+        best |= {(result.kind, result.owner_id): result for result in response.found}
+        if len(best) >= limit:
             break
-    return sorted(found.values(), key=lambda each: -each.score)[:limit]
+    return sorted(best.values(), key=lambda result: -result.score)[:limit]
 
 
-async def _reach(call: Call, asked: NamespaceQuery) -> Reach:
-    if not asked.query.strip():
+async def _resolve_namespace(call: Call, query: NamespaceQuery) -> NamespaceScope:
+    if not query.query.strip():
         raise BadRequest("The question is empty.", remedy="Say what you are looking for.")
-    if asked.namespace == namespaces.DOCUMENTS:
-        scope = await document_search.resolve_scope(call)
-        return Reach(scope.collections, SourceFilter(condition=metadata_filters.to_condition(asked.metadata)))
-    if asked.namespace == namespaces.IMAGES:
-        scope = await document_search.resolve_scope(call)
-        collections = (*scope.collections, entity_index.image_collection(call.actor.org_id))
-        return Reach(
-            collections, SourceFilter(media=(_PICTURE,), condition=metadata_filters.to_condition(asked.metadata))
-        )
-    named = await namespaces.get_by_key(call.db, call.actor.org_id, asked.namespace)
-    is_needed = named.categories or metadata_filters.names_category(asked.metadata)
-    tree = await categories.tree(call.db, call.actor.org_id) if is_needed else Tree(())
-    return _entities(call, tree, named.folders(tree), asked.metadata)
+    if query.namespace in namespaces.RESERVED:
+        collections = (await document_search.resolve_scope(call)).collections
+        condition = metadata_filters.to_condition(query.metadata)
+        if query.namespace == namespaces.DOCUMENTS:
+            return NamespaceScope(collections, SourceFilter(condition=condition))
+        collections = (*collections, entity_index.image_collection(call.actor.org_id))
+        return NamespaceScope(collections, SourceFilter(media=(_IMAGE_PREFIX,), condition=condition))
+    namespace = await namespaces.get_by_key(call.db, call.actor.org_id, query.namespace)
+    needs_tree = namespace.categories or metadata_filters.names_category(query.metadata)
+    tree = await categories.tree(call.db, call.actor.org_id) if needs_tree else Tree(())
+    return _entity_scope(call, tree, namespace.folders(tree), query.metadata)
 
 
-def _entities(call: Call, tree: Tree, folders: tuple[int, ...] | None, metadata: dict[str, Any] | None) -> Reach:
+def _entity_scope(
+    call: Call, tree: Tree, folders: tuple[int, ...] | None, metadata: dict[str, Any] | None
+) -> NamespaceScope:
     condition = metadata_filters.to_condition(metadata, tree)
     if folders is not None and not folders:
-        return Reach(())
-    return Reach(
-        (entity_index.catalogue_of(call.actor.org_id),), SourceFilter(folders=folders or (), condition=condition)
-    )
+        return NamespaceScope(())
+    filter = SourceFilter(folders=folders or (), condition=condition)
+    return NamespaceScope((entity_index.catalogue_of(call.actor.org_id),), filter)
 
 
-async def _matches(call: Call, found: Sequence[SearchResult], reach: Reach) -> list[NamespaceMatch]:
-    """What was found as it is now; what has gone meanwhile is left out."""
+async def _matches(call: Call, results: Sequence[SearchResult], scope: NamespaceScope) -> list[NamespaceMatch]:
+    """The results with their current metadata. Objects that were removed meanwhile are left out."""
     org_id = call.actor.org_id
-    things = await entities.get_many(call.db, org_id, _owners(found, entity_index.ENTITY))
-    pictures = await attachments.get_many(call.db, org_id, _owners(found, entity_index.IMAGE))
-    documents = {
-        hit.found.passage_id: hit for hit in await document_search.with_documents(call, reach.collections, found)
-    }
+    entity_by_id = await entities.get_many(call.db, org_id, _object_ids(results, entity_index.ENTITY))
+    image_by_id = await attachments.get_many(call.db, org_id, _object_ids(results, entity_index.IMAGE))
+    document_results = await document_search.with_documents(call, scope.collections, results)
+    document_by_passage = {document.found.passage_id: document for document in document_results}
     matches: list[NamespaceMatch] = []
-    for each in found:
-        if each.owner_id in things and each.kind == entity_index.ENTITY:
-            entity = things[each.owner_id]
+    for result in results:
+        if result.kind == entity_index.ENTITY and result.owner_id in entity_by_id:
+            entity = entity_by_id[result.owner_id]
             call.record_access("entity", entity.id)
-            matches.append(NamespaceMatch(entity.id, each.score, {**_about(entity), "text": each.text}))
-        elif each.owner_id in pictures and each.kind == entity_index.IMAGE:
-            picture = pictures[each.owner_id]
-            said = {
-                "name": picture.name,
-                "url": picture.url,
-                "type": picture.type_key,
-                "description": picture.description,
-                "text": each.text,
-            }
-            matches.append(NamespaceMatch(picture.id, each.score, {**picture.annotations, **said}))
-        elif each.passage_id in documents:
-            hit = documents[each.passage_id]
-            call.record_access("document", hit.document_id)
-            place = {"title": each.title, "documentId": hit.document_id, "baseId": hit.base_id, "page": each.page}
-            matches.append(
-                NamespaceMatch(hit.id, each.score, {**place, "sourceUrl": hit.source_url, "text": each.text})
-            )
+            matches.append(NamespaceMatch(entity.id, result.score, _entity_metadata(entity, result.text)))
+        elif result.kind == entity_index.IMAGE and result.owner_id in image_by_id:
+            image = image_by_id[result.owner_id]
+            matches.append(NamespaceMatch(image.id, result.score, _image_metadata(image, result.text)))
+        elif result.passage_id in document_by_passage:
+            document = document_by_passage[result.passage_id]
+            call.record_access("document", document.document_id)
+            matches.append(NamespaceMatch(document.id, result.score, _document_metadata(document)))
     return matches
 
 
-def _about(entity: Entity) -> dict[str, Any]:
+def _entity_metadata(entity: Entity, text: str) -> dict[str, Any]:
     own: dict[str, Any] = {
         "name": entity.name,
         "category": entity.category_name,
@@ -164,8 +157,30 @@ def _about(entity: Entity) -> dict[str, Any]:
         "status": entity.status,
         "tags": list(entity.tags),
     }
-    return {**own, **entity.metadata}  # as it was given: what was filtered by is what is shown
+    return {**own, **entity.metadata, "text": text}  # stored metadata wins, because filters compare with it
 
 
-def _owners(found: Sequence[SearchResult], kind: str) -> list[str]:
-    return [each.owner_id for each in found if each.kind == kind]
+def _image_metadata(image: Attachment, text: str) -> dict[str, Any]:
+    own = {
+        "name": image.name,
+        "url": image.url,
+        "type": image.type_key,
+        "description": image.description,
+        "text": text,
+    }
+    return {**image.annotations, **own}
+
+
+def _document_metadata(document: DocumentResult) -> dict[str, Any]:
+    return {
+        "title": document.found.title,
+        "documentId": document.document_id,
+        "baseId": document.base_id,
+        "page": document.found.page,
+        "sourceUrl": document.source_url,
+        "text": document.found.text,
+    }
+
+
+def _object_ids(results: Sequence[SearchResult], kind: str) -> list[str]:
+    return [result.owner_id for result in results if result.kind == kind]
