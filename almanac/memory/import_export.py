@@ -1,7 +1,7 @@
-"""Transfer: notes as lines of JSON, out of one Almanac and into another or the same.
+"""Export and import of notes as lines of JSON.
 
-A line has all that is known of a note, and the note that superseded it. Lines that are there already are left alone, so
-that an import which broke off is simply begun again. What comes in this way is not counted against a quota.
+A line contains all fields of a note and the id of its successor. The import skips notes that exist, so an interrupted
+import can be repeated. Imported notes do not count against a quota.
 """
 
 import asyncio
@@ -21,21 +21,21 @@ from almanac.identity import principals
 from almanac.memory import note_index, note_text, notes, supersession
 from almanac.memory.note import SELECT, Note, TaskLink, note_from_row
 
-AT_ONCE = 200
-LONGEST_LINE = 1_000_000  # bytes
+AT_ONCE = 200  # notes in one query; lines in one call of `import_notes`
+MAX_LINE_BYTES = 1_000_000
 
 _PAGE = f"{SELECT} WHERE n.org_id = $1 AND n.number > $2 ORDER BY n.number LIMIT {AT_ONCE}"
 
 
-class Task(Arguments):
-    """What a note has to do with a task."""
+class TaskEntry(Arguments):
+    """A link from a note to a task."""
 
     taskId: Annotated[str, Field(min_length=1, max_length=note_text.LONGEST_TASK)]
     kind: Annotated[str, Field(pattern="^(references|produced)$")]
 
 
 class NoteLine(Arguments):
-    """One note, as it is written in a file."""
+    """One note in a file."""
 
     id: str
     title: str
@@ -46,24 +46,24 @@ class NoteLine(Arguments):
     author: Annotated[str, Field(max_length=200)] = ""
     createdAt: str | None = None
     expiresAt: str | None = None
-    tasks: Annotated[list[Task], Field(default_factory=list[Task])]
+    tasks: Annotated[list[TaskEntry], Field(default_factory=list[TaskEntry])]
     cites: Annotated[list[str], Field(default_factory=list[str])]
-    supersededBy: str | None = None  # the one that took its place, not the last of the chain
+    supersededBy: str | None = None  # the direct successor, not the head
     supersededAt: str | None = None
 
 
 @dataclass(slots=True)
 class Imported:
-    """What became of the lines of a file."""
+    """The outcome of an import."""
 
     stored: int = 0
-    known: int = 0
+    known: int = 0  # existed before
     linked: int = 0
-    refused: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])  # number of the line, and why
+    refused: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])  # line number and reason
 
 
 async def export(call: Call) -> AsyncGenerator[dict[str, Any]]:
-    """All notes of an organisation, superseded and expired ones too, in the order they were stored."""
+    """All notes of an organisation, including superseded and expired ones, in the order they were stored."""
     number = 0
     while rows := await call.db.scan(_PAGE, call.actor.org_id, number):
         for row in rows:
@@ -71,54 +71,54 @@ async def export(call: Call) -> AsyncGenerator[dict[str, Any]]:
         number = rows[-1]["number"]
 
 
-async def import_notes(call: Call, lines: Sequence[tuple[int, bytes]], told: Imported) -> None:
-    """Take notes in, of lines with their numbers. Those of authors who are not known here become the caller's."""
-    read = [(number, line) for number, raw in lines if (line := _read(number, raw, told)) is not None]
-    people = {
-        each.name: each.id
+async def import_notes(call: Call, lines: Sequence[tuple[int, bytes]], outcome: Imported) -> None:
+    """Import notes from numbered lines. The actor becomes the author of notes whose author does not exist here."""
+    parsed = [(number, line) for number, raw in lines if (line := _parse(number, raw, outcome)) is not None]
+    author_ids = {
+        principal.name: principal.id
         for kind in ("agent", "user")
-        for each in await principals.find(call.db, call.actor.org_id, kind)
+        for principal in await principals.find(call.db, call.actor.org_id, kind)
     }
-    for number, line in read:
+    for number, line in parsed:
         try:
-            await _bring(call, line, people, told)
+            await _import_note(call, line, author_ids, outcome)
         except AlmanacError as error:
-            told.refused.append((number, error.text))
+            outcome.refused.append((number, error.text))
 
 
-async def link(call: Call, lines: Sequence[tuple[int, bytes]], told: Imported) -> None:
-    """Make the links that lines tell of, once all notes are there."""
+async def link(call: Call, lines: Sequence[tuple[int, bytes]], outcome: Imported) -> None:
+    """Link notes to their successors. Call it after all notes have been imported."""
     for number, raw in lines:
-        line = _read(number, raw, Imported())
+        line = _parse(number, raw, Imported())  # `import_notes` has reported invalid lines
         if line is None or line.supersededBy is None:
             continue
         try:
             old_id, new_id = note_text.id_of("id", line.id), note_text.id_of("supersededBy", line.supersededBy)
             at = None if line.supersededAt is None else note_text.parse_timestamp("supersededAt", line.supersededAt)
-            done = await call.db.write(
+            result = await call.db.write(
                 lambda tx, old_id=old_id, new_id=new_id, at=at: supersession.supersede(call, tx, old_id, new_id, at)
             )
-            told.linked += bool(done.moved)
+            outcome.linked += bool(result.moved)
         except AlmanacError as error:
-            told.refused.append((number, error.text))
+            outcome.refused.append((number, error.text))
 
 
-def _read(number: int, raw: bytes, told: Imported) -> NoteLine | None:
+def _parse(number: int, raw: bytes, outcome: Imported) -> NoteLine | None:
     try:
-        if len(raw) > LONGEST_LINE:
+        if len(raw) > MAX_LINE_BYTES:
             raise BadRequest("It is longer than a note can be.")
         return NoteLine.model_validate(orjson.loads(raw))
     except orjson.JSONDecodeError:
-        told.refused.append((number, "It is not JSON."))
+        outcome.refused.append((number, "It is not JSON."))
     except ValidationError as error:
-        told.refused.append((number, describe_problems(error, "is not part of a note")))
+        outcome.refused.append((number, describe_problems(error, "is not a field of a note")))
     except BadRequest as error:
-        told.refused.append((number, error.text))
+        outcome.refused.append((number, error.text))
     return None
 
 
-async def _bring(call: Call, line: NoteLine, people: dict[str, int], told: Imported) -> None:
-    note = _note(call, line, people)
+async def _import_note(call: Call, line: NoteLine, author_ids: dict[str, int], outcome: Imported) -> None:
+    note = _note_from_line(call, line, author_ids)
     cites = tuple(note_text.id_of("cites", id) for id in line.cites)
     links = [TaskLink(task.taskId, task.kind) for task in line.tasks]
     prepared = await asyncio.to_thread(note_index.prepare, note.title, note.body, note.tags, "")
@@ -126,42 +126,38 @@ async def _bring(call: Call, line: NoteLine, people: dict[str, int], told: Impor
     async def body(tx: Transaction) -> bool:
         if await notes.insert(tx, note, links) is None:
             return False
-        await notes.cite(tx, note, [id for id in cites if await _is_there(tx, note.org_id, id)])
+        await notes.cite(tx, note, [id for id in cites if await notes.exists(tx, note.org_id, id)])
         await note_index.add(tx, note, prepared)
         return True
 
     if await call.db.write(body):
-        told.stored += 1
+        outcome.stored += 1
     elif await notes.find(call.db, call.actor.org_id, [note.id]):
-        told.known += 1
+        outcome.known += 1
     else:
         raise BadRequest("id: cannot be used here.", remedy="Give the note another UUID.")
 
 
-def _note(call: Call, line: NoteLine, people: dict[str, int]) -> Note:
-    created = clock.now() if line.createdAt is None else note_text.parse_timestamp("createdAt", line.createdAt)
-    expires = None if line.expiresAt is None else note_text.parse_timestamp("expiresAt", line.expiresAt)
-    author = line.author if line.author in people else call.actor.name
+def _note_from_line(call: Call, line: NoteLine, author_ids: dict[str, int]) -> Note:
+    created_at = clock.now() if line.createdAt is None else note_text.parse_timestamp("createdAt", line.createdAt)
+    expires_at = None if line.expiresAt is None else note_text.parse_timestamp("expiresAt", line.expiresAt)
+    author = line.author if line.author in author_ids else call.actor.name
     return Note(
         number=0,
         id=note_text.id_of("id", line.id),
         org_id=call.actor.org_id,
-        author_id=people.get(line.author, call.actor.id),
+        author_id=author_ids.get(line.author, call.actor.id),
         author=author,
         source=note_text.clean("source", line.source, 50, is_line=True),
         title=note_text.clean("title", line.title, note_text.LONGEST_TITLE),
         body=note_text.clean("body", line.body, note_text.LONGEST_BODY),
         tags=note_text.tags_of(line.tags),
         confidence=line.confidence,
-        created_at=min(created, clock.now()),
-        expires_at=expires,
-        is_expired=expires is not None and expires <= clock.now(),
+        created_at=min(created_at, clock.now()),
+        expires_at=expires_at,
+        is_expired=expires_at is not None and expires_at <= clock.now(),
         tasks=tuple(dict.fromkeys(task.taskId for task in line.tasks)),
     )
-
-
-async def _is_there(tx: Transaction, org_id: str, id: str) -> bool:
-    return await tx.fetch_one("SELECT 1 FROM notes WHERE id = $1 AND org_id = $2", id, org_id) is not None
 
 
 async def _line(db: Reader, note: Note) -> dict[str, Any]:

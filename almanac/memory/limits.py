@@ -1,4 +1,4 @@
-"""Limits: how often a token may ask the memory surface, and what its organisation may store and has stored."""
+"""The rate limit of the memory surface, and the usage report of `/mcp/usage`."""
 
 from typing import Any
 
@@ -13,31 +13,33 @@ UNLIMITED = "unlimited"
 
 
 def rule_of(settings: Settings, scopes: frozenset[str]) -> RateLimit:
-    """The limit of a token: one that can only read may do so ten times as often."""
-    only_reads = bool(scopes) and all(scope.endswith(":read") for scope in scopes)
-    # In Redis: rl:{tokenId}:{minute}, as the surface's document has it.
-    return RateLimit("rl", settings.memory_read_calls if only_reads else settings.memory_calls, WINDOW, "aligned")
+    """The rate limit of a token with these scopes. Tokens that can only read have a limit of their own."""
+    is_read_only = bool(scopes) and all(scope.endswith(":read") for scope in scopes)
+    # The specification of the surface names the Redis key: rl:{tokenId}:{minute}.
+    return RateLimit("rl", settings.memory_read_calls if is_read_only else settings.memory_calls, WINDOW, "aligned")
 
 
 async def report(call: Call, settings: Settings, rates: RateLimiter) -> dict[str, Any]:
-    """What remains of the caller's limit, what its organisation may use, and has used this month."""
-    rule = rule_of(settings, call.actor.scopes)
-    left = await rates.status(rule, call.actor.limit_key) if rule.is_on else None
+    """The token's remaining rate limit, and the organisation's monthly quotas and usage."""
+    limit = rule_of(settings, call.actor.scopes)
+    status = await rates.status(limit, call.actor.limit_key) if limit.is_on else None
     now, org_id = clock.now(), call.actor.org_id
-    usual = {"knowledge_stored": settings.memory_notes_a_month}
-    entitled = {name: await allowances.monthly_limit(call.db, org_id, name, usual[name]) for name in allowances.METRICS}
-    counted = await usage.used(call.db, org_id)
+    defaults = {"knowledge_stored": settings.memory_notes_a_month}
+    quotas = {
+        name: await allowances.monthly_limit(call.db, org_id, name, defaults[name]) for name in allowances.METRICS
+    }
+    used = await usage.used(call.db, org_id)
     return {
         "rateLimit": {
-            "limit": rule.calls if rule.is_on else UNLIMITED,
-            "windowSeconds": rule.seconds,
-            "remaining": left.remaining if left else UNLIMITED,
-            "resetsAt": clock.format_timestamp(int(left.resets_at * clock.SECOND)) if left else None,
+            "limit": limit.calls if limit.is_on else UNLIMITED,
+            "windowSeconds": limit.seconds,
+            "remaining": status.remaining if status else UNLIMITED,
+            "resetsAt": clock.format_timestamp(int(status.resets_at * clock.SECOND)) if status else None,
         },
-        "entitlements": {name: UNLIMITED if most is None else most for name, most in entitled.items()},
+        "entitlements": {name: UNLIMITED if quota is None else quota for name, quota in quotas.items()},
         "usage": {
             "period": clock.month(now),
             "nextResetAt": clock.format_timestamp(allowances.next_month(now)),
-            "counts": {**dict.fromkeys(allowances.METRICS, 0), **counted},
+            "counts": {**dict.fromkeys(allowances.METRICS, 0), **used},
         },
     }

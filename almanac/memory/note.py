@@ -1,4 +1,4 @@
-"""A note, as a value: what was said, by whom, and what has become of it."""
+"""One note: the value and the SELECT that reads it."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import orjson
 
 from almanac.core.database import Row
 
-# The columns that a note is made of, of the notes `n`; the search's own row `s` tells whether its vectors are there.
+# Notes `n`, with `is_embedded` from the row that search keeps for the note.
 SELECT = """
 SELECT n.*, p.name AS author, coalesce(s.is_embedded, 0) AS is_embedded
 FROM notes n JOIN principals p ON p.id = n.author_id LEFT JOIN sources s ON s.kind = 'note' AND s.owner_id = n.id
@@ -15,7 +15,7 @@ FROM notes n JOIN principals p ON p.id = n.author_id LEFT JOIN sources s ON s.ki
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that an agent has learnt."""
+    """A fact that an agent has stored."""
 
     number: int
     id: str
@@ -29,22 +29,22 @@ class Note:
     confidence: int
     created_at: int
     expires_at: int | None = None
-    is_expired: bool = False  # as search knows it, which may be some seconds late
+    is_expired: bool = False  # set by the expiry job, some seconds after `expires_at`
     successor_id: str | None = None
-    head_id: str | None = None  # the live note that stands for it now; None where it stands for itself
+    head_id: str | None = None  # the live note at the end of its chain of successors; None for a live note
     superseded_at: int | None = None
     is_embedded: bool = False
-    tasks: tuple[str, ...] = ()  # known while it is being stored
+    tasks: tuple[str, ...] = ()  # set only on a note that is about to be stored or indexed
 
     @property
     def embedding_status(self) -> str:
-        """pending or ready."""
+        """`pending` or `ready`."""
         return "ready" if self.is_embedded else "pending"
 
 
 @dataclass(frozen=True, slots=True)
 class TaskLink:
-    """What a note has to do with a task."""
+    """A link from a note to a task."""
 
     task_id: str
     kind: str  # references or produced
@@ -52,7 +52,7 @@ class TaskLink:
 
 @dataclass(frozen=True, slots=True)
 class NoteDraft:
-    """A note that is to be stored."""
+    """The fields of a new note."""
 
     title: str
     body: str
@@ -60,12 +60,12 @@ class NoteDraft:
     confidence: int = 80
     expires_at: int | None = None
     task: TaskLink | None = None
-    cites: tuple[str, ...] = ()  # notes it rests on
+    cites: tuple[str, ...] = ()  # ids of the notes that it is based on
     source: str = "agent"
 
 
 def note_from_row(row: Row) -> Note:
-    """A note from its row."""
+    """The note in a row of `SELECT`."""
     return Note(
         number=row["number"],
         id=row["id"],

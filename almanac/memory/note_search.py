@@ -1,6 +1,7 @@
-"""Finding: a search of the notes of the caller's organisation.
+"""Search of the notes of the actor's organisation.
 
-Ranked as the memory surface's contract says: both legs, words (with titles) and vectors, fused by reciprocal rank.
+The contract of the memory surface prescribes the ranking: keyword hits (with title matches) and vector hits, combined
+by reciprocal rank fusion.
 """
 
 from collections.abc import Sequence
@@ -16,32 +17,32 @@ from almanac.search.engine import SearchEngine
 from almanac.search.query import SearchQuery, SearchResult, SourceFilter
 from almanac.search.ranking import features
 
-SNIPPET = 240  # characters
-REACH = 64  # neighbours that a graph of vectors keeps in sight, unless told otherwise
-MAX_NOTE_QUERY_CHARS = 2_000  # characters of a question
+SNIPPET_CHARS = 240
+REACH = 64  # default of `ef_search`, the candidate list size of a vector graph
+MAX_NOTE_QUERY_CHARS = 2_000
 MAX_NOTE_RESULTS = 50
 
 
 @dataclass(frozen=True, slots=True)
 class NoteQuery:
-    """What to look for among the notes."""
+    """A query for notes."""
 
     query: str
     limit: int = 10
-    tags: tuple[str, ...] = ()  # all of them
+    tags: tuple[str, ...] = ()  # a note must have all of them
     task: str | None = None
     include_superseded: bool = False
     include_expired: bool = False
     min_score: float = 0.0
     ef_search: int = REACH
-    as_of: int | None = None  # what was known at that moment
+    as_of: int | None = None  # search the notes as they were at this time
     mode: str = "hybrid"
     rerank: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class NoteResult:
-    """A note that was found."""
+    """A note that matches a query."""
 
     note: Note
     score: float
@@ -51,50 +52,52 @@ class NoteResult:
 
 @dataclass(frozen=True, slots=True)
 class NoteResults:
-    """Notes, the best first, and what to know of this answer."""
+    """The matching notes, best first, with remarks of the search engine."""
 
     hits: tuple[NoteResult, ...]
     remarks: tuple[str, ...] = ()
 
 
-async def find(call: Call, search: SearchEngine, inquiry: NoteQuery) -> NoteResults:
-    """The notes that answer best, of those that hold: or held, at the moment that was asked for."""
-    answer = await search.search(await question(call, inquiry))
-    known = await _standing(call, inquiry, answer.found)
-    hits = [
-        NoteResult(known[each.owner_id], each.score, snippet(known[each.owner_id].body, inquiry.query), each.legs)
-        for each in answer.found
-        if each.owner_id in known
-    ]
-    for hit in hits:
-        call.record_access("note", hit.note.id)
-    return NoteResults(tuple(hits), answer.notes)
+async def find(call: Call, search: SearchEngine, query: NoteQuery) -> NoteResults:
+    """The best matching notes."""
+    response = await search.search(await question(call, query))
+    notes_by_id = await _visible_notes(call, query, response.found)
+    results: list[NoteResult] = []
+    for hit in response.found:
+        if (note := notes_by_id.get(hit.owner_id)) is not None:
+            call.record_access("note", note.id)
+            results.append(NoteResult(note, hit.score, snippet(note.body, query.query), hit.legs))
+    return NoteResults(tuple(results), response.notes)
 
 
-async def question(call: Call, inquiry: NoteQuery) -> SearchQuery:
-    """An inquiry as search is asked it."""
-    org_id, at = call.actor.org_id, inquiry.as_of
-    was = at is not None
+async def question(call: Call, query: NoteQuery) -> SearchQuery:
+    """The query for the search engine."""
+    as_of = query.as_of
+    is_past = as_of is not None  # notes that are superseded or expired now may have been live then
     return SearchQuery(
-        text=inquiry.query,
+        text=query.query,
         collections=note_index.collections_of(
-            org_id, superseded=was or inquiry.include_superseded, expired=was or inquiry.include_expired
+            call.actor.org_id,
+            superseded=is_past or query.include_superseded,
+            expired=is_past or query.include_expired,
         ),
-        mode=inquiry.mode,
+        mode=query.mode,
         filter=SourceFilter(
-            tags=inquiry.tags, created_until=None if at is None else at + 1, condition=await _condition(call, inquiry)
+            tags=query.tags,
+            created_until=None if as_of is None else as_of + 1,
+            condition=await _condition(call, query),
         ),
-        limit=inquiry.limit,
-        min_score=inquiry.min_score,
-        rerank=inquiry.rerank,
+        limit=query.limit,
+        min_score=query.min_score,
+        rerank=query.rerank,
         max_per_source=1,
         by_ranks=True,
-        ef_search=inquiry.ef_search,
+        ef_search=query.ef_search,
     )
 
 
 def snippet(body: str, query: str) -> str:
-    """The part of a note around the first word that was looked for; its beginning where there is none."""
+    """The part of a note around the first word of the query, or its beginning if no word of the query occurs."""
     terms = features.parse_text(query).terms
     first = (
         next(highlights.occurrences(body, terms), None)
@@ -102,35 +105,35 @@ def snippet(body: str, query: str) -> str:
         else common_words.first(body, common_words.words_of(query))
     )
     middle = (first[0] + first[1]) // 2 if first else 0
-    start = max(0, min(middle - SNIPPET // 2, len(body) - SNIPPET))
-    return body[start : start + SNIPPET]
+    start = max(0, min(middle - SNIPPET_CHARS // 2, len(body) - SNIPPET_CHARS))
+    return body[start : start + SNIPPET_CHARS]
 
 
-async def _condition(call: Call, inquiry: NoteQuery) -> dict[str, Any] | None:
-    """What must hold of the metadata. Nothing, as a rule: whatever does not hold any more is elsewhere."""
-    at = inquiry.as_of
+async def _condition(call: Call, query: NoteQuery) -> dict[str, Any] | None:
+    """The condition on the metadata. Most searches need none, because each collection holds notes of one state."""
+    as_of = query.as_of
     tests: list[dict[str, Any]] = []
-    if inquiry.task is not None:
-        tests.append({"key": "tasks", "op": "eq", "value": inquiry.task})
-    if at is not None and not inquiry.include_superseded:
-        tests.append(_not_before("superseded_at", at))
-    now = clock.now() if at is None else at
-    if not inquiry.include_expired and (
-        at is not None or await expiry.has_unindexed_expiry(call.db, call.actor.org_id, now)
+    if query.task is not None:
+        tests.append({"key": "tasks", "op": "eq", "value": query.task})
+    if as_of is not None and not query.include_superseded:
+        tests.append(_missing_or_after("superseded_at", as_of))
+    now = clock.now() if as_of is None else as_of
+    if not query.include_expired and (
+        as_of is not None or await expiry.has_unindexed_expiry(call.db, call.actor.org_id, now)
     ):
-        tests.append(_not_before("expires_at", now))
+        tests.append(_missing_or_after("expires_at", now))
     return {"and": tests} if tests else None
 
 
-def _not_before(key: str, moment: int) -> dict[str, Any]:
-    missing, later = {"key": key, "op": "eq", "value": None}, {"key": key, "op": "gt", "value": moment}
+def _missing_or_after(key: str, time: int) -> dict[str, Any]:
+    missing, later = {"key": key, "op": "eq", "value": None}, {"key": key, "op": "gt", "value": time}
     return {"or": [missing, later]}
 
 
-async def _standing(call: Call, inquiry: NoteQuery, found: Sequence[SearchResult]) -> dict[str, Note]:
-    """The notes that were found as they are now, or were at the moment that was asked for."""
-    rows = await notes.find(call.db, call.actor.org_id, [each.owner_id for each in found])
-    if inquiry.as_of is None:
-        return {note.id: note for note in rows if inquiry.include_superseded or note.head_id is None}
-    views = [await supersession.note_at(call.db, note, inquiry.as_of) for note in rows]
-    return {note.id: note for note in views if note is not None}
+async def _visible_notes(call: Call, query: NoteQuery, hits: Sequence[SearchResult]) -> dict[str, Note]:
+    """The notes of the hits by id, as they are now or were at `as_of`. Notes that the query excludes are left out."""
+    current = await notes.find(call.db, call.actor.org_id, [hit.owner_id for hit in hits])
+    if query.as_of is None:
+        return {note.id: note for note in current if query.include_superseded or note.head_id is None}
+    past = [await supersession.note_at(call.db, note, query.as_of) for note in current]
+    return {note.id: note for note in past if note is not None}

@@ -1,7 +1,7 @@
-"""Wording: what a note may say, and how it is kept.
+"""Validation and normalisation of the texts, tags, times and ids of notes.
 
-Notes are kept as they were said, less what nobody can see: control characters, characters that turn the direction of a
-line, and invisible ones that spell something to a machine and nothing to its reader.
+A note's text is stored unchanged except for invisible characters: control characters, characters that change the text
+direction, and Unicode tags, which a model can read and a person cannot see.
 """
 
 import re
@@ -10,84 +10,86 @@ from collections.abc import Iterable
 
 from almanac.core import clock
 from almanac.core.errors import BadRequest
+from almanac.core.text import one_line
 
 LONGEST_TITLE = 200
 LONGEST_BODY = 32_000
 MOST_TAGS = 16
-LONGEST_TAG = 100
+MAX_TAG_CHARS = 100
 LONGEST_TASK = 200
 
-_UNSEEN = re.compile(
+_INVISIBLE = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]"
 )
 _LINE_END = re.compile("\r\n?")
-_BETWEEN = re.compile(r"[\s_]+")
+_WORD_SEPARATORS = re.compile(r"[\s_]+")
 _KEBAB = re.compile(r"[^\W_]+(?:-[^\W_]+)*")
-_ADDRESS = re.compile(
+_NOTE_URI = re.compile(
     r"\b(?:almanac|drobek)://knowledge/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b", re.IGNORECASE
 )
 
 
-def clean(what: str, text: str, most: int, *, is_line: bool = False) -> str:
-    """A text as it is kept, or an error that names the argument it was given as."""
-    if len(text) > most:
-        raise BadRequest(f"{what}: has more than {most:,} characters.", remedy="Say it in fewer, or in several notes.")
-    kept = _UNSEEN.sub("", _LINE_END.sub("\n", text))
-    kept = " ".join(kept.split()) if is_line else kept
-    if not kept.strip():
-        raise BadRequest(f"{what}: says nothing.", remedy="Give it at least one character that can be seen.")
-    return kept
+def clean(field: str, text: str, max_chars: int, *, is_line: bool = False) -> str:
+    """The text as it is stored. Raises BadRequest if it is too long or empty; `field` names it in the error."""
+    if len(text) > max_chars:
+        raise BadRequest(
+            f"{field}: has more than {max_chars:,} characters.", remedy="Shorten it or store several notes."
+        )
+    visible = _INVISIBLE.sub("", _LINE_END.sub("\n", text))
+    visible = one_line(visible) if is_line else visible
+    if not visible.strip():
+        raise BadRequest(f"{field}: is empty.", remedy="Give at least one visible character.")
+    return visible
 
 
-def tags_of(given: Iterable[str]) -> tuple[str, ...]:
-    """Tags in lower-case kebab-case, each once; an error for one that cannot be written so."""
-    found = dict.fromkeys(lowered(tag) for tag in given)
-    for tag in found:
-        if len(tag) > LONGEST_TAG or not _KEBAB.fullmatch(tag):
+def tags_of(tags: Iterable[str]) -> tuple[str, ...]:
+    """Tags in lower-case kebab-case, without duplicates. Raises BadRequest for a tag with other characters."""
+    normalised = dict.fromkeys(lowered(tag) for tag in tags)
+    for tag in normalised:
+        if len(tag) > MAX_TAG_CHARS or not _KEBAB.fullmatch(tag):
             raise BadRequest(
                 "tags: one of them cannot be written in kebab-case.",
-                remedy=f"Use letters and digits with - between words, such as release-notes; {LONGEST_TAG} at most.",
+                remedy="Use letters and digits with - between words, such as release-notes, and at most"
+                f" {MAX_TAG_CHARS} characters.",
             )
-    return tuple(found)
+    return tuple(normalised)
 
 
 def lowered(tag: str) -> str:
-    """A tag in small letters, with - between its words."""
-    return _BETWEEN.sub("-", tag.strip().lower())
+    """A tag in lower case, with - between its words."""
+    return _WORD_SEPARATORS.sub("-", tag.strip().lower())
 
 
-def parse_timestamp(what: str, text: str) -> int:
-    """A moment that was given in ISO-8601."""
+def parse_timestamp(field: str, text: str) -> int:
+    """The time in an ISO-8601 text. Raises BadRequest if it is not one."""
     try:
-        moment = clock.parse_timestamp(text)
-        clock.format_timestamp(moment)  # in UTC it may lie beyond the years that can be shown
-        return moment
+        timestamp = clock.parse_timestamp(text)
+        clock.format_timestamp(timestamp)  # fails if the UTC year is outside 1 to 9999
+        return timestamp
     except (ValueError, OverflowError):
         raise BadRequest(
-            f"{what}: is not a moment in ISO-8601.", remedy="Write it like 2027-01-31T09:00:00Z."
+            f"{field}: is not an ISO-8601 timestamp.", remedy="Write it like 2027-01-31T09:00:00Z."
         ) from None
 
 
-def future(what: str, text: str) -> int:
-    """A moment that was given in ISO-8601 and is still to come."""
-    moment = parse_timestamp(what, text)
-    if moment <= clock.now():
-        raise BadRequest(f"{what}: is not in the future.", remedy="Leave it out for a note that does not expire.")
-    return moment
+def future(field: str, text: str) -> int:
+    """The time in an ISO-8601 text. Raises BadRequest if it is not in the future."""
+    timestamp = parse_timestamp(field, text)
+    if timestamp <= clock.now():
+        raise BadRequest(f"{field}: is not in the future.", remedy="Leave it out for a note that does not expire.")
+    return timestamp
 
 
-def id_of(what: str, text: str) -> str:
-    """A note's id as it is kept, from the UUID that was given."""
+def id_of(field: str, text: str) -> str:
+    """The id of a note in canonical form. Raises BadRequest if the text is not a UUID."""
     try:
-        return str(uuid.UUID(text)) if len(text) in (32, 36) else _refuse(what)
+        if len(text) in (32, 36):
+            return str(uuid.UUID(text))
     except ValueError:
-        return _refuse(what)
+        pass
+    raise BadRequest(f"{field}: is not a UUID.", remedy="Use the id that storing or finding the note returned.")
 
 
-def addresses(text: str) -> tuple[str, ...]:
-    """The notes whose addresses stand in a text, each once."""
-    return tuple(dict.fromkeys(match.lower() for match in _ADDRESS.findall(text)))
-
-
-def _refuse(what: str) -> str:
-    raise BadRequest(f"{what}: is not a UUID.", remedy="Use an id as it was given when the note was stored or found.")
+def linked_ids(text: str) -> tuple[str, ...]:
+    """The ids of the notes whose URIs occur in a text, without duplicates."""
+    return tuple(dict.fromkeys(match.lower() for match in _NOTE_URI.findall(text)))

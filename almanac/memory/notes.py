@@ -1,4 +1,4 @@
-"""Notes: what agents have learnt, kept as they said it, for everyone of their organisation."""
+"""Notes: storing and reading facts that agents share with their organisation."""
 
 import asyncio
 import uuid
@@ -19,55 +19,57 @@ from almanac.search.analysis import surrounding_text
 from almanac.search.passage_store import AnalysedPassages
 
 STORED_NOTES_METRIC = "knowledge_stored"
-IDEMPOTENCY_SECONDS = 60  # seconds for which the same token means the same note
+IDEMPOTENCY_SECONDS = 60  # calls with the same client token within this time store one note
 MOST_CITED = 50
-MAX_CONTEXT_AGE = clock.DAY  # what was said longer ago than this is no longer what was said just before
-_LONG = 4_000  # characters whose words are counted in a thread
+MAX_CONTEXT_AGE = clock.DAY  # older notes do not count as context
+_MAX_INLINE_CHARS = 4_000  # a longer body is analysed in a thread, to keep the event loop responsive
 
 _INSERT = """
 INSERT INTO notes (id, org_id, author_id, source, title, body, tags, confidence, created_at, expires_at, is_expired)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (id) DO NOTHING RETURNING number
 """
-_BEFORE = """
+_PREVIOUS = """
 SELECT n.title, n.body, n.org_id, n.created_at, t.task_id FROM notes n LEFT JOIN task_knowledge t ON t.note_id = n.id
 WHERE n.author_id = $1 ORDER BY n.number DESC LIMIT 2
 """
 
 
 async def store(
-    call: Call, draft: NoteDraft, repeats: IdempotencyStore, usual_quota: int, client_token: str | None = None
+    call: Call, draft: NoteDraft, idempotency: IdempotencyStore, default_quota: int, client_token: str | None = None
 ) -> Note:
-    """Keep what an agent says. The same token within a minute gives the same note, also to two calls at once."""
+    """Store a note. Calls with the same client token within a minute return the same note, even concurrent ones."""
     org_id, id = call.actor.org_id, str(uuid.uuid4())
     if client_token is not None:
-        # Whoever comes first says which id it is to be; everyone stores under that one, and only one can.
-        id = await repeats.get_or_set(_key(call, client_token), id, IDEMPOTENCY_SECONDS)
-        if known := await find(call.db, org_id, [id]):
-            return _touched(call, known[0])
-    limit = await allowances.monthly_limit(call.db, org_id, STORED_NOTES_METRIC, usual_quota)
+        # The first call determines the id. All calls insert under this id, and only one insert succeeds.
+        id = await idempotency.get_or_set(_idempotency_key(call, client_token), id, IDEMPOTENCY_SECONDS)
+        if existing := await find(call.db, org_id, [id]):
+            return _recorded(call, existing[0])
+    limit = await allowances.monthly_limit(call.db, org_id, STORED_NOTES_METRIC, default_quota)
     try:
         await allowances.check(call.db, org_id, STORED_NOTES_METRIC, limit)
         prepared = await prepare(call.db, call, draft)
-        return _touched(call, await call.db.write(lambda tx: add(tx, call, id, draft, prepared, limit)))
+        return _recorded(call, await call.db.write(lambda tx: add(tx, call, id, draft, prepared, limit)))
     except QuotaExceeded:
-        # The same call may have used up what was left.
-        if client_token is None or not (known := await find(call.db, org_id, [id])):
+        # A concurrent call with the same token may have used up the quota.
+        if client_token is None or not (existing := await find(call.db, org_id, [id])):
             raise
-        return _touched(call, known[0])
+        return _recorded(call, existing[0])
 
 
-async def stored(call: Call, repeats: IdempotencyStore, client_token: str | None) -> Note | None:
-    """The note that a call with this token has stored, if there was one within a minute. To be asked before a call is
-    judged: what it brought, such as a moment to come, may have been right then and not be so now."""
-    id = None if client_token is None else await repeats.get(_key(call, client_token))
+async def stored(call: Call, idempotency: IdempotencyStore, client_token: str | None) -> Note | None:
+    """The note that a call with this client token stored within the last minute, or None.
+
+    Check this before validating the arguments: an expiry that was valid in the first call may be past in the repeat.
+    """
+    id = None if client_token is None else await idempotency.get(_idempotency_key(call, client_token))
     found = await find(call.db, call.actor.org_id, [id]) if id else []
-    return _touched(call, found[0]) if found else None
+    return _recorded(call, found[0]) if found else None
 
 
 async def prepare(db: Reader, call: Call, draft: NoteDraft) -> AnalysedPassages:
-    """What search needs of a draft: before the transaction, for it takes milliseconds."""
+    """Analyse a draft for search. Call it before the transaction, because it takes milliseconds."""
     context = await _context(db, call, draft)
-    if len(draft.body) <= _LONG:
+    if len(draft.body) <= _MAX_INLINE_CHARS:
         return note_index.prepare(draft.title, draft.body, draft.tags, context)
     return await asyncio.to_thread(note_index.prepare, draft.title, draft.body, draft.tags, context)
 
@@ -75,7 +77,7 @@ async def prepare(db: Reader, call: Call, draft: NoteDraft) -> AnalysedPassages:
 async def add(
     tx: Transaction, call: Call, id: str, draft: NoteDraft, prepared: AnalysedPassages, limit: int | None
 ) -> Note:
-    """Store a draft under an id, count it, and let it be found: all of it or nothing. A note that is there stays."""
+    """Store, count and index a note in one transaction. If a note with this id exists, return that one instead."""
     note = Note(
         number=0,
         id=id,
@@ -96,13 +98,13 @@ async def add(
         return (await find(tx, note.org_id, [id]))[0]
     await cite(tx, note, draft.cites)
     await note_index.add(tx, note, prepared)
-    # Last, so that whoever else stores for this organisation waits for no more than the commit.
+    # Last, because the lock on the counter blocks other stores of this organisation until the commit.
     await allowances.consume(tx, note.org_id, STORED_NOTES_METRIC, limit)
     return replace(note, number=number)
 
 
 async def insert(tx: Transaction, note: Note, links: Iterable[TaskLink]) -> int | None:
-    """Write a note's own rows; its number, or None if there is one of this id."""
+    """Insert a note and its task links. Returns its number, or None if the id exists."""
     row = await tx.fetch_one(
         _INSERT,
         note.id,
@@ -131,13 +133,13 @@ async def insert(tx: Transaction, note: Note, links: Iterable[TaskLink]) -> int 
     return row["number"]
 
 
-async def cite(tx: Transaction, note: Note, named: Sequence[str]) -> None:
-    """Mark the notes that a note rests on: those it names, which must be there, and those it gives the address of."""
-    for id in (*named, *note_text.addresses(note.body)[:MOST_CITED]):
-        there = await tx.fetch_one("SELECT 1 FROM notes WHERE id = $1 AND org_id = $2", id, note.org_id)
-        if there is None and id in named:
+async def cite(tx: Transaction, note: Note, ids: Sequence[str]) -> None:
+    """Store a note's citations: the given notes, which must exist, and the notes whose URIs are in its body."""
+    for id in (*ids, *note_text.linked_ids(note.body)[:MOST_CITED]):
+        does_exist = await exists(tx, note.org_id, id)
+        if not does_exist and id in ids:
             raise missing(id)
-        if there is not None and id != note.id:
+        if does_exist and id != note.id:
             await tx.execute(
                 "INSERT INTO note_citations (cited_id, note_id) VALUES ($1, $2) ON CONFLICT (cited_id, note_id)"
                 " DO NOTHING",
@@ -147,59 +149,66 @@ async def cite(tx: Transaction, note: Note, named: Sequence[str]) -> None:
 
 
 async def get(db: Reader, call: Call, id: str) -> Note:
-    """A note of the caller's organisation; of another one, there is none."""
+    """The note with this id in the actor's organisation. Raises NotFound."""
     found = await find(db, call.actor.org_id, [id])
     if not found:
         raise missing(id)
-    return _touched(call, found[0])
+    return _recorded(call, found[0])
 
 
 async def find(db: Reader, org_id: str, ids: Sequence[str]) -> list[Note]:
-    """Notes of an organisation by their ids, as far as they are there."""
+    """The existing notes of an organisation with these ids."""
     if not ids:
         return []
-    names = ", ".join(f"${number}" for number in range(1, len(ids) + 1))
-    rows = await db.fetch(f"{SELECT} WHERE n.id IN ({names})", *ids)
-    # Not in the statement: SQLite would rather read all notes of the organisation than look each of these up.
+    listed = ", ".join(f"${number + 1}" for number in range(len(ids)))
+    rows = await db.fetch(f"{SELECT} WHERE n.id IN ({listed})", *ids)
+    # With a condition on org_id, SQLite would read all notes of the organisation instead of looking up the ids.
     return [note_from_row(row) for row in rows if row["org_id"] == org_id]
 
 
+async def exists(db: Reader, org_id: str, id: str) -> bool:
+    """Whether an organisation has a note with this id."""
+    return await db.fetch_one("SELECT 1 FROM notes WHERE id = $1 AND org_id = $2", id, org_id) is not None
+
+
 async def tasks(db: Reader, note: Note) -> list[TaskLink]:
-    """The tasks that a note has to do with."""
+    """The task links of a note."""
     rows = await db.fetch("SELECT task_id, kind FROM task_knowledge WHERE note_id = $1 ORDER BY task_id, kind", note.id)
     return [TaskLink(row["task_id"], row["kind"]) for row in rows]
 
 
 async def cited(db: Reader, note: Note) -> list[str]:
-    """The notes that a note rests on."""
+    """The ids of the notes that a note cites."""
     rows = await db.fetch("SELECT cited_id FROM note_citations WHERE note_id = $1 ORDER BY cited_id", note.id)
     return [row["cited_id"] for row in rows]
 
 
 def missing(id: str) -> NotFound:
-    """What is said of a note that is not there, or not there for the caller."""
+    """The error for a note that does not exist or belongs to another organisation: callers cannot tell them apart."""
     return NotFound(f"There is no note {id}.", remedy="Search for it; it may have been stored elsewhere.")
 
 
 async def _context(db: Reader, call: Call, draft: NoteDraft) -> str:
-    """What the same agent said just before, under the same title or about the same task: a short note is often the
-    next turn of that. It helps to find the note, and is no part of it."""
+    """The author's previous one or two short notes with the same title or task, which a short note often continues.
+
+    The context is indexed with the note and never shown as part of it.
+    """
     if len(draft.body) > surrounding_text.SHORT:
         return ""
-    said: list[str] = []
-    for row in await db.fetch(_BEFORE, call.actor.id):
-        is_next = row["title"] == draft.title or (draft.task is not None and row["task_id"] == draft.task.task_id)
-        is_just_before = row["created_at"] > clock.now() - MAX_CONTEXT_AGE and row["org_id"] == call.actor.org_id
-        if not (is_next and is_just_before) or len(row["body"]) > surrounding_text.SHORT:
+    bodies: list[str] = []
+    for row in await db.fetch(_PREVIOUS, call.actor.id):
+        is_related = row["title"] == draft.title or (draft.task is not None and row["task_id"] == draft.task.task_id)
+        is_recent = row["created_at"] > clock.now() - MAX_CONTEXT_AGE and row["org_id"] == call.actor.org_id
+        if not (is_related and is_recent) or len(row["body"]) > surrounding_text.SHORT:
             break
-        said.insert(0, row["body"])
-    return "\n".join(said)
+        bodies.insert(0, row["body"])
+    return "\n".join(bodies)
 
 
-def _key(call: Call, client_token: str) -> str:
+def _idempotency_key(call: Call, client_token: str) -> str:
     return f"idem:k.store:{call.actor.org_id}:{call.actor.id}:{client_token}"
 
 
-def _touched(call: Call, note: Note) -> Note:
+def _recorded(call: Call, note: Note) -> Note:
     call.record_access("note", note.id)
     return note

@@ -1,8 +1,7 @@
-"""Hints: notes of other authors that say nearly the same as a new one, or the opposite of it.
+"""Finds notes of other authors that are similar to a new note, because they may contradict it.
 
-Whether two notes contradict each other is for their readers to judge. Here they are only brought together: nothing is
-changed, and a note is stored whatever is found. Two notes are close if their vectors are or, where one has none yet, if
-most of the shorter one's words stand in the other.
+The agents decide whether two notes contradict each other. This module only reads, and the new note is stored in any
+case. Two notes are similar if the cosine of their vectors is high or most words of the shorter one occur in the other.
 """
 
 from collections.abc import Sequence
@@ -17,18 +16,19 @@ from almanac.core.call import Call
 from almanac.core.errors import AlmanacError
 from almanac.memory import note_index, notes
 from almanac.memory.note import Note
-from almanac.memory.note_search import SNIPPET
+from almanac.memory.note_search import SNIPPET_CHARS
 from almanac.search.analysis import analyser
 from almanac.search.engine import SearchEngine
 from almanac.search.query import SearchQuery
 
-# Of twelve pairs of made-up notes that contradict each other, all were at least this near, and no two others were.
-MIN_COSINE = 0.75  # cosine
-MIN_SHARED_WORD_SHARE = 0.6  # share of words; of the twelve pairs, ten
-MIN_SHARED_WORDS = 3  # words in common: fewer say nothing
+# Measured on twelve pairs of contradicting notes: all pairs, and no other two notes, reach MIN_COSINE. Ten of the pairs
+# reach MIN_SHARED_WORD_SHARE.
+MIN_COSINE = 0.75
+MIN_SHARED_WORD_SHARE = 0.6
+MIN_SHARED_WORDS = 3  # fewer shared words are not significant
 MAX_SIMILAR_NOTES = 3
-_LOOKED_AT = 8
-_READ = 600  # characters of a new note that are looked for
+_CANDIDATES = 8
+_MAX_QUERY_BODY_CHARS = 600
 
 _log = structlog.get_logger("almanac.memory")
 
@@ -41,61 +41,66 @@ class SimilarNote:
     title: str
     author: str
     snippet: str
-    score: float  # how close it is
+    score: float  # the cosine, or the share of shared words
 
 
 async def find(call: Call, search: SearchEngine, note: Note) -> list[SimilarNote]:
-    """The live notes of others that are closest to a note, if any is close; none where search cannot be asked, for the
-    note is stored all the same."""
+    """The most similar live notes of other authors. Empty if the search fails, because the note is stored anyway."""
     try:
         return await _find(call, search, note)
     except AlmanacError as error:
-        _log.warning("no_hints", error=type(error).__name__)
+        _log.warning("similar_notes_not_searched", error=type(error).__name__)
         return []
 
 
 async def _find(call: Call, search: SearchEngine, note: Note) -> list[SimilarNote]:
-    text = f"{note.title}\n{note.body[:_READ]}"
-    asked = SearchQuery(
-        text, (note_index.collection_of(note.org_id),), limit=_LOOKED_AT, rerank=False, max_per_source=1, by_ranks=True
+    query = SearchQuery(
+        text=f"{note.title}\n{note.body[:_MAX_QUERY_BODY_CHARS]}",
+        collections=(note_index.collection_of(note.org_id),),
+        limit=_CANDIDATES,
+        rerank=False,
+        max_per_source=1,
+        by_ranks=True,
     )
-    found = {each.passage_id: each.owner_id for each in (await search.search(asked)).found if each.owner_id != note.id}
-    closeness = await _measure(search, asked, list(found))
-    close = {found[id]: score for id, score in closeness.items()}
-    others = [each for each in await notes.find(call.db, note.org_id, list(close)) if _is_others(each, note)]
-    hints = [
-        SimilarNote(each.id, each.title, each.author, each.body[:SNIPPET], round(close[each.id], 4)) for each in others
+    response = await search.search(query)
+    note_ids = {hit.passage_id: hit.owner_id for hit in response.found if hit.owner_id != note.id}
+    scores = {note_ids[id]: score for id, score in (await _similar_passages(search, query, list(note_ids))).items()}
+    others = [each for each in await notes.find(call.db, note.org_id, list(scores)) if _is_live_of_other(each, note)]
+    similar = [
+        SimilarNote(each.id, each.title, each.author, each.body[:SNIPPET_CHARS], round(scores[each.id], 4))
+        for each in others
     ]
-    return sorted(hints, key=lambda hint: -hint.score)[:MAX_SIMILAR_NOTES]
+    return sorted(similar, key=lambda each: -each.score)[:MAX_SIMILAR_NOTES]
 
 
-def _is_others(note: Note, new: Note) -> bool:
+def _is_live_of_other(note: Note, new: Note) -> bool:
     return note.author_id != new.author_id and note.head_id is None
 
 
-async def _measure(search: SearchEngine, asked: SearchQuery, ids: Sequence[int]) -> dict[int, float]:
-    """How close passages are to a text, those that are close at all."""
-    own = analyser.own(analyser.encode_terms("", (), asked.text))
+async def _similar_passages(search: SearchEngine, query: SearchQuery, ids: Sequence[int]) -> dict[int, float]:
+    """The passages that are similar to the query, with their scores."""
+    words = analyser.own(analyser.encode_terms("", (), query.text))
     rows = await search.rows(ids)
-    shares = {id: _share(own, analyser.own(row["words"] or b"")) for id, row in rows.items()}
-    close = {id: share for id, share in shares.items() if share >= MIN_SHARED_WORD_SHARE}
-    return close | {id: cosine for id, cosine in (await _cosines(search, asked, ids)).items() if cosine >= MIN_COSINE}
+    shares = {id: _shared_word_share(words, analyser.own(row["words"] or b"")) for id, row in rows.items()}
+    by_words = {id: share for id, share in shares.items() if share >= MIN_SHARED_WORD_SHARE}
+    cosines = await _cosines(search, query, ids)
+    return by_words | {id: cosine for id, cosine in cosines.items() if cosine >= MIN_COSINE}
 
 
-async def _cosines(search: SearchEngine, asked: SearchQuery, ids: Sequence[int]) -> dict[int, float]:
-    for model in await search.models(asked.collections):
+async def _cosines(search: SearchEngine, query: SearchQuery, ids: Sequence[int]) -> dict[int, float]:
+    for model in await search.models(query.collections):
         embedder = search.embedder(model)
         if embedder is None or not ids:
             continue
         try:
-            vector = await embedder.query(asked.text)
+            vector = await embedder.query(query.text)
         except (EmbeddingUnavailable, EmbeddingRefused):
-            continue  # words will do
+            continue  # shared words are enough
         stored = await search.index.passage_vectors(model, len(vector), ids)
         return dict(zip(stored.ids.tolist(), (stored.rows @ vector).tolist(), strict=True))
     return {}
 
 
-def _share(own: NDArray[np.int64], other: NDArray[np.int64]) -> float:
-    common = len(np.intersect1d(own, other))
-    return common / min(len(own), len(other)) if common >= MIN_SHARED_WORDS else 0.0
+def _shared_word_share(words: NDArray[np.int64], others: NDArray[np.int64]) -> float:
+    shared = len(np.intersect1d(words, others))
+    return shared / min(len(words), len(others)) if shared >= MIN_SHARED_WORDS else 0.0

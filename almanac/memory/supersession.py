@@ -1,8 +1,8 @@
-"""Supersession: which note took the place of which.
+"""Supersession: links from notes to the notes that replace them.
 
-Every note has at most one successor, so that the links form trees whose roots are the live notes. Each superseded note
-knows the root of its tree, its head, besides its successor: whoever has an old id finds what holds now in one step.
-Links are made one at a time in an organisation, so that two calls cannot close a circle between them.
+A note has at most one successor, so the links form trees, and the roots are the live notes. A superseded note stores
+its successor and its head, the root of its tree, so that an old id leads to the live note in one step. A lock per
+organisation serialises new links, so that two concurrent calls cannot create a cycle.
 
     a ──▶ b ──▶ d        a, b, c: head d
           c ──▶ d        d superseded by e: head e for all four
@@ -20,9 +20,9 @@ from almanac.memory import note_index, notes
 from almanac.memory.note import SELECT, Note, NoteDraft, note_from_row
 from almanac.quotas import allowances
 
-MOST_LISTED = 100
+MAX_LISTED_NOTES = 100
 
-_CITED = """
+_CITING_NOTES = """
 SELECT n.id, n.title FROM (
     SELECT c.note_id FROM note_citations c WHERE c.cited_id = $1
     UNION SELECT c.note_id FROM notes a JOIN note_citations c ON c.cited_id = a.id WHERE a.head_id = $1
@@ -32,21 +32,21 @@ WHERE n.head_id IS NULL AND n.id <> $2 AND n.id <> $1 ORDER BY n.number DESC LIM
 _CHAIN = """
 WITH RECURSIVE chain(id, successor_id) AS (
     SELECT n.id, n.successor_id FROM notes n WHERE n.id = $1
-    UNION ALL SELECT n.id, n.successor_id FROM chain c JOIN notes n ON n.id = c.successor_id WHERE {which}
+    UNION ALL SELECT n.id, n.successor_id FROM chain c JOIN notes n ON n.id = c.successor_id WHERE {condition}
 )
 SELECT id FROM chain
 """
-_FAMILY = f"""{SELECT} WHERE n.number IN (SELECT number FROM notes WHERE id = $1 UNION
+_TREE = f"""{SELECT} WHERE n.number IN (SELECT number FROM notes WHERE id = $1 UNION
     SELECT number FROM notes WHERE head_id = $1) ORDER BY n.number LIMIT $2"""  # noqa: S608 - a constant
-_REACHES = _CHAIN.format(which="c.id <> $2")
-_AT = _CHAIN.format(which="c.id IN (SELECT m.id FROM notes m WHERE m.id = c.id AND m.superseded_at <= $2)")
+_CHAIN_TO = _CHAIN.format(condition="c.id <> $2")
+_CHAIN_AT = _CHAIN.format(condition="c.id IN (SELECT m.id FROM notes m WHERE m.id = c.id AND m.superseded_at <= $2)")
 
 
 class SupersedeCycle(Conflict):
-    """A note cannot supersede itself, nor one that it was itself superseded by."""
+    """A note cannot supersede itself or a note that supersedes it."""
 
     code = "supersede_cycle"
-    remedy = "Store a new note that says what holds now, and let it supersede the last one of the chain."
+    remedy = "Store a new note with the current facts and let it supersede the last note of the chain."
 
 
 class AlreadySuperseded(Conflict):
@@ -57,7 +57,7 @@ class AlreadySuperseded(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class CitingNote:
-    """A note that rests on one that no longer holds."""
+    """A live note that cites a superseded note."""
 
     id: str
     title: str
@@ -65,11 +65,11 @@ class CitingNote:
 
 @dataclass(frozen=True, slots=True)
 class SupersedeResult:
-    """What a link came to."""
+    """The outcome of a new link."""
 
     head_id: str
-    moved: int  # notes whose head is another one now
-    cited_by: Sequence[CitingNote]  # live notes that rest on what was superseded
+    moved: int  # the number of notes whose head changed
+    cited_by: Sequence[CitingNote]  # live notes that cite the superseded note or one of its predecessors
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,10 @@ class RevisionResult:
     superseded: SupersedeResult
 
 
-async def revise(call: Call, old_id: str, draft: NoteDraft, usual_quota: int) -> RevisionResult:
+async def revise(call: Call, old_id: str, draft: NoteDraft, default_quota: int) -> RevisionResult:
     """Store a note and let it supersede another, in one transaction."""
     org_id, id = call.actor.org_id, str(uuid.uuid4())
-    limit = await allowances.monthly_limit(call.db, org_id, notes.STORED_NOTES_METRIC, usual_quota)
+    limit = await allowances.monthly_limit(call.db, org_id, notes.STORED_NOTES_METRIC, default_quota)
     await allowances.check(call.db, org_id, notes.STORED_NOTES_METRIC, limit)
     await notes.get(call.db, call, old_id)  # raises NotFound before the expensive analysis
     prepared = await notes.prepare(call.db, call, draft)
@@ -96,13 +96,13 @@ async def revise(call: Call, old_id: str, draft: NoteDraft, usual_quota: int) ->
 
 
 async def supersede(call: Call, tx: Transaction, old_id: str, new_id: str, at: int | None = None) -> SupersedeResult:
-    """Mark a note as superseded by another, one of which the caller must have written. Again, it changes nothing."""
+    """Mark a note as superseded by another. The actor must have written one of them. Repeating it changes nothing."""
     await _lock_links(tx, call.actor.org_id)
     old, new = await notes.get(tx, call, old_id), await notes.get(tx, call, new_id)
     if not call.actor.is_operator and call.actor.id not in (old.author_id, new.author_id):
         raise Forbidden(
             "You wrote neither of these two notes.",
-            remedy="Store a note of your own that says what holds now; it may supersede any other.",
+            remedy="Store a note of your own with the current facts; it may supersede any note.",
         )
     if old.id == new.id or await _reaches(tx, new, old):
         raise SupersedeCycle()
@@ -117,30 +117,30 @@ async def supersede(call: Call, tx: Transaction, old_id: str, new_id: str, at: i
 
 
 async def cited_by(db: Reader, old: Note, head_id: str) -> list[CitingNote]:
-    """The live notes that rest on a note, or on one that it stands for."""
-    rows = await db.fetch(_CITED, old.id, head_id, MOST_LISTED)
+    """The live notes that cite a note or one of the notes that it superseded."""
+    rows = await db.fetch(_CITING_NOTES, old.id, head_id, MAX_LISTED_NOTES)
     return [CitingNote(row["id"], row["title"]) for row in rows]
 
 
 async def history(db: Reader, note: Note) -> list[Note]:
-    """A note with all that it stands for and all that stands for it, in the order they were stored."""
+    """All notes of a note's tree, in the order in which they were stored."""
     head_id = note.head_id or note.id
-    rows = await db.fetch(_FAMILY, head_id, MOST_LISTED)
+    rows = await db.fetch(_TREE, head_id, MAX_LISTED_NOTES)
     return [note_from_row(row) for row in rows]
 
 
 async def note_at(db: Reader, note: Note, at: int) -> Note | None:
-    """A note as it stood at a moment; None where it was not there yet."""
+    """A note as it was at a time, or None if it was stored later."""
     if note.created_at > at:
         return None
     if note.superseded_at is None or note.superseded_at > at:
         return replace(note, successor_id=None, head_id=None, superseded_at=None)
-    chain = await db.fetch(_AT, note.id, at)
+    chain = await db.fetch(_CHAIN_AT, note.id, at)
     return replace(note, head_id=chain[-1]["id"])
 
 
 async def _lock_links(tx: Transaction, org_id: str) -> None:
-    """Wait for whoever else links notes of this organisation, and make others wait until the commit."""
+    """Lock the links of an organisation until the commit."""
     await tx.execute(
         "INSERT INTO memories (org_id, supersessions) VALUES ($1, 1) ON CONFLICT (org_id) DO UPDATE"
         " SET supersessions = memories.supersessions + 1",
@@ -149,12 +149,12 @@ async def _lock_links(tx: Transaction, org_id: str) -> None:
 
 
 async def _reaches(tx: Transaction, new: Note, old: Note) -> bool:
-    """Whether the chain from one note leads to another: only within one tree, where it is followed."""
+    """Whether the chain of successors of `new` contains `old`. Notes of different trees need no chain query."""
     if old.head_id is None:
         return new.head_id == old.id
     if new.head_id != old.head_id:
         return False
-    return any(row["id"] == old.id for row in await tx.fetch(_REACHES, new.id, old.id))
+    return any(row["id"] == old.id for row in await tx.fetch(_CHAIN_TO, new.id, old.id))
 
 
 async def _link(tx: Transaction, old: Note, new_id: str, head_id: str, at: int) -> int:
@@ -166,5 +166,5 @@ async def _link(tx: Transaction, old: Note, new_id: str, head_id: str, at: int) 
         head_id,
         at,
     )
-    await note_index.tell(tx, replace(old, successor_id=new_id, head_id=head_id, superseded_at=at))
+    await note_index.update(tx, replace(old, successor_id=new_id, head_id=head_id, superseded_at=at))
     return moved

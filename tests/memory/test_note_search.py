@@ -336,7 +336,12 @@ async def fill(circle: Circle, vectors: NDArray[np.float32]) -> None:
 
 
 def test_the_bounds_are_those_of_the_document():
-    assert (note_search.MAX_NOTE_QUERY_CHARS, note_search.MAX_NOTE_RESULTS, note_search.REACH, note_search.SNIPPET) == (
+    assert (
+        note_search.MAX_NOTE_QUERY_CHARS,
+        note_search.MAX_NOTE_RESULTS,
+        note_search.REACH,
+        note_search.SNIPPET_CHARS,
+    ) == (
         2000,
         50,
         64,

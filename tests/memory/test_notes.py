@@ -73,7 +73,7 @@ def test_tags_become_kebab_case():
 
 @pytest.mark.parametrize("text", ["tomorrow", "", "2026-13-01", "9999999999999", "2027-01-01T00:00:00+99:99"])
 def test_what_is_no_moment_is_refused(text: str):
-    with pytest.raises(BadRequest, match=r"^expiresAt: is not a moment"):
+    with pytest.raises(BadRequest, match=r"^expiresAt: is not an ISO-8601 timestamp"):
         note_text.future("expiresAt", text)
 
 
