@@ -113,7 +113,8 @@ async def _ask(home: Home, query: Line, wordings: Sequence[str], tally: Tally) -
     if wordings:
         tally.worded.append(any(each in reply.text for each in wordings))
     for mode, chosen in MODES.items():
-        found = (await lookup.ask(WeKnoraQuery(query=query.text[:MAX_TOOL_QUERY_CHARS], min_score=0.0, **chosen))).found
+        arguments = {"query": query.text[:MAX_TOOL_QUERY_CHARS], "min_score": 0.0, **chosen}
+        found = (await lookup.run(arguments)).found
         named = [(_line(home, piece.knowledge_id), piece.score) for piece in found.pieces]
         tally.judged[mode] += [(score, grades.get(name, 0) > 0) for name, score in named]
 

@@ -1,7 +1,7 @@
-"""Tasks: messages to an agent, from the moment they come until they are forgotten.
+"""Tasks: messages to an agent, stored until their retention ends.
 
-A task belongs to whoever sent the message: for anyone else it does not exist. Those of one session, in their order, are
-the conversation that a question may lean on.
+A task belongs to the sender of the message and does not exist for anyone else. The tasks of a session form the
+conversation that a follow-up question refers to.
 """
 
 import uuid
@@ -17,14 +17,14 @@ from almanac.core.database import Database, Row, Transaction
 from almanac.core.errors import Conflict, NotFound
 
 WORKING, COMPLETED, FAILED, CANCELED = "working", "completed", "failed", "canceled"
-REMEMBERED = 10  # turns of a session
-ABANDONED = clock.HOUR  # longer than any message may take
+MAX_TURNS = 10  # of a session
+ABANDONED_AFTER = clock.HOUR  # longer than the time limit of any message
 _OWN = "org_id = $1 AND principal_id = $2 AND agent = $3"
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One message."""
+    """One message and its answer."""
 
     id: str
     session_id: str
@@ -36,13 +36,13 @@ class Task:
 
 
 class Finished(Conflict):
-    """This task is over and cannot be cancelled any more."""
+    """This task has ended and cannot be cancelled any more."""
 
     code = "task_finished"
 
 
 async def begin(call: Call, agent: str, session_id: str, question: str) -> Task:
-    """Take a message in."""
+    """Store a message as a task in the state `working`."""
     task = Task(str(uuid.uuid4()), session_id, question, "", [], WORKING, clock.now())
 
     async def write(tx: Transaction) -> None:
@@ -65,27 +65,28 @@ async def end(
     answer: str = "",
     sources: list[dict[str, Any]] | None = None,
 ) -> bool:
-    """How a task that was being worked on ended; False if it had been ended by somebody else."""
-    told = orjson.dumps(sources or []).decode()
+    """End a task that is in the state `working`. Returns False if it has ended already."""
+    encoded_sources = orjson.dumps(sources or []).decode()
     sql = (
         "UPDATE agent_tasks SET state = $2, answer = $3, sources = $4, updated_at = $5, "
         "resolved = CASE WHEN $6 = '' THEN resolved ELSE $6 END WHERE id = $1 AND state = $7"
     )
-    return bool(await db.write(lambda tx: tx.execute(sql, id, state, answer, told, clock.now(), resolved, WORKING)))
+    args = (id, state, answer, encoded_sources, clock.now(), resolved, WORKING)
+    return bool(await db.write(lambda tx: tx.execute(sql, *args)))
 
 
 async def get(call: Call, agent: str, id: str) -> Task:
-    """A task of the caller's own."""
+    """A task of the actor."""
     actor = call.actor
     sql = f"SELECT * FROM agent_tasks WHERE {_OWN} AND id = $4"  # noqa: S608 - a constant
     row = await call.db.fetch_one(sql, actor.org_id, actor.id, agent, id)
     if row is None:
         raise NotFound("There is no such task, or it is not yours.")
-    return _task(row)
+    return _task_from_row(row)
 
 
 async def cancel(call: Call, agent: str, id: str) -> Task:
-    """Stop a task of the caller's own. Whichever process works on it sees so within a second."""
+    """Cancel a task of the actor. The process that works on it notices within a second."""
     task = await get(call, agent, id)
     if not await end(call.db, task.id, CANCELED) and (task := await get(call, agent, id)).state != CANCELED:
         raise Finished()
@@ -93,29 +94,29 @@ async def cancel(call: Call, agent: str, id: str) -> Task:
 
 
 async def is_cancelled(db: Database, id: str) -> bool:
-    """Whether somebody has stopped a task."""
+    """Whether a task was cancelled or removed."""
     row = await db.fetch_one("SELECT state FROM agent_tasks WHERE id = $1", id)
     return row is None or row["state"] == CANCELED
 
 
 async def turns(call: Call, agent: str, session_id: str) -> list[Turn]:
-    """What was said in a session of the caller's, oldest first."""
+    """The last turns of a session of the actor, oldest first."""
     actor = call.actor
     rows = await call.db.fetch(
         f"SELECT question, resolved, answer FROM agent_tasks WHERE {_OWN} AND session_id = $4 AND state = $5 "  # noqa: S608
-        f"ORDER BY number DESC LIMIT {REMEMBERED}",
+        f"ORDER BY number DESC LIMIT {MAX_TURNS}",
         actor.org_id, actor.id, agent, session_id, COMPLETED,
     )  # fmt: skip
     return [Turn(row["question"], row["resolved"], row["answer"]) for row in reversed(rows)]
 
 
 async def prune(tx: Transaction, before: int) -> int:
-    """Forget what was said before a moment; what a process that is gone had begun is not being worked on."""
+    """Remove tasks created before a time, and mark tasks as failed whose process has ended without finishing them."""
     sql = "UPDATE agent_tasks SET state = $1 WHERE state = $2 AND updated_at < $3"
-    await tx.execute(sql, FAILED, WORKING, clock.now() - ABANDONED)
+    await tx.execute(sql, FAILED, WORKING, clock.now() - ABANDONED_AFTER)
     return await tx.execute("DELETE FROM agent_tasks WHERE created_at < $1", before)
 
 
-def _task(row: Row) -> Task:
+def _task_from_row(row: Row) -> Task:
     sources = orjson.loads(row["sources"])
     return Task(row["id"], row["session_id"], row["question"], row["answer"], sources, row["state"], row["updated_at"])

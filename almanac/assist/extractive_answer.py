@@ -1,7 +1,7 @@
-"""Reading: the sentences of what was found that answer a question, word for word, without a language model.
+"""Answers a question without a language model, by quoting sentences of the search results.
 
-A sentence counts by how much of the question it has, rare words more than common ones, and by how likely the piece it
-stands in answers.
+The score of a sentence combines the share of the question's words in it, weighted by their rarity, with the score of
+its search result.
 """
 
 import math
@@ -11,59 +11,63 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from almanac.assist.weknora.weknora_tool import WeKnoraResult
+from almanac.core.text import one_line
 from almanac.search.analysis import analyser
 
-MAX_SENTENCES = 3  # sentences of an answer
-PIECES = 5  # of the best that are read
-MAX_SENTENCE_CHARS = 400  # characters of a sentence that are quoted
-READ = 30_000  # characters of a piece that are read
-_OVERLAP = 0.6  # what the words of a sentence count, beside the score of its piece
-_WORTH = 0.4  # of the best sentence, that another must come to
+MAX_SENTENCES = 3  # in an answer
+MAX_RESULTS = 5  # the best results, whose sentences are compared
+MAX_SENTENCE_CHARS = 400  # a longer sentence is shortened
+MAX_CONTENT_CHARS = 30_000  # per result
+_WORD_WEIGHT = 0.6  # of the shared words; the rest is the weight of the result's score
+_MIN_RELATIVE_SCORE = 0.4  # relative to the best sentence
 
-# After a full stop comes a space, lest numbers and names be cut; after that of Chinese and Japanese nothing need.
-_END = re.compile(r"(?<=[.!?…])\s+(?=[^\s\d])|(?<=[。！？；])|\n+")
-_MARKUP = "#>*-| "  # that a line may begin with
+# A full stop ends a sentence only before white space, so that numbers and names stay whole. A Chinese or Japanese one
+# always does.
+_SENTENCE_END = re.compile(r"(?<=[.!?…])\s+(?=[^\s\d])|(?<=[。！？；])|\n+")
+_MARKUP = "#>*-| "  # stripped from the start of a sentence
 
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A sentence, and the piece it stands in."""
+    """A quoted sentence and its search result."""
 
-    piece: WeKnoraResult
+    result: WeKnoraResult
     text: str
-    worth: float
+    score: float
 
 
-def read(question: str, pieces: Sequence[WeKnoraResult]) -> list[Quote]:
-    """The sentences that answer, the best first, no two of them the same."""
-    wanted = set(analyser.terms_of(question))
-    sentences = [(piece, text, set(analyser.terms_of(text))) for piece in pieces[:PIECES] for text in _split(piece)]
+def read(question: str, results: Sequence[WeKnoraResult]) -> list[Quote]:
+    """The sentences that answer the question best, without duplicates."""
+    question_terms = set(analyser.terms_of(question))
+    sentences = [
+        (result, text, set(analyser.terms_of(text))) for result in results[:MAX_RESULTS] for text in _sentences(result)
+    ]
     rarity = _rarity([terms for _, _, terms in sentences])
-    whole = sum(rarity.get(term, 0.0) for term in wanted) or 1.0
+    total = sum(rarity.get(term, 0.0) for term in question_terms) or 1.0
     quotes: dict[str, Quote] = {}
-    for piece, text, terms in sentences:
-        overlap = sum(rarity[term] for term in wanted & terms) / whole
-        quotes.setdefault(text, Quote(piece, text, _OVERLAP * overlap + (1 - _OVERLAP) * piece.score))
-    ranked = sorted(quotes.values(), key=lambda quote: -quote.worth)[:MAX_SENTENCES]
-    return [quote for quote in ranked if quote.worth >= _WORTH * ranked[0].worth]
+    for result, text, terms in sentences:
+        share = sum(rarity[term] for term in question_terms & terms) / total
+        quotes.setdefault(text, Quote(result, text, _WORD_WEIGHT * share + (1 - _WORD_WEIGHT) * result.score))
+    ranked = sorted(quotes.values(), key=lambda quote: -quote.score)[:MAX_SENTENCES]
+    return [quote for quote in ranked if quote.score >= _MIN_RELATIVE_SCORE * ranked[0].score]
 
 
-def best(question: str, piece: WeKnoraResult) -> str:
-    """The sentence of one piece that says most of what was asked."""
-    found = read(question, [piece])
-    return found[0].text if found else ""
+def best(question: str, result: WeKnoraResult) -> str:
+    """The sentence of one result that answers the question best, or an empty text if the result has none."""
+    quotes = read(question, [result])
+    return quotes[0].text if quotes else ""
 
 
-def _split(piece: WeKnoraResult) -> list[str]:
-    # Without a pattern for what is stripped: one would look at the spaces inside again and again.
-    flat = (" ".join(part.split()).lstrip(_MARKUP) for part in _END.split(piece.content[:READ]))
-    return [_cut(part) for part in flat if part]
+def _sentences(result: WeKnoraResult) -> list[str]:
+    # A regular expression that also matches surrounding white space would take quadratic time on long runs of it.
+    parts = (one_line(part).lstrip(_MARKUP) for part in _SENTENCE_END.split(result.content[:MAX_CONTENT_CHARS]))
+    return [_shorten(part) for part in parts if part]
 
 
-def _cut(flat: str) -> str:
-    return flat if len(flat) <= MAX_SENTENCE_CHARS else flat[: MAX_SENTENCE_CHARS - 1].rsplit(" ", 1)[0] + "…"
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_SENTENCE_CHARS else text[: MAX_SENTENCE_CHARS - 1].rsplit(" ", 1)[0] + "…"
 
 
 def _rarity(sentences: Sequence[set[str]]) -> dict[str, float]:
     counts = Counter(term for terms in sentences for term in terms)
-    return {term: math.log1p(len(sentences) / number) for term, number in counts.items()}
+    return {term: math.log1p(len(sentences) / count) for term, count in counts.items()}

@@ -21,7 +21,7 @@ def test_the_sentence_that_has_most_of_the_question_is_quoted_first():
 
 def test_a_likelier_piece_comes_before_one_with_the_same_words():
     found = extractive_answer.read("bearing", [piece("A bearing here.", 0.3, "1"), piece("A bearing there.", 0.9, "2")])
-    assert found[0].piece.id == "2"
+    assert found[0].result.id == "2"
 
 
 def test_numbers_and_chinese_are_cut_where_their_sentences_end():

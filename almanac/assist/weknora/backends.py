@@ -1,7 +1,7 @@
-"""What answers searches for `weknora_search`: this server itself, or an endpoint that speaks WeKnora's REST.
+"""Backends of `weknora_search`: this server itself, or a remote endpoint with WeKnora's REST interface.
 
-An endpoint may be of the kind that WeKnora's document describes, as ours is, or a real WeKnora: the first takes
-`question` and answers with `results`, the second takes `query` and answers with `data`. Both are sent what both know.
+There are two kinds of endpoints. The one that WeKnora's document describes, as this server implements it, takes
+`question` and returns `results`. A real WeKnora takes `query` and returns `data`. Requests contain both fields.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from almanac.assist.weknora.knowledge_search import Results, WeKnoraSearchArgume
 from almanac.assist.weknora.weknora_tool import (
     PATH,
     CachedBackend,
-    Hide,
+    HideKey,
     SearchBackend,
     SearchRefused,
     WeKnoraContext,
@@ -39,15 +39,15 @@ from almanac.net.fetcher import Fetcher
 from almanac.net.service_client import PASSING, PAUSE, ServiceClient, ServiceResponse, ServiceUnavailable
 from almanac.search.engine import SearchEngine
 
-DROPPED = "x-dropped-by-min-score"  # the header in which our endpoint tells what its answer leaves out
-MOST_BYTES = 8_000_000
-LONGEST_CONTENT, LONGEST_NAME = 20_000, 500  # characters that are taken of what an endpoint answers
-MOST_PIECES, MOST_SPANS = 500, 100
-BEST_RANK_SUM = 1 / 61  # the most that ranks joined reciprocally come to; without a reranker, WeKnora's scores are such
+DROPPED = "x-dropped-by-min-score"  # response header of our endpoint: the number of results below the threshold
+MAX_RESPONSE_BYTES = 8_000_000
+MAX_CONTENT_CHARS, MAX_FIELD_CHARS = 20_000, 500  # longer values of a remote endpoint are cut
+MAX_REMOTE_RESULTS, MAX_HIGHLIGHTS = 500, 100
+MAX_RANK_FUSION_SCORE = 1 / 61  # the best score of a real WeKnora without a reranker
 
-# WeKnora's numbers for how a piece was found.
+# The match types of a real WeKnora, which returns their positions in this list.
 MATCHES = ("vector", "keyword", "nearby", "history", "parent", "relation", "graph", "web", "direct", "data")
-NAMED = frozenset((*MATCHES, "hybrid"))
+_MATCH_TYPES = frozenset((*MATCHES, "hybrid"))
 
 Post = Callable[[bytes, dict[str, str]], Awaitable[ServiceResponse]]
 Work = Callable[[Call], Awaitable[Results]]
@@ -55,7 +55,7 @@ Account = Callable[[WeKnoraQuery, Work], Awaitable[Results]]
 
 
 class LocalBackend:
-    """This server, searched as whoever holds the key: `account` finds out who that is, and accounts for the search."""
+    """Searches this server as the principal of the API key. `account` authenticates the key and records the search."""
 
     def __init__(self, engine: SearchEngine, context: WeKnoraContext, account: Account) -> None:
         self._engine = engine
@@ -63,33 +63,37 @@ class LocalBackend:
         self._account = account
 
     async def find(self, query: WeKnoraQuery) -> WeKnoraResults:
-        """What is found in this process; refusals as our endpoint would put them."""
+        """Search in this process. Errors become SearchRefused, with the status that our endpoint would return."""
         try:
-            results = await self._account(query, lambda call: self._look(call, query))
+            response = await self._account(query, lambda call: self._search(call, query))
         except AlmanacError as error:
             raise SearchRefused(error.status, error.text) from None
-        pieces = tuple(_of_hit(hit) for hit in results.hits)
-        return WeKnoraResults(pieces, results.total_count, results.below_min_score, results.notes)
+        results = tuple(_local_result(hit) for hit in response.hits)
+        return WeKnoraResults(results, response.total_count, response.below_min_score, response.notes)
 
-    async def _look(self, call: Call, query: WeKnoraQuery) -> Results:
-        given: dict[str, Any] = {**query.model_dump(exclude={"query"}), "question": query.query}
+    async def _search(self, call: Call, query: WeKnoraQuery) -> Results:
+        fields: dict[str, Any] = {
+            **query.model_dump(exclude={"query"}),
+            "question": query.query,
+            "knowledge_base_ids": list(self._context.kb_ids),
+        }
         try:
-            asked = WeKnoraSearchArguments.model_validate({**given, "knowledge_base_ids": list(self._context.kb_ids)})
+            arguments = WeKnoraSearchArguments.model_validate(fields)
         except ValidationError as error:
             raise BadRequest(describe_problems(error, "is not taken here")) from None
-        return await knowledge_search.look(call, self._engine, asked)
+        return await knowledge_search.search_anywhere(call, self._engine, arguments)
 
 
 class RemoteBackend:
-    """An endpoint elsewhere."""
+    """Searches a remote endpoint."""
 
     def __init__(self, context: WeKnoraContext, post: Post, *, highlight: bool = False) -> None:
         self._context = context
         self._post = post
-        self._more: dict[str, Any] = {"highlight": True} if highlight else {}
+        self._extra_fields: dict[str, Any] = {"highlight": True} if highlight else {}
 
     async def find(self, query: WeKnoraQuery) -> WeKnoraResults:
-        """What the endpoint found."""
+        """Send the query to the endpoint and read its response."""
         body: dict[str, Any] = {
             "question": query.query,
             "query": query.query,
@@ -98,152 +102,164 @@ class RemoteBackend:
             "top_k": query.top_k,
             "min_score": query.min_score,
             "rerank": query.rerank,
-            **self._more,
+            **self._extra_fields,
         }
-        # WeKnora takes API keys in the one header and its users' tokens in the other.
+        # WeKnora reads API keys from x-api-key and user tokens from authorization.
         key = self._context.api_key
         headers = {"authorization": f"Bearer {key}", "x-api-key": key, "content-type": "application/json"}
-        return _read(await self._post(orjson.dumps(body), headers), query, self._context.without_key)
+        return _read_response(await self._post(orjson.dumps(body), headers), query, self._context.without_key)
 
 
 @asynccontextmanager
 async def open_trusted_backend(context: WeKnoraContext, settings: Settings) -> AsyncGenerator[SearchBackend]:
-    """An endpoint whose address a developer chose: it may be inside, and its connections are kept."""
-    peer = ServiceClient(context.weknora_base_url, settings.weknora_timeout_seconds, tries=settings.weknora_tries)
+    """A backend for an address that a developer configured. It may be an internal one; connections are reused."""
+    client = ServiceClient(context.weknora_base_url, settings.weknora_timeout_seconds, tries=settings.weknora_tries)
 
     async def post(content: bytes, headers: dict[str, str]) -> ServiceResponse:
         try:
-            return await peer.request("POST", PATH, content=content, headers=headers)
+            return await client.request("POST", PATH, content=content, headers=headers)
         except ServiceUnavailable:
             raise ServiceUnavailable("The knowledge bases cannot be reached, or do not answer in time.") from None
 
     try:
-        there = RemoteBackend(context, post, highlight=settings.weknora_highlight)
-        yield CachedBackend(there, settings.weknora_cache_seconds, settings.weknora_cache_entries)
+        backend = RemoteBackend(context, post, highlight=settings.weknora_highlight)
+        yield CachedBackend(backend, settings.weknora_cache_seconds, settings.weknora_cache_entries)
     finally:
-        await peer.close()
+        await client.close()
 
 
 def untrusted_backend(context: WeKnoraContext, settings: Settings, fetcher: Fetcher) -> SearchBackend:
-    """An endpoint whose address came with a request: fetched from as from any stranger."""
+    """A backend for an address from a request. The fetcher refuses addresses that are not public."""
     url = f"{context.weknora_base_url.rstrip('/')}{PATH}"
 
     async def post(content: bytes, headers: dict[str, str]) -> ServiceResponse:
         try:
             async with asyncio.timeout(settings.weknora_timeout_seconds):
-                return await _persist(fetcher, url, content, headers, settings.weknora_tries)
+                return await _fetch_with_retries(fetcher, url, content, headers, settings.weknora_tries)
         except TimeoutError:
             raise FetchTimeout() from None
 
     return RemoteBackend(context, post)
 
 
-async def _persist(fetcher: Fetcher, url: str, content: bytes, headers: dict[str, str], tries: int) -> ServiceResponse:
-    """The answer to a search, which changes nothing and so may be sent again where a failure may pass."""
+async def _fetch_with_retries(
+    fetcher: Fetcher, url: str, content: bytes, headers: dict[str, str], tries: int
+) -> ServiceResponse:
+    """Send a search, which changes nothing and can be repeated, until it succeeds or the failure is permanent."""
     for attempt in range(tries):
         is_last = attempt + 1 == tries
         if attempt:
             await asyncio.sleep(PAUSE * 3 ** (attempt - 1))
         try:
-            got = await fetcher.send("POST", url, content=content, headers=headers, max_bytes=MOST_BYTES)
+            response = await fetcher.send("POST", url, content=content, headers=headers, max_bytes=MAX_RESPONSE_BYTES)
         except FetchError as error:
             if is_last or not error.retryable:
                 raise
             continue
-        if is_last or got.status not in PASSING:
-            return ServiceResponse(got.status, got.body, got.headers)
+        if is_last or response.status not in PASSING:
+            return ServiceResponse(response.status, response.body, response.headers)
     raise FetchFailed()
 
 
-def _of_hit(hit: DocumentResult) -> WeKnoraResult:
-    found = hit.found
+def _local_result(hit: DocumentResult) -> WeKnoraResult:
+    passage = hit.found
     return WeKnoraResult(
-        id=str(found.passage_id),
-        content=found.text,
-        score=found.score,
+        id=str(passage.passage_id),
+        content=passage.text,
+        score=passage.score,
         knowledge_id=str(hit.document_id),
-        title=found.title,
+        title=passage.title,
         filename=hit.name,
         match_type=match_type(hit),
-        highlights=found.highlights,
+        highlights=passage.highlights,
     )
 
 
-def _read(answer: ServiceResponse, query: WeKnoraQuery, hide: Hide) -> WeKnoraResults:
-    """What an endpoint's answer holds, of whichever kind it is. An endpoint may say the key that it was sent anywhere:
-    it is hidden before anything is cut, lest a part of it be left."""
+def _read_response(response: ServiceResponse, query: WeKnoraQuery, hide_key: HideKey) -> WeKnoraResults:
+    """The results in the response of either kind of endpoint.
+
+    An endpoint may echo the key anywhere. It is replaced before a text is cut, because a cut key would not be found.
+    """
     try:
-        said = orjson.loads(answer.body)
+        value = orjson.loads(response.body)
     except orjson.JSONDecodeError:
-        said = None
-    given = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
-    if not 200 <= answer.status < 300 or given.get("success") is False:
-        raise refusal(answer.status, given, answer.body.decode("utf-8", "replace"), hide)
-    is_real = "results" not in given and "data" in given
-    listed: Any = given.get("data" if is_real else "results")
-    if not given or not isinstance(listed or [], list):
-        raise ServiceUnavailable("What answers at the address of the knowledge bases does not speak WeKnora's REST.")
-    entries = cast("list[Any]", listed or [])
-    pieces = [_piece(cast("dict[str, Any]", each), hide) for each in entries[:MOST_PIECES] if isinstance(each, dict)]
-    return _cut(pieces, query) if is_real else _counted(pieces, query, answer, given.get("total_count"))
+        value = None
+    body = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    if not 200 <= response.status < 300 or body.get("success") is False:
+        raise refusal(response.status, body, response.body.decode("utf-8", "replace"), hide_key)
+    is_real_weknora = "results" not in body and "data" in body
+    entries: Any = body.get("data" if is_real_weknora else "results") or []
+    if not body or not isinstance(entries, list):
+        raise ServiceUnavailable(
+            "The server at the address of the knowledge bases does not implement WeKnora's REST interface."
+        )
+    listed = cast("list[Any]", entries)[:MAX_REMOTE_RESULTS]
+    results = [_remote_result(cast("dict[str, Any]", entry), hide_key) for entry in listed if isinstance(entry, dict)]
+    if is_real_weknora:
+        return _apply_threshold(results, query)
+    return _with_counts(results, query, response, body.get("total_count"))
 
 
-def _counted(pieces: list[WeKnoraResult], query: WeKnoraQuery, answer: ServiceResponse, total: Any) -> WeKnoraResults:
-    count = total if type(total) is int and total else len(pieces)
-    pieces = [piece if piece.score <= 1 else replace(piece, score=0.0) for piece in pieces[: query.top_k]]
-    told = answer.headers.get(DROPPED, "")
-    if told.isascii() and told.isdigit():
-        return WeKnoraResults(tuple(pieces), count, int(told[:12]))
-    # An endpoint that shows fewer than it found, though there was room for more, has dropped the rest.
-    return WeKnoraResults(tuple(pieces), count, count - len(pieces) if len(pieces) < min(query.top_k, count) else 0)
+def _with_counts(
+    results: list[WeKnoraResult], query: WeKnoraQuery, response: ServiceResponse, total_count: Any
+) -> WeKnoraResults:
+    total = total_count if type(total_count) is int and total_count else len(results)
+    results = [result if result.score <= 1 else replace(result, score=0.0) for result in results[: query.top_k]]
+    dropped = response.headers.get(DROPPED, "")
+    if dropped.isascii() and dropped.isdigit():
+        return WeKnoraResults(tuple(results), total, int(dropped[:12]))
+    # Without the header: fewer results than matches, although more were requested, means that the rest was dropped.
+    return WeKnoraResults(tuple(results), total, total - len(results) if len(results) < min(query.top_k, total) else 0)
 
 
-def _cut(pieces: list[WeKnoraResult], query: WeKnoraQuery) -> WeKnoraResults:
-    """What a real WeKnora answers, by the threshold and the number that it does not know."""
-    most = max((piece.score for piece in pieces), default=0.0)
-    # Sums of ranks are far below 1, some of them rounded up; what counts words alone has no bound.
-    best = BEST_RANK_SUM if 0 < most <= BEST_RANK_SUM * 1.01 else max(most, 1.0)
-    pieces = [replace(piece, score=min(1.0, piece.score / best)) for piece in pieces]
-    good = [piece for piece in pieces if piece.score >= query.min_score]
-    return WeKnoraResults(tuple(good[: query.top_k]), len(good), len(pieces) - len(good))
+def _apply_threshold(results: list[WeKnoraResult], query: WeKnoraQuery) -> WeKnoraResults:
+    """Scale the scores of a real WeKnora to 0..1 and apply `min_score` and `top_k`, which it does not support."""
+    highest = max((result.score for result in results), default=0.0)
+    # Scores are rank fusion sums, far below 1 and sometimes rounded up, or keyword scores without an upper bound.
+    is_rank_fusion = 0 < highest <= MAX_RANK_FUSION_SCORE * 1.01
+    scale = MAX_RANK_FUSION_SCORE if is_rank_fusion else max(highest, 1.0)
+    results = [replace(result, score=min(1.0, result.score / scale)) for result in results]
+    good = [result for result in results if result.score >= query.min_score]
+    return WeKnoraResults(tuple(good[: query.top_k]), len(good), len(results) - len(good))
 
 
-def _piece(given: dict[str, Any], hide: Hide) -> WeKnoraResult:
-    match: Any = given.get("match_type")
-    named: Any = MATCHES[match] if type(match) is int and 0 <= match < len(MATCHES) else match
-    content, knowledge_id = _text(given, "content", hide, LONGEST_CONTENT), _text(given, "knowledge_id", hide)
+def _remote_result(entry: dict[str, Any], hide_key: HideKey) -> WeKnoraResult:
+    match: Any = entry.get("match_type")
+    name: Any = MATCHES[match] if type(match) is int and 0 <= match < len(MATCHES) else match
+    content = _text(entry, "content", hide_key, MAX_CONTENT_CHARS)
+    knowledge_id = _text(entry, "knowledge_id", hide_key)
     return WeKnoraResult(
-        id=_text(given, "id", hide) or f"{knowledge_id}-{hashlib.sha256(content.encode()).hexdigest()[:16]}",
+        id=_text(entry, "id", hide_key) or f"{knowledge_id}-{hashlib.sha256(content.encode()).hexdigest()[:16]}",
         content=content,
-        score=_score(given.get("score")),
+        score=_score(entry.get("score")),
         knowledge_id=knowledge_id,
-        title=_text(given, "knowledge_title", hide),
-        filename=_text(given, "knowledge_filename", hide),
-        match_type=named if isinstance(named, str) and named in NAMED else "",
-        highlights=_spans(given.get("highlights"), len(content)),
+        title=_text(entry, "knowledge_title", hide_key),
+        filename=_text(entry, "knowledge_filename", hide_key),
+        match_type=name if isinstance(name, str) and name in _MATCH_TYPES else "",
+        highlights=_highlights(entry.get("highlights"), len(content)),
     )
 
 
-def _score(given: Any) -> float:
-    is_number = type(given) in (int, float) and math.isfinite(given)
-    return max(0.0, float(given)) if is_number else 0.0
+def _score(value: Any) -> float:
+    is_number = type(value) in (int, float) and math.isfinite(value)
+    return max(0.0, float(value)) if is_number else 0.0
 
 
-def _text(given: dict[str, Any], name: str, hide: Hide, most: int = LONGEST_NAME) -> str:
-    value: Any = given.get(name)
+def _text(entry: dict[str, Any], name: str, hide_key: HideKey, max_chars: int = MAX_FIELD_CHARS) -> str:
+    value: Any = entry.get(name)
     text = value if isinstance(value, str) else str(value) if type(value) is int else ""
-    return hide(text.replace("\0", ""))[:most]  # no database of ours would store a NUL
+    return hide_key(text.replace("\0", ""))[:max_chars]  # PostgreSQL cannot store NUL
 
 
-def _spans(given: Any, length: int) -> tuple[tuple[int, int], ...]:
-    """The first spans of a content of some length, as far as they are pairs of places in it, one after another."""
-    found: list[tuple[int, int]] = []
-    for each in cast("list[Any]", given) if isinstance(given, list) else []:
-        pair = cast("list[Any]", each) if isinstance(each, list) else []
-        if len(pair) == 2 and all(type(place) is int for place in pair):
+def _highlights(value: Any, length: int) -> tuple[tuple[int, int], ...]:
+    """The first valid spans of a content with this length. A span that overlaps the previous one is left out."""
+    spans: list[tuple[int, int]] = []
+    for entry in cast("list[Any]", value) if isinstance(value, list) else []:
+        pair = cast("list[Any]", entry) if isinstance(entry, list) else []
+        if len(pair) == 2 and all(type(offset) is int for offset in pair):
             start, end = pair
-            if (found[-1][1] if found else 0) <= start < end <= length:
-                found.append((start, end))
-        if len(found) == MOST_SPANS:
+            if (spans[-1][1] if spans else 0) <= start < end <= length:
+                spans.append((start, end))
+        if len(spans) == MAX_HIGHLIGHTS:
             break
-    return tuple(found)
+    return tuple(spans)

@@ -1,7 +1,7 @@
-"""Search as WeKnora's clients ask for it: pieces of documents in named bases, with how likely each answers and why.
+"""Document search in the form of WeKnora's clients.
 
-Scores are grades, in every mode: above 0.8 a piece is directly relevant, below 0.5 only tangential, so that one
-threshold means the same everywhere. What it leaves out is counted: an answer may be empty, but never without saying so.
+Scores are grades in every search mode: above 0.8 a passage is directly relevant, below 0.5 only tangential. One
+threshold therefore means the same in every mode. The response counts the results below it, to explain an empty list.
 """
 
 from dataclasses import dataclass, replace
@@ -22,72 +22,75 @@ MIN_SCORE = 0.5
 NOWHERE = "At least one knowledge_base_id, knowledge_base_ids, knowledge_ids, or scoped tag must be provided"
 
 Mode = Literal["hybrid", "vector", "keyword"]
-Name = str | int  # an id: WeKnora's are strings, ours are numbers
-OrNull = BeforeValidator(lambda given: [] if given is None else given)  # a list: WeKnora's clients send null for none
-Names = Annotated[list[Name], OrNull, Field(default_factory=list[Name], max_length=MOST_NAMED)]
+WireId = str | int  # WeKnora's ids are strings, ours are numbers
+NullAsEmpty = BeforeValidator(lambda value: [] if value is None else value)  # WeKnora's clients send null for no list
+WireIds = Annotated[list[WireId], NullAsEmpty, Field(default_factory=list[WireId], max_length=MOST_NAMED)]
 TopK = Annotated[int, Field(ge=1, le=MAX_TOP_K)]
 MinScore = Annotated[float, Field(ge=0, le=1)]
 
 
 class Mentioned(Arguments):
-    """Something that was picked by @: a base or a document."""
+    """A base or a document that the user mentioned with @."""
 
-    id: Name
+    id: WireId
     type: str
     name: str | None = None
     kb_type: str | None = None
 
 
 class WeKnoraSearchArguments(Arguments):
-    """What to look for, and where: by the names of WeKnora's document, and by those of its server."""
+    """Arguments by the field names of WeKnora's document and, as alternatives, by those of its server."""
 
     question: Annotated[str | None, Field(max_length=MAX_QUERY_CHARS)] = None
     query: Annotated[
-        str | None, Field(max_length=MAX_QUERY_CHARS, description="The same, as WeKnora's server calls it.")
+        str | None,
+        Field(max_length=MAX_QUERY_CHARS, description="The same as `question`, by its name in WeKnora's server."),
     ] = None
-    knowledge_base_ids: Annotated[Names, Field(description="As strings or numbers.")]
-    knowledge_base_id: Annotated[Name | None, Field(description="One more.")] = None
-    knowledge_ids: Annotated[Names, Field(description="Only these documents.")]
+    knowledge_base_ids: Annotated[WireIds, Field(description="As strings or numbers.")]
+    knowledge_base_id: Annotated[WireId | None, Field(description="One more base.")] = None
+    knowledge_ids: Annotated[WireIds, Field(description="Search only these documents.")]
     tag_ids: Annotated[
-        list[str], OrNull, Field(default_factory=list[str], description="Only documents with all of these tags.")
+        list[str], NullAsEmpty, Field(default_factory=list[str], description="Only documents with all of these tags.")
     ]
-    mentioned_items: Annotated[list[Mentioned], OrNull, Field(default_factory=list[Mentioned], max_length=MOST_NAMED)]
+    mentioned_items: Annotated[
+        list[Mentioned], NullAsEmpty, Field(default_factory=list[Mentioned], max_length=MOST_NAMED)
+    ]
     search_mode: Mode = "hybrid"
     top_k: TopK = DEFAULT_TOP_K
     min_score: MinScore = MIN_SCORE
     rerank: bool = True
-    highlight: Annotated[bool, Field(description="Also where words of the question stand in each `content`.")] = False
+    highlight: Annotated[bool, Field(description="Add the positions of the query's words in each `content`.")] = False
 
     @model_validator(mode="after")
     def _check_text(self) -> Self:
         if not self.text.strip():
             raise ValueError("question: say what you are looking for")
         if self.question is not None and self.query is not None and self.question != self.query:
-            raise ValueError("question and query: are the same thing, and differ")
+            raise ValueError("question and query: must be equal if both are sent")
         return self
 
     @property
     def text(self) -> str:
-        """What is asked, by either name."""
+        """The query, from either field."""
         return self.question if self.question is not None else self.query or ""
 
     @property
-    def base_ids(self) -> list[Name]:
-        """The bases that are named anywhere."""
-        one = [] if self.knowledge_base_id is None else [self.knowledge_base_id]
-        picked = (item.id for item in self.mentioned_items if item.type == "kb")
-        return [id for id in (*self.knowledge_base_ids, *one, *picked) if id != ""]
+    def base_ids(self) -> list[WireId]:
+        """The base ids from all fields."""
+        single = [] if self.knowledge_base_id is None else [self.knowledge_base_id]
+        mentioned = (item.id for item in self.mentioned_items if item.type == "kb")
+        return [id for id in (*self.knowledge_base_ids, *single, *mentioned) if id != ""]
 
     @property
-    def document_ids(self) -> list[Name]:
-        """The documents that are named anywhere."""
-        picked = (item.id for item in self.mentioned_items if item.type != "kb")
-        return [id for id in (*self.knowledge_ids, *picked) if id != ""]
+    def document_ids(self) -> list[WireId]:
+        """The document ids from all fields."""
+        mentioned = (item.id for item in self.mentioned_items if item.type != "kb")
+        return [id for id in (*self.knowledge_ids, *mentioned) if id != ""]
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What was found, the best first; how many pass the threshold, and how many do not."""
+    """The results, best first, with the numbers of matches above and below the threshold."""
 
     hits: tuple[DocumentResult, ...]
     total_count: int
@@ -95,62 +98,62 @@ class Results:
     notes: tuple[str, ...] = ()
 
 
-async def search(call: Call, engine: SearchEngine, asked: WeKnoraSearchArguments) -> Results:
-    """The pieces that answer best, of bases or documents that are named."""
-    if not asked.base_ids and not asked.document_ids:
+async def search(call: Call, engine: SearchEngine, arguments: WeKnoraSearchArguments) -> Results:
+    """Search the named bases or documents. Raises BadRequest if none is named."""
+    if not arguments.base_ids and not arguments.document_ids:
         raise BadRequest(NOWHERE)
-    return await look(call, engine, asked)
+    return await search_anywhere(call, engine, arguments)
 
 
-async def look(call: Call, engine: SearchEngine, asked: WeKnoraSearchArguments) -> Results:
-    """The same, in all that the caller may read where nothing is named."""
-    inquiry = SearchArguments(
-        query=asked.text,
-        bases=[_number(id) for id in asked.base_ids],
+async def search_anywhere(call: Call, engine: SearchEngine, arguments: WeKnoraSearchArguments) -> Results:
+    """Search the named bases or documents, or all documents that the actor may read if none is named."""
+    query = SearchArguments(
+        query=arguments.text,
+        bases=[_parse_id(id) for id in arguments.base_ids],
         folders=[],
-        documents=[_number(id) for id in asked.document_ids],
+        documents=[_parse_id(id) for id in arguments.document_ids],
         kinds=[],
-        tags=[tag for tag in asked.tag_ids if tag],
-        mode=asked.search_mode,
-        limit=asked.top_k,
-        min_score=asked.min_score,
-        rerank=asked.rerank,
+        tags=[tag for tag in arguments.tag_ids if tag],
+        mode=arguments.search_mode,
+        limit=arguments.top_k,
+        min_score=arguments.min_score,
+        rerank=arguments.rerank,
         most_per_document=0,
         explain=True,
     )
-    reach = await document_search.resolve_scope(call, inquiry.bases, inquiry.folders, inquiry.documents)
-    question = replace(document_search.question(inquiry, reach), graded=True)
-    found = await document_search.find(call, engine, question, reach.notes)
-    good = found.counts.get("above_min_score", 0)
-    return Results(found.hits, good, found.counts.get("fused", 0) - good, found.notes)
+    scope = await document_search.resolve_scope(call, query.bases, query.folders, query.documents)
+    graded = replace(document_search.question(query, scope), graded=True)
+    results = await document_search.find(call, engine, graded, scope.notes)
+    above = results.counts.get("above_min_score", 0)
+    return Results(results.hits, above, results.counts.get("fused", 0) - above, results.notes)
 
 
 def match_type(hit: DocumentResult) -> str:
-    """Which legs found it."""
+    """WeKnora's name for the retrievers that found a passage."""
     legs = hit.found.legs
     return "hybrid" if len(legs) > 1 else {"words": "keyword", "vectors": "vector"}.get("".join(legs), "hybrid")
 
 
 def describe(hit: DocumentResult, *, highlight: bool) -> dict[str, Any]:
-    """A piece as WeKnora's document shows it."""
-    found = hit.found
-    shown: dict[str, Any] = {
-        "id": str(found.passage_id),
-        "content": found.text,
-        "score": found.score,
+    """A result in the format of WeKnora's document."""
+    passage = hit.found
+    result: dict[str, Any] = {
+        "id": str(passage.passage_id),
+        "content": passage.text,
+        "score": passage.score,
         "knowledge_id": str(hit.document_id),
-        "knowledge_title": found.title,
+        "knowledge_title": passage.title,
         "knowledge_filename": hit.name,
         "match_type": match_type(hit),
     }
-    return shown | {"highlights": [list(span) for span in found.highlights]} if highlight else shown
+    return result | {"highlights": [list(span) for span in passage.highlights]} if highlight else result
 
 
-def _number(name: Name) -> int:
-    """The number that an id is; one that is none names nothing."""
-    if isinstance(name, int):
-        if 0 < name <= MAX_ID:
-            return name
-    elif name.isascii() and name.isdigit() and len(name) < 20 and 0 < int(name) <= MAX_ID:
-        return int(name)
+def _parse_id(id: WireId) -> int:
+    """The number in an id. Raises NotFound for other texts, because no object has such an id."""
+    if isinstance(id, int):
+        if 0 < id <= MAX_ID:
+            return id
+    elif id.isascii() and id.isdigit() and len(id) < 20 and 0 < int(id) <= MAX_ID:
+        return int(id)
     raise NotFound()

@@ -1,10 +1,9 @@
-"""The tool `weknora_search`: a search of WeKnora's knowledge bases, and what a model is told of it, in Markdown.
+"""The tool `weknora_search`: searches WeKnora's knowledge bases and renders the results as Markdown for a model.
 
-Where it searches, and with whose key, was settled before a model ever sees the tool: neither is among its arguments,
-and whatever is said of a search, also of one that failed, is without the key.
+The endpoint and the API key are bound before a model sees the tool. They are not among its arguments, and no output of
+the tool contains the key, not even an error message.
 """
 
-import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -16,16 +15,16 @@ from pydantic import Field, ValidationError
 from almanac.assist.weknora.knowledge_search import DEFAULT_TOP_K, MIN_SCORE, MinScore, Mode, TopK
 from almanac.core.arguments import Arguments, describe_problems
 from almanac.core.errors import AlmanacError
+from almanac.core.text import one_line
 
 TOOL = "weknora_search"
 PATH = "/api/v1/knowledge-search"
-MAX_TOOL_QUERY_CHARS = 2000  # characters of a query
-EXCERPT = 500  # characters of a piece that are shown
-FEW = 3  # pieces below which suggestions are made
-HIDDEN = "[key]"
+MAX_TOOL_QUERY_CHARS = 2000
+EXCERPT_CHARS = 500  # shown of a result's content
+MIN_RESULTS = 3  # with fewer results, suggestions are added
+HIDDEN_KEY = "[key]"  # replaces the key in texts
 
-_LONGEST_REFUSAL = 500  # characters of what an endpoint says is wrong
-_SPACE = re.compile(r"\s+")
+_MAX_REASON_CHARS = 500  # of an endpoint's error message
 _NONE_FOUND = (
     "Try different keywords or rephrase your query",
     "Use more general terms if query is too specific",
@@ -38,20 +37,20 @@ _FEW_FOUND = (
 )
 
 
-Hide = Callable[[str], str]  # a key that stands in a text
+HideKey = Callable[[str], str]  # replaces the key in a text
 
 
 @dataclass(frozen=True, slots=True)
 class WeKnoraContext:
-    """Where to search, and as whom. The key is shown nowhere."""
+    """The endpoint, knowledge bases and API key of a tool. The key is never shown."""
 
     api_key: str = field(repr=False)
     kb_ids: Sequence[str | int]
     weknora_base_url: str = ""
 
     def without_key(self, text: str) -> str:
-        """A text in which the key, should it stand there, does not."""
-        return text.replace(self.api_key, HIDDEN) if self.api_key else text
+        """The text with the key replaced by a placeholder."""
+        return text.replace(self.api_key, HIDDEN_KEY) if self.api_key else text
 
 
 class WeKnoraQuery(Arguments):
@@ -66,7 +65,7 @@ class WeKnoraQuery(Arguments):
 
 @dataclass(frozen=True, slots=True)
 class WeKnoraResult:
-    """A piece of a document that was found."""
+    """A passage of a document that matches a query."""
 
     id: str
     content: str
@@ -80,11 +79,11 @@ class WeKnoraResult:
 
 @dataclass(frozen=True, slots=True)
 class WeKnoraResults:
-    """What a search found, the best first."""
+    """The results of a search, best first."""
 
     pieces: tuple[WeKnoraResult, ...] = ()
     total: int = 0
-    dropped: int = 0  # that matched, and were left out by the threshold or the reranker
+    dropped: int = 0  # the number of matches below the threshold or dropped by the reranker
     notes: tuple[str, ...] = ()
 
 
@@ -94,41 +93,40 @@ class SearchRefused(AlmanacError):
     code = "search_refused"
     status = 502
 
-    def __init__(self, answered: int, reason: str) -> None:
-        self.answered = answered  # the status they answered with
-        super().__init__(f"{answered} - {reason}")
+    def __init__(self, upstream_status: int, reason: str) -> None:
+        super().__init__(f"{upstream_status} - {reason}")
 
 
 @dataclass(frozen=True, slots=True)
 class ToolUseResult:
-    """One use of the tool: what was asked and what came of it, or why nothing did."""
+    """One use of the tool: the query and its results, or the reason for a failure."""
 
     query: WeKnoraQuery | None
     found: WeKnoraResults = WeKnoraResults()
     failure: str = ""
-    marks: bool = False  # the words that were asked for, in bold, where it is known where they stand
+    marks: bool = False  # whether to print highlighted words in bold
 
     @property
     def suggestions(self) -> tuple[str, ...]:
-        """What to try next, where little was found."""
-        if self.failure or len(self.found.pieces) >= FEW:
+        """Suggestions for a better search if there are few results."""
+        if self.failure or len(self.found.pieces) >= MIN_RESULTS:
             return ()
         return _FEW_FOUND if self.found.pieces else _NONE_FOUND
 
     def blocks(self, numbers: Mapping[str, int] | None = None) -> list[str]:
-        """The texts a model reads; `numbers` of pieces by their ids, where several searches share them."""
+        """The texts that a model reads. `numbers` gives results, by id, the numbers that several searches share."""
         if self.failure or self.query is None:
             return [self.failure]
-        told = [_summary(self.query, self.found)]
+        blocks = [_summary(self.query, self.found)]
         if self.found.pieces:
-            known = numbers or {}
-            pieces = enumerate(self.found.pieces, 1)
-            shown = (_piece(known.get(piece.id, at), piece, self.marks) for at, piece in pieces)
-            told.append("### Matched Documents\n\n" + "".join(shown))
+            shared = numbers or {}
+            numbered = ((shared.get(result.id, rank), result) for rank, result in enumerate(self.found.pieces, 1))
+            texts = (_render_result(number, result, self.marks) for number, result in numbered)
+            blocks.append("### Matched Documents\n\n" + "".join(texts))
         if self.suggestions:
-            lines = "".join(f"- {each}\n" for each in self.suggestions)
-            told.append(f"\n### Suggestions for Better Results\n\n{lines}")
-        return told
+            lines = "".join(f"- {suggestion}\n" for suggestion in self.suggestions)
+            blocks.append(f"\n### Suggestions for Better Results\n\n{lines}")
+        return blocks
 
     @property
     def result(self) -> dict[str, Any]:
@@ -138,35 +136,31 @@ class ToolUseResult:
 
 
 class SearchBackend(Protocol):
-    """What answers searches: this server, or an endpoint elsewhere."""
+    """Runs searches: in this server, or at a remote endpoint."""
 
     async def find(self, query: WeKnoraQuery) -> WeKnoraResults:
-        """What was found. Refused where the source said no, another error where it could not be asked."""
+        """Search. Raises SearchRefused if the backend rejects the query, another AlmanacError if it is unreachable."""
         ...
 
 
 class WeKnoraTool:
-    """The tool, bound to a source and a context."""
+    """The tool, bound to a backend and a context."""
 
-    def __init__(self, source: SearchBackend, context: WeKnoraContext, *, marks: bool = False) -> None:
-        self._source = source
+    def __init__(self, backend: SearchBackend, context: WeKnoraContext, *, marks: bool = False) -> None:
+        self._backend = backend
         self._context = context
         self._marks = marks
 
     async def run(self, arguments: Mapping[str, Any]) -> ToolUseResult:
-        """Search, whatever was asked: a failure is an outcome too."""
+        """Validate the arguments and search. A failure is returned as a result, not raised."""
         try:
             query = WeKnoraQuery.model_validate(dict(arguments))
         except ValidationError as error:
             return ToolUseResult(
                 None, failure=f"Search error: {describe_problems(error, 'is not an argument of this tool')}"
             )
-        return await self.ask(query)
-
-    async def ask(self, query: WeKnoraQuery) -> ToolUseResult:
-        """Search by arguments that are known to be good."""
         try:
-            return ToolUseResult(query, await self._source.find(query), marks=self._marks)
+            return ToolUseResult(query, await self._backend.find(query), marks=self._marks)
         except SearchRefused as refusal:
             return ToolUseResult(query, failure=self._context.without_key(f"Search failed: {refusal.message}"))
         except AlmanacError as error:
@@ -174,76 +168,71 @@ class WeKnoraTool:
 
 
 class CachedBackend:
-    """Searches of the last moments, with what they found."""
+    """Caches the results of another backend for some seconds."""
 
-    def __init__(self, source: SearchBackend, seconds: float, most: int) -> None:
-        self._source = source
+    def __init__(self, backend: SearchBackend, seconds: float, max_entries: int) -> None:
+        self._backend = backend
         self._seconds = seconds
-        self._most = most
-        self._known: OrderedDict[WeKnoraQuery, tuple[float, WeKnoraResults]] = OrderedDict()
+        self._max_entries = max_entries
+        self._entries: OrderedDict[WeKnoraQuery, tuple[float, WeKnoraResults]] = OrderedDict()
 
     async def find(self, query: WeKnoraQuery) -> WeKnoraResults:
-        """What was found, a moment ago or now."""
-        until, found = self._known.get(query, (0.0, WeKnoraResults()))
-        if until > time.monotonic():
-            self._known.move_to_end(query)
-            return found
-        found = await self._source.find(query)
-        if self._seconds and self._most:
-            self._known[query] = (time.monotonic() + self._seconds, found)
-            self._known.move_to_end(query)
-            while len(self._known) > self._most:
-                self._known.popitem(last=False)
-        return found
+        """The cached or new results of a query."""
+        expires_at, results = self._entries.get(query, (0.0, WeKnoraResults()))
+        if expires_at > time.monotonic():
+            self._entries.move_to_end(query)
+            return results
+        results = await self._backend.find(query)
+        if self._seconds and self._max_entries:
+            self._entries[query] = (time.monotonic() + self._seconds, results)
+            self._entries.move_to_end(query)
+            while len(self._entries) > self._max_entries:
+                self._entries.popitem(last=False)
+        return results
 
 
-def refusal(status: int, given: Mapping[str, Any], text: str, hide: Hide) -> SearchRefused:
-    """What an endpoint that refused says of it, at whatever place such answers have it, or all of it as it stands."""
-    error = given.get("error")
-    inner = cast("dict[str, Any]", error).get("message") if isinstance(error, dict) else error
-    said_so = (each for each in (inner, given.get("message"), given.get("detail")) if isinstance(each, str))
-    reason = next((one_line(each) for each in said_so if each.strip()), text)
-    shown = hide(reason.replace("\0", ""))[:_LONGEST_REFUSAL]
+def refusal(status: int, body: Mapping[str, Any], text: str, hide_key: HideKey) -> SearchRefused:
+    """The error for an endpoint's error response: its message from one of the usual fields, otherwise the body text."""
+    error = body.get("error")
+    message = cast("dict[str, Any]", error).get("message") if isinstance(error, dict) else error
+    messages = (each for each in (message, body.get("message"), body.get("detail")) if isinstance(each, str))
+    reason = next((one_line(each) for each in messages if each.strip()), text)
+    shown = hide_key(reason.replace("\0", ""))[:_MAX_REASON_CHARS]
     return SearchRefused(status, shown if shown.strip() else "It gave no reason.")
 
 
-def _summary(query: WeKnoraQuery, found: WeKnoraResults) -> str:
+def _summary(query: WeKnoraQuery, results: WeKnoraResults) -> str:
     lines = [
         f"**Query:** {query.query}",
-        f"**Total Found:** {found.total}",
-        f"**Returned:** {len(found.pieces)}",
+        f"**Total Found:** {results.total}",
+        f"**Returned:** {len(results.pieces)}",
         f"**Search Mode:** {query.search_mode}",
     ]
-    if found.dropped:
-        lines.append(f"**Left Out:** {found.dropped} below min_score {query.min_score:g} or dropped by reranking")
-    lines += [f"**Note:** {note}" for note in found.notes]
+    if results.dropped:
+        lines.append(f"**Left Out:** {results.dropped} below min_score {query.min_score:g} or dropped by reranking")
+    lines += [f"**Note:** {note}" for note in results.notes]
     return "## Search Results\n\n" + "\n".join(lines) + "\n\n"
 
 
-def _piece(number: int, piece: WeKnoraResult, marks: bool) -> str:
-    more = "..." if len(piece.content) > EXCERPT else ""
-    # Every line is quoted: a document must not look like a part of this answer that it is not.
-    shown = _marked(piece) if marks else piece.content[:EXCERPT]
-    quoted = f"{shown}{more}".replace("\r\n", "\n").replace("\r", "\n").replace("\n", "\n> ")
+def _render_result(number: int, result: WeKnoraResult, marks: bool) -> str:
+    ellipsis = "..." if len(result.content) > EXCERPT_CHARS else ""
+    excerpt = _marked_excerpt(result) if marks else result.content[:EXCERPT_CHARS]
+    # Every line is quoted, so that the content of a document cannot imitate other parts of this answer.
+    quoted = f"{excerpt}{ellipsis}".replace("\r\n", "\n").replace("\r", "\n").replace("\n", "\n> ")
     return (
-        f"#### [{number}] {one_line(piece.title) or 'Untitled'}\n"
-        f"- **Score:** {piece.score * 100:.1f}%\n"
-        f"- **Source:** {one_line(piece.filename) or 'Unknown'}\n"
-        f"- **Match Type:** {piece.match_type or 'hybrid'}\n\n"
+        f"#### [{number}] {one_line(result.title) or 'Untitled'}\n"
+        f"- **Score:** {result.score * 100:.1f}%\n"
+        f"- **Source:** {one_line(result.filename) or 'Unknown'}\n"
+        f"- **Match Type:** {result.match_type or 'hybrid'}\n\n"
         f"> {quoted}\n\n"
     )
 
 
-def _marked(piece: WeKnoraResult) -> str:
-    """The excerpt, with the words that were asked for in bold."""
-    text, parts, at = piece.content[:EXCERPT], list[str](), 0
-    for start, end in piece.highlights:
-        if at <= start < end <= len(text):
-            parts += [text[at:start], "**", text[start:end], "**"]
-            at = end
-    return "".join((*parts, text[at:]))
-
-
-def one_line(text: str) -> str:
-    """A text without its line breaks: it must not look like more than the one thing it is."""
-    return _SPACE.sub(" ", text).strip()
+def _marked_excerpt(result: WeKnoraResult) -> str:
+    """The excerpt with the highlighted words in bold."""
+    text, parts, position = result.content[:EXCERPT_CHARS], list[str](), 0
+    for start, end in result.highlights:
+        if position <= start < end <= len(text):
+            parts += [text[position:start], "**", text[start:end], "**"]
+            position = end
+    return "".join((*parts, text[position:]))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from almanac.assist.weknora.backends import LONGEST_CONTENT, MOST_SPANS, RemoteBackend
+from almanac.assist.weknora.backends import MAX_CONTENT_CHARS, MAX_HIGHLIGHTS, RemoteBackend
 from almanac.assist.weknora.weknora_tool import SearchRefused, WeKnoraContext, WeKnoraQuery, WeKnoraResults
 from almanac.net.service_client import ServiceResponse
 
@@ -40,7 +40,7 @@ def test_the_key_is_taken_out_of_results_before_they_are_cut():
     [piece] = find({"results": [result(**dict.fromkeys(names, f"a {KEY}"))]}).pieces
     assert KEY not in repr(piece)
     assert (piece.content, piece.title, piece.match_type) == ("a [key]", "a [key]", "")
-    [piece] = find({"results": [result(content="x" * (LONGEST_CONTENT - 20) + KEY)]}).pieces
+    [piece] = find({"results": [result(content="x" * (MAX_CONTENT_CHARS - 20) + KEY)]}).pieces
     assert KEY[:10] not in piece.content
     escaped = json.dumps({"results": [result(content=KEY)]}).replace("sk-", "\\u0073\\u006b-").encode()
     assert find(escaped).pieces[0].content == "[key]"
@@ -67,7 +67,7 @@ def test_spans_stand_in_the_content_one_after_another_and_are_not_too_many():
     assert piece.highlights == ((0, 2), (2, 3), (3, 4))
     many = [[each, each + 1] for each in range(1000)]
     [piece] = find({"results": [result(content="x" * 1000, highlights=many)]}).pieces
-    assert len(piece.highlights) == MOST_SPANS
+    assert len(piece.highlights) == MAX_HIGHLIGHTS
 
 
 @pytest.mark.parametrize(
