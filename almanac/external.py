@@ -1,6 +1,6 @@
-"""What a deployment may import to fit the external knowledge surface to its own gateway.
+"""Public functions that adapt the external knowledge surface to the gateway of a deployment.
 
-Name a module of yours in `EXTERNAL_KNOWLEDGE_MCP_EXTENSION`; it is imported before the server takes its first request.
+Name your module in `EXTERNAL_KNOWLEDGE_MCP_EXTENSION`. The server imports it before its first request.
 """
 
 from almanac.surfaces.external.auth import (

@@ -1,11 +1,11 @@
-"""What a program imports to give an agent of its own the tool `weknora_search`.
+"""Public functions for programs that give their own agent the tool `weknora_search`.
 
     from almanac.weknora import WeKnoraContext, integrate_weknora
 
     options = ClaudeAgentOptions(system_prompt="Answer from the handbook.")
     integrate_weknora(options, WeKnoraContext(api_key=key, kb_ids=["12"], weknora_base_url="https://almanac.example.org"))
 
-Timeouts, tries and the cache are settings, read from the environment (`WEKNORA_TIMEOUT_SECONDS` and so on).
+The timeout, the number of tries and the cache are settings, read from the environment (`WEKNORA_TIMEOUT_SECONDS` and so on).
 """
 
 import os
@@ -19,20 +19,20 @@ __all__ = ["WeKnoraContext", "create_weknora_server", "get_weknora_tool_name", "
 
 
 def create_weknora_server(context: WeKnoraContext, settings: Settings | None = None) -> Any:
-    """An MCP server (`mcp.server.lowlevel.Server`) whose one tool searches with the key and bases of a context."""
+    """An MCP server (`mcp.server.lowlevel.Server`) with one tool, which searches with the key and bases of a context."""
     return tools.create(context, settings or _settings())
 
 
 def integrate_weknora(options: Any, context: WeKnoraContext, settings: Settings | None = None) -> Any:
-    """Add the tool to the options of the Claude Agent SDK (`ClaudeAgentOptions`, or a dict of the same), and allow it.
+    """Add the tool to the options of the Claude Agent SDK (`ClaudeAgentOptions` or an equal dict), and allow it.
 
-    Where the context has no key or no bases there is nothing to search, and the options stay as they are.
+    Without a key or bases in the context there is nothing to search, and the options are returned unchanged.
     """
     return tools.integrate(options, context, settings or _settings())
 
 
 def get_weknora_tool_name() -> str:
-    """What the Agent SDK calls the tool: to be allowed, or looked for in what an agent did."""
+    """The name of the tool in the Agent SDK, for permissions and logs."""
     return tools.ALLOWED
 
 
