@@ -5,7 +5,8 @@
     options = ClaudeAgentOptions(system_prompt="Answer from the handbook.")
     integrate_weknora(options, WeKnoraContext(api_key=key, kb_ids=["12"], weknora_base_url="https://almanac.example.org"))
 
-The timeout, the number of tries and the cache are settings, read from the environment (`WEKNORA_TIMEOUT_SECONDS` and so on).
+The timeout, the number of tries and the cache are settings. They are read from the environment
+(`WEKNORA_TIMEOUT_SECONDS` and so on).
 """
 
 import os
@@ -19,7 +20,7 @@ __all__ = ["WeKnoraContext", "create_weknora_server", "get_weknora_tool_name", "
 
 
 def create_weknora_server(context: WeKnoraContext, settings: Settings | None = None) -> Any:
-    """An MCP server (`mcp.server.lowlevel.Server`) with one tool, which searches with the key and bases of a context."""
+    """An MCP server (`mcp.server.lowlevel.Server`) with one tool: a search with the key and bases of a context."""
     return tools.create(context, settings or _settings())
 
 

@@ -29,8 +29,8 @@ from rich.console import Console
 from rich.table import Table
 
 from almanac.assist.agent import Agent, AnswerCitation, Reply
-from almanac.assist.weknora.backends import LocalBackend, Work
-from almanac.assist.weknora.knowledge_search import Results
+from almanac.assist.weknora.backends import LocalBackend, SearchFunction
+from almanac.assist.weknora.knowledge_search import GradedResults
 from almanac.assist.weknora.weknora_tool import MAX_TOOL_QUERY_CHARS, WeKnoraContext, WeKnoraQuery, WeKnoraTool
 from almanac.cli.benching import Line, read_set
 from almanac.core.errors import AlmanacError
@@ -114,15 +114,15 @@ async def _ask(home: Home, query: Line, wordings: Sequence[str], tally: Tally) -
         tally.worded.append(any(each in reply.text for each in wordings))
     for mode, chosen in MODES.items():
         arguments = {"query": query.text[:MAX_TOOL_QUERY_CHARS], "min_score": 0.0, **chosen}
-        found = (await lookup.run(arguments)).found
-        named = [(_line(home, piece.knowledge_id), piece.score) for piece in found.pieces]
+        found = (await lookup.run(arguments)).results
+        named = [(_line(home, piece.knowledge_id), piece.score) for piece in found.items]
         tally.judged[mode] += [(score, grades.get(name, 0) > 0) for name, score in named]
 
 
 def _lookup(home: Home) -> WeKnoraTool:
     """The tool, over the whole set."""
 
-    async def use(_: WeKnoraQuery, work: Work) -> Results:
+    async def use(_: WeKnoraQuery, work: SearchFunction) -> GradedResults:
         return await work(replace(home.call, accessed=[]))
 
     context = WeKnoraContext("", tuple(home.bases.values()))
@@ -138,7 +138,7 @@ async def _answer(lookup: WeKnoraTool, question: str, searches: int) -> Reply:
 
 
 def _is_right(home: Home, citations: Sequence[AnswerCitation], grades: Mapping[str, float]) -> bool:
-    return any(grades.get(_line(home, each.piece.knowledge_id), 0) > 0 for each in citations)
+    return any(grades.get(_line(home, each.result.knowledge_id), 0) > 0 for each in citations)
 
 
 def _line(home: Home, document: str) -> str:

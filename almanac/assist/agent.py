@@ -59,7 +59,7 @@ class AnswerCitation:
     """The source of a statement in the answer."""
 
     number: int
-    piece: WeKnoraResult
+    result: WeKnoraResult
     quote: str
 
 
@@ -130,7 +130,7 @@ class SearchSession:
         """Search once more and merge the results."""
         outcome = await self.tool.run(arguments)
         self.outcomes.append(outcome)
-        for result in outcome.found.pieces:
+        for result in outcome.results.items:
             known = self.results.get(result.id)
             if known is None or result.score > known.score:
                 self.results[result.id] = result
@@ -246,7 +246,7 @@ async def _run_plan(session: SearchSession, question: str) -> AsyncGenerator[Eve
             continue
         yield Progress("searching", _searching_text(query.model_dump()))
         outcome = await session.search(query.model_dump())
-        yield Progress("searched", outcome.failure or f"{len(outcome.found.pieces)} found.")
+        yield Progress("searched", outcome.failure or f"{len(outcome.results.items)} found.")
         if outcome.failure:
             return  # the backend has retried already
 
@@ -265,7 +265,7 @@ def _plan(question: str) -> list[WeKnoraQuery]:
 def _may_find_more(query: WeKnoraQuery, outcomes: Sequence[ToolUseResult]) -> bool:
     """Whether a query is new, or differs only in the threshold and the threshold has dropped results before."""
     same = [each for each in outcomes if each.query is not None and _is_same(each.query, query)]
-    return not same or any(len(each.found.pieces) < MIN_RESULTS and each.found.dropped for each in same)
+    return not same or any(len(each.results.items) < MIN_RESULTS and each.results.dropped for each in same)
 
 
 def _is_same(one: WeKnoraQuery, other: WeKnoraQuery) -> bool:
@@ -299,8 +299,8 @@ def _extractive_reply(session: SearchSession, resolved: str) -> Reply:
 
 
 def _source_lines(citations: Sequence[AnswerCitation]) -> list[str]:
-    named = ((each, one_line(each.piece.title or each.piece.filename) or "Untitled") for each in citations)
-    return ["Sources:", *(f"[{each.number}] {name} ({each.piece.score * 100:.1f}%)" for each, name in named)]
+    named = ((each, one_line(each.result.title or each.result.filename) or "Untitled") for each in citations)
+    return ["Sources:", *(f"[{each.number}] {name} ({each.result.score * 100:.1f}%)" for each, name in named)]
 
 
 def _model_reply(text: str, session: SearchSession, model: str, resolved: str) -> Reply:

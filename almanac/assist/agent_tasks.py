@@ -23,7 +23,7 @@ _OWN = "org_id = $1 AND principal_id = $2 AND agent = $3"
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class AgentTask:
     """One message and its answer."""
 
     id: str
@@ -35,15 +35,15 @@ class Task:
     updated_at: int
 
 
-class Finished(Conflict):
+class TaskFinished(Conflict):
     """This task has ended and cannot be cancelled any more."""
 
     code = "task_finished"
 
 
-async def begin(call: Call, agent: str, session_id: str, question: str) -> Task:
+async def begin(call: Call, agent: str, session_id: str, question: str) -> AgentTask:
     """Store a message as a task in the state `working`."""
-    task = Task(str(uuid.uuid4()), session_id, question, "", [], WORKING, clock.now())
+    task = AgentTask(str(uuid.uuid4()), session_id, question, "", [], WORKING, clock.now())
 
     async def write(tx: Transaction) -> None:
         await tx.execute(
@@ -75,7 +75,7 @@ async def end(
     return bool(await db.write(lambda tx: tx.execute(sql, *args)))
 
 
-async def get(call: Call, agent: str, id: str) -> Task:
+async def get(call: Call, agent: str, id: str) -> AgentTask:
     """A task of the actor."""
     actor = call.actor
     sql = f"SELECT * FROM agent_tasks WHERE {_OWN} AND id = $4"  # noqa: S608 - a constant
@@ -85,11 +85,11 @@ async def get(call: Call, agent: str, id: str) -> Task:
     return _task_from_row(row)
 
 
-async def cancel(call: Call, agent: str, id: str) -> Task:
+async def cancel(call: Call, agent: str, id: str) -> AgentTask:
     """Cancel a task of the actor. The process that works on it notices within a second."""
     task = await get(call, agent, id)
     if not await end(call.db, task.id, CANCELED) and (task := await get(call, agent, id)).state != CANCELED:
-        raise Finished()
+        raise TaskFinished()
     return await get(call, agent, id)
 
 
@@ -117,6 +117,8 @@ async def prune(tx: Transaction, before: int) -> int:
     return await tx.execute("DELETE FROM agent_tasks WHERE created_at < $1", before)
 
 
-def _task_from_row(row: Row) -> Task:
+def _task_from_row(row: Row) -> AgentTask:
     sources = orjson.loads(row["sources"])
-    return Task(row["id"], row["session_id"], row["question"], row["answer"], sources, row["state"], row["updated_at"])
+    return AgentTask(
+        row["id"], row["session_id"], row["question"], row["answer"], sources, row["state"], row["updated_at"]
+    )

@@ -232,7 +232,7 @@ async def _get_by_url(tx: Transaction, call: Call, url: str, *, add_new: bool) -
     attachment = await find_by_url(tx, call.actor.org_id, url)
     if attachment is None and add_new:
         name = urlsplit(url).path.rsplit("/", 1)[-1] or url
-        return await add(tx, call, AttachmentDraft(name=name[: vocabulary.LONGEST_NAME], url=url, annotations={}))
+        return await add(tx, call, AttachmentDraft(name=name[: vocabulary.MAX_NAME_CHARS], url=url, annotations={}))
     if attachment is None:
         raise NotFound("There is no attachment with this URL.")
     return attachment

@@ -42,7 +42,7 @@ IndexedEntity = tuple[Entity, AnalysedPassages]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ImportChange:
     """One object that the import adds or changes, or would in a dry run."""
 
     action: str  # add or change
@@ -52,17 +52,17 @@ class Change:
 
 
 @dataclass(slots=True)
-class Report:
+class ImportReport:
     """The outcome of an import, or of a dry run."""
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])  # by kind of object and action
-    changes: list[Change] = field(default_factory=list[Change])  # the first `MAX_LISTED_CHANGES`
+    changes: list[ImportChange] = field(default_factory=list[ImportChange])  # the first `MAX_LISTED_CHANGES`
 
     def record(self, action: str, what: str, name: str, fields: tuple[str, ...] = ()) -> None:
         """Count one object, and list it if it is added or changed."""
         self.counts[what, action] += 1
         if action != "same" and len(self.changes) < MAX_LISTED_CHANGES:
-            self.changes.append(Change(action, what, name, fields))
+            self.changes.append(ImportChange(action, what, name, fields))
 
 
 class CatalogueImport:
@@ -77,9 +77,9 @@ class CatalogueImport:
         # The possible targets of relations: the ids of imported entities by ("id" | "sku" | "name", value).
         self._imported_ids: dict[tuple[str, str], str] = {}
         self._has_relations = any(entry.relations for entry in file.entities)
-        self.report = Report()
+        self.report = ImportReport()
 
-    async def run(self, progress: Progress = lambda done, total: None) -> Report:
+    async def run(self, progress: Progress = lambda done, total: None) -> ImportReport:
         """Import vocabulary, categories and namespaces in one transaction, then entities in batches, then links."""
         db = self._call.db
         await access.require_write(db, self._call)
@@ -116,7 +116,7 @@ class CatalogueImport:
             )
 
     async def _import_structure(self, db: Reader, tx: Transaction | None) -> None:
-        self.report = Report()  # the transaction may be run again
+        self.report = ImportReport()  # the transaction may be run again
         self._tree = await categories.tree_in(db, self._org_id)
         for term in self._file.declared_terms():
             await self._import_term(db, tx, term)

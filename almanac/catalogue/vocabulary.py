@@ -23,10 +23,10 @@ KINDS = {
 # The field of the key in the contract and in catalogue files.
 KEY_FIELDS = {"alias": "aliasKey", "policy": "policyKey", "relation": "typeKey", "attachment": "typeKey"}
 MAX_KEY_CHARS = 100
-LONGEST_NAME = 300
+MAX_NAME_CHARS = 300
 
 Key = Annotated[str, Field(min_length=1, max_length=MAX_KEY_CHARS, pattern=r"^[\w.:-]+$")]
-Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
 Text = Annotated[str, Field(max_length=10_000)]
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from almanac.catalogue import access as catalogue_access
 from almanac.catalogue import catalogue_file, exporter
 from almanac.catalogue.catalogue_file import CatalogueFile
-from almanac.catalogue.importer import CatalogueImport, Report
+from almanac.catalogue.importer import CatalogueImport, ImportReport
 from almanac.cli.support import operator_call
 from almanac.cli.support.progress import Stage, display
 from almanac.cli.support.terminal import Home, Json, OrgName, print_line, settings_at, with_database
@@ -133,7 +133,7 @@ def share(
     with_database(home, work)
 
 
-async def _bring(db: Database, org: str | None, read: CatalogueFile, dry: bool, quiet: bool) -> Report:
+async def _bring(db: Database, org: str | None, read: CatalogueFile, dry: bool, quiet: bool) -> ImportReport:
     call = await operator_call.call_for_org(db, org)
     begun = time.monotonic()
     with display(quiet) as shown:
@@ -145,7 +145,7 @@ async def _bring(db: Database, org: str | None, read: CatalogueFile, dry: bool, 
         return await CatalogueImport(call, read, dry=dry).run(show)
 
 
-def _as_object(report: Report, dry: bool) -> dict[str, Any]:
+def _as_object(report: ImportReport, dry: bool) -> dict[str, Any]:
     counts: dict[str, dict[str, int]] = {}
     for (what, action), number in sorted(report.counts.items()):
         counts.setdefault(what, {})[action] = number

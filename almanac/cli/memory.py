@@ -130,5 +130,5 @@ def _batches(file: Path) -> Iterator[list[tuple[int, bytes]]]:
     """The lines of a file with their numbers, some at a time."""
     with file.open("rb") as lines:
         numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
-        while batch := list(islice(numbered, import_export.AT_ONCE)):
+        while batch := list(islice(numbered, import_export.BATCH_NOTES)):
             yield batch

@@ -21,16 +21,16 @@ from almanac.identity import principals
 from almanac.memory import note_index, note_text, notes, supersession
 from almanac.memory.note import SELECT, Note, TaskLink, note_from_row
 
-AT_ONCE = 200  # notes in one query; lines in one call of `import_notes`
+BATCH_NOTES = 200  # notes in one query; lines in one call of `import_notes`
 MAX_LINE_BYTES = 1_000_000
 
-_PAGE = f"{SELECT} WHERE n.org_id = $1 AND n.number > $2 ORDER BY n.number LIMIT {AT_ONCE}"
+_PAGE = f"{SELECT} WHERE n.org_id = $1 AND n.number > $2 ORDER BY n.number LIMIT "
 
 
 class TaskEntry(Arguments):
     """A link from a note to a task."""
 
-    taskId: Annotated[str, Field(min_length=1, max_length=note_text.LONGEST_TASK)]
+    taskId: Annotated[str, Field(min_length=1, max_length=note_text.MAX_TASK_ID_CHARS)]
     kind: Annotated[str, Field(pattern="^(references|produced)$")]
 
 
@@ -40,7 +40,7 @@ class NoteLine(Arguments):
     id: str
     title: str
     body: str
-    tags: Annotated[list[str], Field(max_length=note_text.MOST_TAGS, default_factory=list[str])]
+    tags: Annotated[list[str], Field(max_length=note_text.MAX_TAGS, default_factory=list[str])]
     confidence: Annotated[int, Field(ge=0, le=100)] = 80
     source: Annotated[str, Field(max_length=50)] = "import"
     author: Annotated[str, Field(max_length=200)] = ""
@@ -65,7 +65,7 @@ class Imported:
 async def export(call: Call) -> AsyncGenerator[dict[str, Any]]:
     """All notes of an organisation, including superseded and expired ones, in the order they were stored."""
     number = 0
-    while rows := await call.db.scan(_PAGE, call.actor.org_id, number):
+    while rows := await call.db.scan(f"{_PAGE}{BATCH_NOTES}", call.actor.org_id, number):
         for row in rows:
             yield await _line(call.db, note_from_row(row))
         number = rows[-1]["number"]
@@ -149,8 +149,8 @@ def _note_from_line(call: Call, line: NoteLine, author_ids: dict[str, int]) -> N
         author_id=author_ids.get(line.author, call.actor.id),
         author=author,
         source=note_text.clean("source", line.source, 50, is_line=True),
-        title=note_text.clean("title", line.title, note_text.LONGEST_TITLE),
-        body=note_text.clean("body", line.body, note_text.LONGEST_BODY),
+        title=note_text.clean("title", line.title, note_text.MAX_TITLE_CHARS),
+        body=note_text.clean("body", line.body, note_text.MAX_BODY_CHARS),
         tags=note_text.tags_of(line.tags),
         confidence=line.confidence,
         created_at=min(created_at, clock.now()),

@@ -8,20 +8,22 @@ from almanac.core.settings import Settings
 from almanac.quotas import allowances, usage
 from almanac.quotas.rate_limits import RateLimit, RateLimiter
 
-WINDOW = 60  # seconds
+WINDOW_SECONDS = 60  # seconds
 UNLIMITED = "unlimited"
 
 
-def rule_of(settings: Settings, scopes: frozenset[str]) -> RateLimit:
+def rate_limit_of(settings: Settings, scopes: frozenset[str]) -> RateLimit:
     """The rate limit of a token with these scopes. Tokens that can only read have a limit of their own."""
     is_read_only = bool(scopes) and all(scope.endswith(":read") for scope in scopes)
     # The specification of the surface names the Redis key: rl:{tokenId}:{minute}.
-    return RateLimit("rl", settings.memory_read_calls if is_read_only else settings.memory_calls, WINDOW, "aligned")
+    return RateLimit(
+        "rl", settings.memory_read_calls if is_read_only else settings.memory_calls, WINDOW_SECONDS, "aligned"
+    )
 
 
 async def report(call: Call, settings: Settings, rates: RateLimiter) -> dict[str, Any]:
     """The token's remaining rate limit, and the organisation's monthly quotas and usage."""
-    limit = rule_of(settings, call.actor.scopes)
+    limit = rate_limit_of(settings, call.actor.scopes)
     status = await rates.status(limit, call.actor.limit_key) if limit.is_on else None
     now, org_id = clock.now(), call.actor.org_id
     defaults = {"knowledge_stored": settings.memory_notes_a_month}

@@ -18,7 +18,7 @@ from almanac.search.query import SearchQuery, SearchResult, SourceFilter
 from almanac.search.ranking import features
 
 SNIPPET_CHARS = 240
-REACH = 64  # default of `ef_search`, the candidate list size of a vector graph
+DEFAULT_EF_SEARCH = 64  # default of `ef_search`, the candidate list size of a vector graph
 MAX_NOTE_QUERY_CHARS = 2_000
 MAX_NOTE_RESULTS = 50
 
@@ -34,7 +34,7 @@ class NoteQuery:
     include_superseded: bool = False
     include_expired: bool = False
     min_score: float = 0.0
-    ef_search: int = REACH
+    ef_search: int = DEFAULT_EF_SEARCH
     as_of: int | None = None  # search the notes as they were at this time
     mode: str = "hybrid"
     rerank: bool = True
@@ -60,7 +60,7 @@ class NoteResults:
 
 async def find(call: Call, search: SearchEngine, query: NoteQuery) -> NoteResults:
     """The best matching notes."""
-    response = await search.search(await question(call, query))
+    response = await search.search(await search_query(call, query))
     notes_by_id = await _visible_notes(call, query, response.found)
     results: list[NoteResult] = []
     for hit in response.found:
@@ -70,7 +70,7 @@ async def find(call: Call, search: SearchEngine, query: NoteQuery) -> NoteResult
     return NoteResults(tuple(results), response.notes)
 
 
-async def question(call: Call, query: NoteQuery) -> SearchQuery:
+async def search_query(call: Call, query: NoteQuery) -> SearchQuery:
     """The query for the search engine."""
     as_of = query.as_of
     is_past = as_of is not None  # notes that are superseded or expired now may have been live then

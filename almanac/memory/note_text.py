@@ -12,11 +12,11 @@ from almanac.core import clock
 from almanac.core.errors import BadRequest
 from almanac.core.text import one_line
 
-LONGEST_TITLE = 200
-LONGEST_BODY = 32_000
-MOST_TAGS = 16
+MAX_TITLE_CHARS = 200
+MAX_BODY_CHARS = 32_000
+MAX_TAGS = 16
 MAX_TAG_CHARS = 100
-LONGEST_TASK = 200
+MAX_TASK_ID_CHARS = 200
 
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]"

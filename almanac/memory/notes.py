@@ -20,7 +20,7 @@ from almanac.search.passage_store import AnalysedPassages
 
 STORED_NOTES_METRIC = "knowledge_stored"
 IDEMPOTENCY_SECONDS = 60  # calls with the same client token within this time store one note
-MOST_CITED = 50
+MAX_CITED_NOTES = 50
 MAX_CONTEXT_AGE = clock.DAY  # older notes do not count as context
 _MAX_INLINE_CHARS = 4_000  # a longer body is analysed in a thread, to keep the event loop responsive
 
@@ -135,7 +135,7 @@ async def insert(tx: Transaction, note: Note, links: Iterable[TaskLink]) -> int 
 
 async def cite(tx: Transaction, note: Note, ids: Sequence[str]) -> None:
     """Store a note's citations: the given notes, which must exist, and the notes whose URIs are in its body."""
-    for id in (*ids, *note_text.linked_ids(note.body)[:MOST_CITED]):
+    for id in (*ids, *note_text.linked_ids(note.body)[:MAX_CITED_NOTES]):
         does_exist = await exists(tx, note.org_id, id)
         if not does_exist and id in ids:
             raise missing(id)

@@ -114,13 +114,13 @@ async def remember(ctx: RequestContext, args: Remember) -> RememberedNote:
 
 def _draft(args: Remember) -> NoteDraft:
     return NoteDraft(
-        title=note_text.clean("title", args.title, note_text.LONGEST_TITLE),
-        body=note_text.clean("body", args.body, note_text.LONGEST_BODY),
+        title=note_text.clean("title", args.title, note_text.MAX_TITLE_CHARS),
+        body=note_text.clean("body", args.body, note_text.MAX_BODY_CHARS),
         tags=_tags(args.tags),
         confidence=args.confidence,
         expires_at=None if args.expires_at is None else note_text.future("expires_at", args.expires_at),
         task=None if args.task is None else TaskLink(_task(args.task), "produced"),
-        cites=tuple(note_text.id_of("cites", id) for id in args.cites[: notes.MOST_CITED]),
+        cites=tuple(note_text.id_of("cites", id) for id in args.cites[: notes.MAX_CITED_NOTES]),
     )
 
 
@@ -163,8 +163,8 @@ async def revise(ctx: RequestContext, args: Revise) -> RevisedNote:
 def _revision(old: Note, args: Revise) -> NoteDraft:
     title = old.title if args.title is None else args.title
     return NoteDraft(
-        title=note_text.clean("title", title, note_text.LONGEST_TITLE),
-        body=note_text.clean("body", args.body or "", note_text.LONGEST_BODY),
+        title=note_text.clean("title", title, note_text.MAX_TITLE_CHARS),
+        body=note_text.clean("body", args.body or "", note_text.MAX_BODY_CHARS),
         tags=old.tags,
         confidence=old.confidence,
     )
@@ -211,13 +211,13 @@ def _link(note: Note) -> dict[str, Any]:
 
 
 def _tags(given: list[str]) -> tuple[str, ...]:
-    if len(given) > note_text.MOST_TAGS:
-        raise BadRequest(f"tags: has more than {note_text.MOST_TAGS} items.")
+    if len(given) > note_text.MAX_TAGS:
+        raise BadRequest(f"tags: has more than {note_text.MAX_TAGS} items.")
     return note_text.tags_of(given)
 
 
 def _task(given: str) -> str:
-    return note_text.clean("task", given, note_text.LONGEST_TASK)
+    return note_text.clean("task", given, note_text.MAX_TASK_ID_CHARS)
 
 
 _ID, _NEW_ID = "0f7c1f0e-5a31-4c6f-9d0b-2f5b8a8a1c11", "7a1b6f2c-93d5-4e0e-8a5e-6d3a4c2b1f22"

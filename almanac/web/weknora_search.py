@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from almanac.assist.weknora import knowledge_search
-from almanac.assist.weknora.backends import DROPPED, MATCHES
+from almanac.assist.weknora.backends import DROPPED_HEADER, MATCH_TYPES
 from almanac.assist.weknora.knowledge_search import WeKnoraSearchArguments
 from almanac.core.errors import AlmanacError
 from almanac.knowledge.document_search import DocumentResult
@@ -60,7 +60,7 @@ async def search(ctx: RequestContext, given: WeKnoraSearchArguments) -> RestAnsw
     body: dict[str, Any] = {"results": results, "total_count": found.total_count}
     if _wants_envelope(ctx, ctx.parameters.envelope):
         body |= {"success": True, "data": [_as_server(hit) for hit in found.hits]}
-    return RestAnswer(body, 200, ((DROPPED.encode(), b"%d" % found.below_min_score),))
+    return RestAnswer(body, 200, ((DROPPED_HEADER.encode(), b"%d" % found.below_min_score),))
 
 
 def render_error(ctx: RequestContext, error: AlmanacError) -> dict[str, Any] | None:
@@ -78,7 +78,7 @@ def _as_server(hit: DocumentResult) -> dict[str, Any]:
     found = hit.found
     return {
         **knowledge_search.describe(hit, highlight=False),
-        "match_type": MATCHES.index("vector" if "vectors" in found.legs else "keyword"),
+        "match_type": MATCH_TYPES.index("vector" if "vectors" in found.legs else "keyword"),
         "chunk_type": "text",
         "start_at": found.start,
         "end_at": found.end,

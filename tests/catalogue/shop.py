@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from almanac.catalogue import catalogue_file
-from almanac.catalogue.importer import CatalogueImport, Report
+from almanac.catalogue.importer import CatalogueImport, ImportReport
 from almanac.core import scopes
 from almanac.core.call import Actor, Call
 from almanac.core.database import Database
@@ -36,7 +36,7 @@ async def call_of(db: Database, org: str = first_start.ORG, name: str = "admin",
     return Call(actor, db, "test")
 
 
-async def fill(call: Call, raw: bytes | None = None, form: str = "json", **how: Any) -> Report:
+async def fill(call: Call, raw: bytes | None = None, form: str = "json", **how: Any) -> ImportReport:
     """Import a seed: that of the shop, or another."""
     return await CatalogueImport(
         call, catalogue_file.parse(FILE.read_bytes() if raw is None else raw, form), **how

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from almanac.catalogue import catalogue_file, categories, entities, exporter, importer, vocabulary
-from almanac.catalogue.importer import CatalogueImport, Report
+from almanac.catalogue.importer import CatalogueImport, ImportReport
 from almanac.core.call import Call
 from almanac.core.database import Database
 from almanac.core.errors import AlmanacError, BadRequest, Forbidden
@@ -29,7 +29,7 @@ def without_ids(value: Any) -> Any:
     return value
 
 
-def counted(report: Report) -> dict[tuple[str, str], int]:
+def counted(report: ImportReport) -> dict[tuple[str, str], int]:
     return dict(report.counts)
 
 

@@ -92,8 +92,7 @@ async def test_a_line_that_cannot_be_taken_is_named_and_the_others_are_taken(cir
 
 
 async def test_two_pages_of_notes_are_taken_out_whole(circle: Circle, monkeypatch: pytest.MonkeyPatch):
-    page = import_export._PAGE  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(import_export, "_PAGE", page.replace(f"LIMIT {import_export.AT_ONCE}", "LIMIT 2"))
+    monkeypatch.setattr(import_export, "BATCH_NOTES", 2)
     for n in range(5):
         await circle.store(f"Note {n}.")
     assert [line["body"] for line in await lines_of(circle.ada)] == [f"Note {n}." for n in range(5)]

@@ -313,7 +313,7 @@ async def test_how_widely_a_graph_is_searched_is_for_the_caller_to_say(circle: C
     vector = turn(np.random.default_rng(4), 1, 32)[0]
     widths = [float((await index.vector_hits(scope, "m", vector, 10, reach)).scores[0]) for reach in (1, 64, 200, None)]
     assert widths == [1.0, 64.0, 200.0, float(postgres_index.REACH)]
-    question = await note_search.question(circle.ada, NoteQuery("anything"))
+    question = await note_search.search_query(circle.ada, NoteQuery("anything"))
     assert question.ef_search == 64
 
 
@@ -339,7 +339,7 @@ def test_the_bounds_are_those_of_the_document():
     assert (
         note_search.MAX_NOTE_QUERY_CHARS,
         note_search.MAX_NOTE_RESULTS,
-        note_search.REACH,
+        note_search.DEFAULT_EF_SEARCH,
         note_search.SNIPPET_CHARS,
     ) == (
         2000,

@@ -97,7 +97,7 @@ def test_long_notes_are_cut_where_they_pause():
 
 
 async def test_a_note_of_the_greatest_length_is_found_by_its_last_words(circle: Circle):
-    body = ("filler " * 4570)[: note_text.LONGEST_BODY - 12] + " xylophones."
+    body = ("filler " * 4570)[: note_text.MAX_BODY_CHARS - 12] + " xylophones."
     await circle.store(body)
     assert await circle.find("xylophones") == [body]
 

@@ -16,7 +16,7 @@ import orjson
 from pydantic import ValidationError
 
 from almanac.assist.weknora import knowledge_search
-from almanac.assist.weknora.knowledge_search import Results, WeKnoraSearchArguments, match_type
+from almanac.assist.weknora.knowledge_search import GradedResults, WeKnoraSearchArguments, match_type
 from almanac.assist.weknora.weknora_tool import (
     PATH,
     CachedBackend,
@@ -39,25 +39,25 @@ from almanac.net.fetcher import Fetcher
 from almanac.net.service_client import PASSING, PAUSE, ServiceClient, ServiceResponse, ServiceUnavailable
 from almanac.search.engine import SearchEngine
 
-DROPPED = "x-dropped-by-min-score"  # response header of our endpoint: the number of results below the threshold
+DROPPED_HEADER = "x-dropped-by-min-score"  # response header of our endpoint: the number of results below the threshold
 MAX_RESPONSE_BYTES = 8_000_000
 MAX_CONTENT_CHARS, MAX_FIELD_CHARS = 20_000, 500  # longer values of a remote endpoint are cut
 MAX_REMOTE_RESULTS, MAX_HIGHLIGHTS = 500, 100
 MAX_RANK_FUSION_SCORE = 1 / 61  # the best score of a real WeKnora without a reranker
 
 # The match types of a real WeKnora, which returns their positions in this list.
-MATCHES = ("vector", "keyword", "nearby", "history", "parent", "relation", "graph", "web", "direct", "data")
-_MATCH_TYPES = frozenset((*MATCHES, "hybrid"))
+MATCH_TYPES = ("vector", "keyword", "nearby", "history", "parent", "relation", "graph", "web", "direct", "data")
+_MATCH_TYPE_NAMES = frozenset((*MATCH_TYPES, "hybrid"))
 
 Post = Callable[[bytes, dict[str, str]], Awaitable[ServiceResponse]]
-Work = Callable[[Call], Awaitable[Results]]
-Account = Callable[[WeKnoraQuery, Work], Awaitable[Results]]
+SearchFunction = Callable[[Call], Awaitable[GradedResults]]
+RunAsKeyOwner = Callable[[WeKnoraQuery, SearchFunction], Awaitable[GradedResults]]
 
 
 class LocalBackend:
     """Searches this server as the principal of the API key. `account` authenticates the key and records the search."""
 
-    def __init__(self, engine: SearchEngine, context: WeKnoraContext, account: Account) -> None:
+    def __init__(self, engine: SearchEngine, context: WeKnoraContext, account: RunAsKeyOwner) -> None:
         self._engine = engine
         self._context = context
         self._account = account
@@ -71,7 +71,7 @@ class LocalBackend:
         results = tuple(_local_result(hit) for hit in response.hits)
         return WeKnoraResults(results, response.total_count, response.below_min_score, response.notes)
 
-    async def _search(self, call: Call, query: WeKnoraQuery) -> Results:
+    async def _search(self, call: Call, query: WeKnoraQuery) -> GradedResults:
         fields: dict[str, Any] = {
             **query.model_dump(exclude={"query"}),
             "question": query.query,
@@ -205,7 +205,7 @@ def _with_counts(
 ) -> WeKnoraResults:
     total = total_count if type(total_count) is int and total_count else len(results)
     results = [result if result.score <= 1 else replace(result, score=0.0) for result in results[: query.top_k]]
-    dropped = response.headers.get(DROPPED, "")
+    dropped = response.headers.get(DROPPED_HEADER, "")
     if dropped.isascii() and dropped.isdigit():
         return WeKnoraResults(tuple(results), total, int(dropped[:12]))
     # Without the header: fewer results than matches, although more were requested, means that the rest was dropped.
@@ -225,7 +225,7 @@ def _apply_threshold(results: list[WeKnoraResult], query: WeKnoraQuery) -> WeKno
 
 def _remote_result(entry: dict[str, Any], hide_key: HideKey) -> WeKnoraResult:
     match: Any = entry.get("match_type")
-    name: Any = MATCHES[match] if type(match) is int and 0 <= match < len(MATCHES) else match
+    name: Any = MATCH_TYPES[match] if type(match) is int and 0 <= match < len(MATCH_TYPES) else match
     content = _text(entry, "content", hide_key, MAX_CONTENT_CHARS)
     knowledge_id = _text(entry, "knowledge_id", hide_key)
     return WeKnoraResult(
@@ -235,7 +235,7 @@ def _remote_result(entry: dict[str, Any], hide_key: HideKey) -> WeKnoraResult:
         knowledge_id=knowledge_id,
         title=_text(entry, "knowledge_title", hide_key),
         filename=_text(entry, "knowledge_filename", hide_key),
-        match_type=name if isinstance(name, str) and name in _MATCH_TYPES else "",
+        match_type=name if isinstance(name, str) and name in _MATCH_TYPE_NAMES else "",
         highlights=_highlights(entry.get("highlights"), len(content)),
     )
 

@@ -89,7 +89,7 @@ class WeKnoraSearchArguments(Arguments):
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class GradedResults:
     """The results, best first, with the numbers of matches above and below the threshold."""
 
     hits: tuple[DocumentResult, ...]
@@ -98,14 +98,14 @@ class Results:
     notes: tuple[str, ...] = ()
 
 
-async def search(call: Call, engine: SearchEngine, arguments: WeKnoraSearchArguments) -> Results:
+async def search(call: Call, engine: SearchEngine, arguments: WeKnoraSearchArguments) -> GradedResults:
     """Search the named bases or documents. Raises BadRequest if none is named."""
     if not arguments.base_ids and not arguments.document_ids:
         raise BadRequest(NOWHERE)
     return await search_anywhere(call, engine, arguments)
 
 
-async def search_anywhere(call: Call, engine: SearchEngine, arguments: WeKnoraSearchArguments) -> Results:
+async def search_anywhere(call: Call, engine: SearchEngine, arguments: WeKnoraSearchArguments) -> GradedResults:
     """Search the named bases or documents, or all documents that the actor may read if none is named."""
     query = SearchArguments(
         query=arguments.text,
@@ -125,7 +125,7 @@ async def search_anywhere(call: Call, engine: SearchEngine, arguments: WeKnoraSe
     graded = replace(document_search.question(query, scope), graded=True)
     results = await document_search.find(call, engine, graded, scope.notes)
     above = results.counts.get("above_min_score", 0)
-    return Results(results.hits, above, results.counts.get("fused", 0) - above, results.notes)
+    return GradedResults(results.hits, above, results.counts.get("fused", 0) - above, results.notes)
 
 
 def match_type(hit: DocumentResult) -> str:

@@ -81,7 +81,7 @@ class WeKnoraResult:
 class WeKnoraResults:
     """The results of a search, best first."""
 
-    pieces: tuple[WeKnoraResult, ...] = ()
+    items: tuple[WeKnoraResult, ...] = ()
     total: int = 0
     dropped: int = 0  # the number of matches below the threshold or dropped by the reranker
     notes: tuple[str, ...] = ()
@@ -102,25 +102,25 @@ class ToolUseResult:
     """One use of the tool: the query and its results, or the reason for a failure."""
 
     query: WeKnoraQuery | None
-    found: WeKnoraResults = WeKnoraResults()
+    results: WeKnoraResults = WeKnoraResults()
     failure: str = ""
     marks: bool = False  # whether to print highlighted words in bold
 
     @property
     def suggestions(self) -> tuple[str, ...]:
         """Suggestions for a better search if there are few results."""
-        if self.failure or len(self.found.pieces) >= MIN_RESULTS:
+        if self.failure or len(self.results.items) >= MIN_RESULTS:
             return ()
-        return _FEW_FOUND if self.found.pieces else _NONE_FOUND
+        return _FEW_FOUND if self.results.items else _NONE_FOUND
 
     def blocks(self, numbers: Mapping[str, int] | None = None) -> list[str]:
         """The texts that a model reads. `numbers` gives results, by id, the numbers that several searches share."""
         if self.failure or self.query is None:
             return [self.failure]
-        blocks = [_summary(self.query, self.found)]
-        if self.found.pieces:
+        blocks = [_summary(self.query, self.results)]
+        if self.results.items:
             shared = numbers or {}
-            numbered = ((shared.get(result.id, rank), result) for rank, result in enumerate(self.found.pieces, 1))
+            numbered = ((shared.get(result.id, rank), result) for rank, result in enumerate(self.results.items, 1))
             texts = (_render_result(number, result, self.marks) for number, result in numbered)
             blocks.append("### Matched Documents\n\n" + "".join(texts))
         if self.suggestions:
@@ -205,7 +205,7 @@ def _summary(query: WeKnoraQuery, results: WeKnoraResults) -> str:
     lines = [
         f"**Query:** {query.query}",
         f"**Total Found:** {results.total}",
-        f"**Returned:** {len(results.pieces)}",
+        f"**Returned:** {len(results.items)}",
         f"**Search Mode:** {query.search_mode}",
     ]
     if results.dropped:

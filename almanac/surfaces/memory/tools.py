@@ -60,21 +60,21 @@ def _fail() -> str:
 
 
 Uuid = Annotated[str, AfterValidator(_check_uuid)]
-Tags = Annotated[list[str], Field(max_length=note_text.MOST_TAGS, default_factory=list[str])]
+Tags = Annotated[list[str], Field(max_length=note_text.MAX_TAGS, default_factory=list[str])]
 
 
 class TaskRef(Arguments):
     """A task, and what a note has to do with it."""
 
-    taskId: Annotated[str, Field(min_length=1, max_length=note_text.LONGEST_TASK)]
+    taskId: Annotated[str, Field(min_length=1, max_length=note_text.MAX_TASK_ID_CHARS)]
     kind: Literal["references", "produced"]
 
 
 class Store(Arguments):
     """Arguments of `store_knowledge`."""
 
-    title: Annotated[str, Field(min_length=1, max_length=note_text.LONGEST_TITLE)]
-    body: Annotated[str, Field(min_length=1, max_length=note_text.LONGEST_BODY)]
+    title: Annotated[str, Field(min_length=1, max_length=note_text.MAX_TITLE_CHARS)]
+    body: Annotated[str, Field(min_length=1, max_length=note_text.MAX_BODY_CHARS)]
     tags: Tags
     confidence: Annotated[int, Field(ge=0, le=100)] = 80
     expiresAt: str | None = None
@@ -91,7 +91,7 @@ class Look(Arguments):
     includeSuperseded: bool = False
     includeExpired: bool = False
     minScore: Annotated[float, Field(ge=0, le=1)] = 0.0
-    efSearch: Annotated[int, Field(ge=1, le=200)] = note_search.REACH
+    efSearch: Annotated[int, Field(ge=1, le=200)] = note_search.DEFAULT_EF_SEARCH
 
 
 class Supersede(Arguments):
@@ -130,8 +130,8 @@ def draft_of(given: Store) -> NoteDraft:
     """What was sent as a note to be stored."""
     task = given.taskRef
     return NoteDraft(
-        title=note_text.clean("title", given.title, note_text.LONGEST_TITLE),
-        body=note_text.clean("body", given.body, note_text.LONGEST_BODY),
+        title=note_text.clean("title", given.title, note_text.MAX_TITLE_CHARS),
+        body=note_text.clean("body", given.body, note_text.MAX_BODY_CHARS),
         tags=note_text.tags_of(given.tags),
         confidence=given.confidence,
         expires_at=None if given.expiresAt is None else note_text.future("expiresAt", given.expiresAt),
@@ -205,7 +205,7 @@ def http_error(error: AlmanacError) -> tuple[int, dict[str, Any]]:
 
 def rule(app: AppContext, actor: Actor) -> RateLimit:
     """How often a token may ask here."""
-    return limits.rule_of(app.settings, actor.scopes)
+    return limits.rate_limit_of(app.settings, actor.scopes)
 
 
 SURFACE = Surface(

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from almanac.assist import agent_tasks
 from almanac.assist.agent import Delta, Event, Progress, Reply, Reset
-from almanac.assist.agent_tasks import Finished, Task
+from almanac.assist.agent_tasks import AgentTask, TaskFinished
 from almanac.core import clock
 from almanac.core.arguments import Arguments, describe_problems
 from almanac.core.errors import AlmanacError, BadRequest, Cancelled, NotFound, TooLarge
@@ -107,7 +107,7 @@ def render_error(ctx: RequestContext, error: AlmanacError) -> dict[str, Any] | N
     said = ctx.arguments
     id = said.get("id") if type(said.get("id")) in (str, int) else None
     is_request = said.get("jsonrpc") == "2.0" and isinstance(said.get("method"), str)
-    kinds = {InvalidJson: PARSE, Finished: NOT_CANCELABLE, NotFound: NO_TASK, TooLarge: INVALID,
+    kinds = {InvalidJson: PARSE, TaskFinished: NOT_CANCELABLE, NotFound: NO_TASK, TooLarge: INVALID,
              UnsupportedMediaType: INVALID, BadRequest: BAD_PARAMS if is_request else INVALID}  # fmt: skip
     return _error(id, next((code for kind, code in kinds.items() if isinstance(error, kind)), INTERNAL), error.text)
 
@@ -187,7 +187,7 @@ async def _stream(ctx: RequestContext, letter: AgentMessage, given: Request) -> 
     return AlreadySent()
 
 
-def describe(task: Task) -> dict[str, Any]:
+def describe(task: AgentTask) -> dict[str, Any]:
     """A task as the protocol shows it."""
     shown: dict[str, Any] = {
         "id": task.id,
@@ -211,7 +211,7 @@ def _artifact(text: str, sources: list[dict[str, Any]]) -> dict[str, Any]:
     return {"artifactId": _ANSWER, "name": _ANSWER, "parts": [{"text": text, "mediaType": "text/plain"}, *cited]}
 
 
-def _status(state: str, text: str = "", task: Task | None = None) -> dict[str, Any]:
+def _status(state: str, text: str = "", task: AgentTask | None = None) -> dict[str, Any]:
     status: dict[str, Any] = {"state": STATES[state], "timestamp": clock.format_timestamp(clock.now())}
     if text and task is not None:
         said = {"messageId": f"{task.id}-status", "role": "ROLE_AGENT", "parts": [{"text": text}]}

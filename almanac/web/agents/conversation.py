@@ -17,9 +17,9 @@ from pydantic import ConfigDict, Field
 
 from almanac.assist import agent_tasks
 from almanac.assist.agent import AnswerCitation, Event, Reply
-from almanac.assist.agent_tasks import Task
-from almanac.assist.weknora.backends import LocalBackend, Work, untrusted_backend
-from almanac.assist.weknora.knowledge_search import Results
+from almanac.assist.agent_tasks import AgentTask
+from almanac.assist.weknora.backends import LocalBackend, SearchFunction, untrusted_backend
+from almanac.assist.weknora.knowledge_search import GradedResults
 from almanac.assist.weknora.weknora_tool import ToolUseResult, WeKnoraContext, WeKnoraQuery, WeKnoraTool
 from almanac.core.arguments import Arguments
 from almanac.core.errors import AlmanacError, BadRequest, Cancelled, NotFound, Unauthorized
@@ -64,7 +64,7 @@ class AgentMessage:
     agent: str
     text: str
     context: WeKnora
-    task: Task
+    task: AgentTask
 
 
 async def by_context(app: AppContext, http: HttpExchange) -> Authentication:
@@ -127,7 +127,7 @@ async def silently(_: Event) -> None:
 
 def describe(citation: AnswerCitation) -> dict[str, Any]:
     """A citation as callers see it."""
-    piece = citation.piece
+    piece = citation.result
     return {
         "number": citation.number,
         "id": piece.id,
@@ -143,9 +143,9 @@ def describe(citation: AnswerCitation) -> dict[str, Any]:
 
 def describe_search(outcome: ToolUseResult) -> dict[str, Any]:
     """A search that the agent made, as callers see it."""
-    query, found = outcome.query, outcome.found
+    query, found = outcome.query, outcome.results
     told: dict[str, Any] = query.model_dump() if query is not None else {}
-    told |= {"returned": len(found.pieces), "total_found": found.total, "left_out": found.dropped}
+    told |= {"returned": len(found.items), "total_found": found.total, "left_out": found.dropped}
     return told | ({"failure": outcome.failure} if outcome.failure else {})
 
 
@@ -215,17 +215,17 @@ def _check_elsewhere(ctx: RequestContext, given: WeKnora) -> None:
         raise BadRequest("context.api_key: has characters that no key has.")
 
 
-def _accounted(ctx: RequestContext, key: str) -> Callable[[WeKnoraQuery, Work], Awaitable[Results]]:
+def _accounted(ctx: RequestContext, key: str) -> Callable[[WeKnoraQuery, SearchFunction], Awaitable[GradedResults]]:
     """Return a function that searches as the holder of a key, with their rights, rate limit and audit trail."""
 
-    async def use(query: WeKnoraQuery, work: Work) -> Results:
+    async def use(query: WeKnoraQuery, work: SearchFunction) -> GradedResults:
         app = ctx.app
         actor = await app.token_resolver.resolve(key)
         if actor is None:
             raise Unauthorized()
         searching = RequestContext(actor, app.db, ctx.request_id, app=app, http=ctx.http, surface=ctx.surface)
 
-        async def run(searching: RequestContext, _: Any) -> Results:
+        async def run(searching: RequestContext, _: Any) -> GradedResults:
             return await work(searching)
 
         operation = replace(KNOWLEDGE_SEARCH, handler=run, arguments=None)

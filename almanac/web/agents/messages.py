@@ -12,7 +12,7 @@ from starlette.routing import Route
 from almanac import __version__
 from almanac.assist import agent_tasks
 from almanac.assist.agent import Delta, Event, Progress, Reply, Reset
-from almanac.assist.agent_tasks import Task
+from almanac.assist.agent_tasks import AgentTask
 from almanac.core import clock
 from almanac.core.arguments import Arguments
 from almanac.core.errors import AlmanacError
@@ -152,7 +152,7 @@ def _answer(letter: AgentMessage, reply: Reply, begun: float) -> MessageAnswer:
     )
 
 
-def _facts(task: Task) -> TaskFacts:
+def _facts(task: AgentTask) -> TaskFacts:
     moment = clock.format_timestamp(task.updated_at) or ""
     return TaskFacts(task.id, task.session_id, task.state, task.answer, task.sources, moment)
 

@@ -123,7 +123,7 @@ async def _attach(
 
 def _short(name: str) -> str:
     """A name that nobody gave as one."""
-    return name[: vocabulary.LONGEST_NAME]
+    return name[: vocabulary.MAX_NAME_CHARS]
 
 
 def _paper(about: About, name: str, url: str) -> AttachmentDraft:

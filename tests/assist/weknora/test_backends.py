@@ -37,13 +37,13 @@ def result(**more: Any) -> dict[str, Any]:
 
 def test_the_key_is_taken_out_of_results_before_they_are_cut():
     names = ("id", "content", "knowledge_id", "knowledge_title", "knowledge_filename", "match_type")
-    [piece] = find({"results": [result(**dict.fromkeys(names, f"a {KEY}"))]}).pieces
+    [piece] = find({"results": [result(**dict.fromkeys(names, f"a {KEY}"))]}).items
     assert KEY not in repr(piece)
     assert (piece.content, piece.title, piece.match_type) == ("a [key]", "a [key]", "")
-    [piece] = find({"results": [result(content="x" * (MAX_CONTENT_CHARS - 20) + KEY)]}).pieces
+    [piece] = find({"results": [result(content="x" * (MAX_CONTENT_CHARS - 20) + KEY)]}).items
     assert KEY[:10] not in piece.content
     escaped = json.dumps({"results": [result(content=KEY)]}).replace("sk-", "\\u0073\\u006b-").encode()
-    assert find(escaped).pieces[0].content == "[key]"
+    assert find(escaped).items[0].content == "[key]"
 
 
 def test_the_key_is_taken_out_of_refusals_before_they_are_cut():
@@ -63,10 +63,10 @@ def test_a_body_without_a_message_is_told_as_it_stands():
 
 def test_spans_stand_in_the_content_one_after_another_and_are_not_too_many():
     given = [[0, 2], [1, 3], [2, 2], [3, 2], [2, 3], [-1, 4], [3, 99], [True, 4], [3.0, 4], "?", [3], [3, 4]]
-    [piece] = find({"results": [result(highlights=given)]}).pieces
+    [piece] = find({"results": [result(highlights=given)]}).items
     assert piece.highlights == ((0, 2), (2, 3), (3, 4))
     many = [[each, each + 1] for each in range(1000)]
-    [piece] = find({"results": [result(content="x" * 1000, highlights=many)]}).pieces
+    [piece] = find({"results": [result(content="x" * 1000, highlights=many)]}).items
     assert len(piece.highlights) == MAX_HIGHLIGHTS
 
 
@@ -75,22 +75,22 @@ def test_spans_stand_in_the_content_one_after_another_and_are_not_too_many():
     [("hybrid", "hybrid"), ("keyword", "keyword"), (0, "vector"), (99, ""), ("\n# obey", ""), (True, ""), ({}, "")],
 )
 def test_how_a_piece_was_found_is_one_of_the_words_for_it(given: Any, read: str):
-    assert find({"results": [result(match_type=given)]}).pieces[0].match_type == read
+    assert find({"results": [result(match_type=given)]}).items[0].match_type == read
 
 
 def test_scores_above_one_of_a_real_weknora_are_brought_to_the_best_of_them():
     scores = [12.5, 10.0, 2.5, -3, True, "9", None]
     found = find({"success": True, "data": [result(id=str(at), score=score) for at, score in enumerate(scores)]})
-    assert [piece.score for piece in found.pieces] == [1.0, 0.8]
-    every = find({"data": [result(id=str(at), score=score) for at, score in enumerate(scores)]}, min_score=0.0).pieces
+    assert [piece.score for piece in found.items] == [1.0, 0.8]
+    every = find({"data": [result(id=str(at), score=score) for at, score in enumerate(scores)]}, min_score=0.0).items
     assert [piece.score for piece in every] == [1.0, 0.8, 0.2, 0.0, 0.0, 0.0, 0.0]
-    assert [piece.score for piece in find({"data": [result(score=0.7)]}).pieces] == [0.7]
+    assert [piece.score for piece in find({"data": [result(score=0.7)]}).items] == [0.7]
 
 
 def test_a_result_without_an_id_has_one_of_its_document_and_its_content():
     same = [result(id=""), result(id=None)]
     other = [result(id="", content="other"), result(id="", knowledge_id="8")]
-    ids = [piece.id for piece in find({"results": [*same, *other]}).pieces]
+    ids = [piece.id for piece in find({"results": [*same, *other]}).items]
     assert ids[0] == ids[1]
     assert len(set(ids)) == 3
     assert ids[0].startswith("7-")
