@@ -264,8 +264,8 @@ def _plan(question: str) -> list[WeKnoraQuery]:
 
 def _may_find_more(query: WeKnoraQuery, outcomes: Sequence[ToolUseResult]) -> bool:
     """Whether a query is new, or differs only in the threshold and the threshold has dropped results before."""
-    same = [each for each in outcomes if each.query is not None and _is_same(each.query, query)]
-    return not same or any(len(each.results.items) < MIN_RESULTS and each.results.dropped for each in same)
+    same = [outcome for outcome in outcomes if outcome.query is not None and _is_same(outcome.query, query)]
+    return not same or any(len(outcome.results.items) < MIN_RESULTS and outcome.results.dropped for outcome in same)
 
 
 def _is_same(one: WeKnoraQuery, other: WeKnoraQuery) -> bool:
@@ -277,14 +277,16 @@ def _searching_text(arguments: Mapping[str, Any]) -> str:
 
 
 def _prompt_with_results(question: str, session: SearchSession) -> str:
-    results = "\n".join("\n".join(each.blocks(session.numbers)) for each in session.outcomes if not each.failure)
+    results = "\n".join(
+        "\n".join(outcome.blocks(session.numbers)) for outcome in session.outcomes if not outcome.failure
+    )
     return f"{results}\n\nAnswer this from the results above, citing them by number: {question}"
 
 
 def _extractive_reply(session: SearchSession, resolved: str) -> Reply:
     quotes = extractive_answer.read(resolved, session.ranked)
     if not quotes:
-        failure = next((each.failure for each in session.outcomes if each.failure), "")
+        failure = next((outcome.failure for outcome in session.outcomes if outcome.failure), "")
         suggestions = session.outcomes[-1].suggestions if session.outcomes else ()
         text = "\n".join((failure or NOTHING_FOUND, *(f"- {suggestion}" for suggestion in suggestions)))
         return Reply(text, (), tuple(session.outcomes), EXTRACTS, resolved)
@@ -299,8 +301,13 @@ def _extractive_reply(session: SearchSession, resolved: str) -> Reply:
 
 
 def _source_lines(citations: Sequence[AnswerCitation]) -> list[str]:
-    named = ((each, one_line(each.result.title or each.result.filename) or "Untitled") for each in citations)
-    return ["Sources:", *(f"[{each.number}] {name} ({each.result.score * 100:.1f}%)" for each, name in named)]
+    return ["Sources:", *map(_source_line, citations)]
+
+
+def _source_line(citation: AnswerCitation) -> str:
+    result = citation.result
+    name = one_line(result.title or result.filename) or "Untitled"
+    return f"[{citation.number}] {name} ({result.score * 100:.1f}%)"
 
 
 def _model_reply(text: str, session: SearchSession, model: str, resolved: str) -> Reply:

@@ -111,7 +111,7 @@ async def turns(call: Call, agent: str, session_id: str) -> list[Turn]:
 
 
 async def prune(tx: Transaction, before: int) -> int:
-    """Remove tasks created before a time, and mark tasks as failed whose process has ended without finishing them."""
+    """Remove tasks created before a time, and mark tasks as failed if their process ended without finishing them."""
     sql = "UPDATE agent_tasks SET state = $1 WHERE state = $2 AND updated_at < $3"
     await tx.execute(sql, FAILED, WORKING, clock.now() - ABANDONED_AFTER)
     return await tx.execute("DELETE FROM agent_tasks WHERE created_at < $1", before)

@@ -15,7 +15,7 @@ from almanac.core.text import one_line
 from almanac.search.analysis import analyser
 
 MAX_SENTENCES = 3  # in an answer
-MAX_RESULTS = 5  # the best results, whose sentences are compared
+MAX_RESULTS = 5  # the best results; their sentences are compared
 MAX_SENTENCE_CHARS = 400  # a longer sentence is shortened
 MAX_CONTENT_CHARS = 30_000  # per result
 _WORD_WEIGHT = 0.6  # of the shared words; the rest is the weight of the result's score

@@ -41,8 +41,8 @@ def keywords(question: str) -> str:
 
 def parts(question: str) -> list[str]:
     """The questions in a compound question. Empty if there is only one."""
-    found = [part.strip() for part in _SEPARATOR.split(question) if len(analyser.terms_of(part)) > 1]
-    return found if len(found) > 1 else []
+    questions = [part.strip() for part in _SEPARATOR.split(question) if len(analyser.terms_of(part)) > 1]
+    return questions if len(questions) > 1 else []
 
 
 def _is_follow_up(question: str, previous: str) -> bool:

@@ -18,6 +18,7 @@ from almanac.core.arguments import Arguments
 from almanac.core.call import Call
 from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, NotFound
+from almanac.db.sql import placeholders
 from almanac.jobs import queue
 from almanac.search import passage_store
 from almanac.search.sources import Source
@@ -145,8 +146,7 @@ async def get_many(db: Reader, org_id: str, ids: Sequence[str]) -> dict[str, Att
     """The existing attachments of an organisation with these ids, by id."""
     if not ids:
         return {}
-    listed = ", ".join(f"${number + 2}" for number in range(len(ids)))
-    rows = await db.fetch(f"{_SELECT} WHERE a.org_id = $1 AND a.id IN ({listed})", org_id, *ids)
+    rows = await db.fetch(f"{_SELECT} WHERE a.org_id = $1 AND a.id IN ({placeholders(len(ids), 2)})", org_id, *ids)
     return {row["id"]: _attachment_from_row(row) for row in rows}
 
 
@@ -203,10 +203,9 @@ async def attach(tx: Transaction, pairs: Iterable[tuple[str, str]]) -> None:
 
 async def attached_urls(db: Reader, org_id: str, entity_ids: Sequence[str]) -> set[tuple[str, str]]:
     """The links of some entities, as pairs of entity id and attachment URL."""
-    listed = ", ".join(f"${number + 2}" for number in range(len(entity_ids)))
     rows = await db.fetch(
         "SELECT t.entity_id, a.url FROM attached t JOIN attachments a ON a.id = t.attachment_id"  # noqa: S608 - parameter numbers
-        f" WHERE a.org_id = $1 AND t.entity_id IN ({listed})",
+        f" WHERE a.org_id = $1 AND t.entity_id IN ({placeholders(len(entity_ids), 2)})",
         org_id,
         *entity_ids,
     )

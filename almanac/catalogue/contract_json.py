@@ -48,9 +48,9 @@ async def entity_with_links(call: Call, value: Entity) -> Json:
     return {
         **_own_fields(value, value.id in embedded),
         "attachments": [
-            {"id": each.id, "type": each.type_key, "url": each.url, "name": each.name} for each in attached
+            {"id": item.id, "type": item.type_key, "url": item.url, "name": item.name} for item in attached
         ],
-        "relations": [relation(each, tree) for each in related],
+        "relations": [relation(item, tree) for item in related],
         **_timestamps(value),
     }
 

@@ -16,6 +16,7 @@ from almanac.core.call import Call
 from almanac.core.database import Reader, Transaction, Value
 from almanac.core.errors import BadRequest, Conflict, NotFound
 from almanac.core.pages import Page
+from almanac.db.sql import Parameters, placeholders
 
 MAX_TAGS = 200
 MAX_METADATA_BYTES = 100_000
@@ -212,8 +213,8 @@ async def find_by(db: Reader, org_id: str, column: Literal["id", "sku", "name"],
     unique = list(dict.fromkeys(values))
     if not unique:
         return []
-    listed = ", ".join(f"${number + 2}" for number in range(len(unique)))
-    rows = await db.fetch(f"{SELECT} WHERE e.org_id = $1 AND e.{column} IN ({listed}) ORDER BY e.id", org_id, *unique)
+    sql = f"{SELECT} WHERE e.org_id = $1 AND e.{column} IN ({placeholders(len(unique), 2)}) ORDER BY e.id"
+    rows = await db.fetch(sql, org_id, *unique)
     return [entity_from_row(row) for row in rows]
 
 
@@ -244,25 +245,20 @@ def missing(key: str) -> NotFound:
 
 
 def _where(org_id: str, filter: EntityFilter) -> tuple[str, list[Value]]:
-    args: list[Value] = [org_id]
-
-    def parameter(value: Value) -> str:
-        args.append(value)
-        return f"${len(args)}"
-
-    conditions = ["e.org_id = $1"]
+    parameters = Parameters()
+    conditions = [f"e.org_id = {parameters.add(org_id)}"]
     if filter.text:
-        conditions.append(f"replace(e.folded, {parameter(filter.text.casefold())}, '') <> e.folded")
+        conditions.append(f"replace(e.folded, {parameters.add(filter.text.casefold())}, '') <> e.folded")
     if filter.categories:
         conditions.append(f"e.category IN ({', '.join(f'{number:d}' for number in filter.categories)})")
     for column in ("source", "sku", "status"):
         if value := getattr(filter, column):
-            conditions.append(f"e.{column} = {parameter(value)}")
+            conditions.append(f"e.{column} = {parameters.add(value)}")
     if filter.tags:
-        encoded = [parameter(orjson.dumps(tag).decode()) for tag in filter.tags]
+        encoded = [parameters.add(orjson.dumps(tag).decode()) for tag in filter.tags]
         tests = [f"replace(CAST(e.tags AS TEXT), {tag}, '') <> CAST(e.tags AS TEXT)" for tag in encoded]
         conditions.append(f"({' OR '.join(tests)})")
-    return " AND ".join(conditions), args
+    return " AND ".join(conditions), parameters.values
 
 
 def _values(entity: Entity) -> tuple[Value, ...]:

@@ -65,7 +65,7 @@ def _field_lines(fields: dict[str, Any]) -> list[str]:
     lines: list[str] = []
     for name, value in fields.items():
         members = cast("list[Any]", value) if isinstance(value, list) else [value]
-        texts = [str(each) for each in members if isinstance(each, str | int | float) and str(each).strip()]
+        texts = [str(item) for item in members if isinstance(item, str | int | float) and str(item).strip()]
         if texts:
             lines.append(f"{name}: {', '.join(texts)}")
     return lines
@@ -74,11 +74,11 @@ def _field_lines(fields: dict[str, Any]) -> list[str]:
 def _cut(text: str) -> list[tuple[int, int]]:
     """The start and end of each passage. Cuts fall between paragraphs; a long paragraph is cut at white space."""
     ends = [match.end() for match in _PARAGRAPH.finditer(text)] + [len(text)]
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     start = at = 0
     for end in ends:
         if end - start > PASSAGE_CHARS and at > start:
-            found.append((start, at))
+            spans.append((start, at))
             start = at
         while end - start > PASSAGE_CHARS:
             cut = max(
@@ -86,9 +86,9 @@ def _cut(text: str) -> list[tuple[int, int]]:
                 text.rfind("\n", start + PASSAGE_CHARS // 2, start + PASSAGE_CHARS),
             )
             cut = cut if cut > start else start + PASSAGE_CHARS
-            found.append((start, cut))
+            spans.append((start, cut))
             start = cut
         at = end
     if text[start:].strip():
-        found.append((start, len(text)))
-    return found
+        spans.append((start, len(text)))
+    return spans

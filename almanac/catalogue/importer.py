@@ -29,6 +29,7 @@ from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Reader, Transaction
 from almanac.core.errors import BadRequest, NotFound
+from almanac.db.sql import placeholders
 from almanac.search.passage_store import AnalysedPassages
 
 BATCH_ENTITIES = 500  # entities in one transaction
@@ -189,7 +190,7 @@ class CatalogueImport:
             )  # fmt: skip
         if fields:  # later entries refer to the category by its new name and alias
             new = replace(old, **values)
-            self._tree = Tree(new if each.id == old.id else each for each in self._tree.by_number.values())
+            self._tree = Tree(new if category.id == old.id else category for category in self._tree.by_number.values())
 
     async def _import_namespace(self, db: Reader, tx: Transaction | None, entry: NamespaceEntry) -> None:
         category_ids = list(dict.fromkeys(self._tree.pick(key).id for key in entry.categories))
@@ -265,7 +266,7 @@ class CatalogueImport:
         type_keys = {term.id: term.key for term in await vocabulary.find(db, org_id, "relation")}
         rows: list[RelationRow] = []
         for id, relation in (
-            (id, each) for id, entries in batch.items() for entry in entries for each in entry.relations
+            (id, relation) for id, entries in batch.items() for entry in entries for relation in entry.relations
         ):
             target_id = await self._target_id(relation.target)
             type = type_keys.get(relation.type, relation.type)  # the file may name the type by its id
@@ -282,7 +283,7 @@ class CatalogueImport:
         linked = await attachments.attached_urls(self._call.db, self._org_id, list(batch))
         new: list[tuple[str, AttachmentDraft]] = []
         for id, draft in (
-            (id, each) for id, entries in batch.items() for entry in entries for each in entry.attachments
+            (id, draft) for id, entries in batch.items() for entry in entries for draft in entry.attachments
         ):
             self.report.record("same" if (id, draft.url) in linked else "add", "attachment", draft.name)
             if (id, draft.url) not in linked:
@@ -360,6 +361,6 @@ async def _used_ids(db: Reader, table: str, candidates: Sequence[str]) -> set[st
     """The ids that exist in any organisation."""
     if not candidates:
         return set()
-    listed = ", ".join(f"${number + 1}" for number in range(len(candidates)))
-    rows = await db.fetch(f"SELECT id FROM {table} WHERE id IN ({listed})", *candidates)  # noqa: S608 - our own names
+    sql = f"SELECT id FROM {table} WHERE id IN ({placeholders(len(candidates))})"  # noqa: S608 - our own names
+    rows = await db.fetch(sql, *candidates)
     return {row["id"] for row in rows}

@@ -8,6 +8,7 @@ from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Reader, Transaction
 from almanac.core.errors import NotFound
+from almanac.db.sql import placeholders
 
 _SELECT = """
 SELECT r.*, v.key AS type_key, s.name AS source_name, t.name AS target_name, t.category AS target_category,
@@ -55,10 +56,9 @@ async def put(tx: Transaction, org_id: str, rows: Sequence[tuple[str, str, str, 
 
 async def descriptions(db: Reader, org_id: str, source_ids: Sequence[str]) -> dict[tuple[str, str, str], str]:
     """The descriptions of the relations from some entities, by source id, target id and type key."""
-    listed = ", ".join(f"${number + 2}" for number in range(len(source_ids)))
     rows = await db.fetch(
         "SELECT r.source_id, r.target_id, r.description, v.key FROM relations r JOIN vocabulary v ON v.id = r.type_id"  # noqa: S608
-        f" WHERE r.org_id = $1 AND r.source_id IN ({listed})",
+        f" WHERE r.org_id = $1 AND r.source_id IN ({placeholders(len(source_ids), 2)})",
         org_id,
         *source_ids,
     )

@@ -72,7 +72,7 @@ async def export(call: Call) -> AsyncGenerator[dict[str, Any]]:
 
 
 async def import_notes(call: Call, lines: Sequence[tuple[int, bytes]], outcome: Imported) -> None:
-    """Import notes from numbered lines. The actor becomes the author of notes whose author does not exist here."""
+    """Import notes from numbered lines. If the author of a note is unknown here, the actor becomes its author."""
     parsed = [(number, line) for number, raw in lines if (line := _parse(number, raw, outcome)) is not None]
     author_ids = {
         principal.name: principal.id

@@ -8,7 +8,7 @@ from almanac.core.settings import Settings
 from almanac.quotas import allowances, usage
 from almanac.quotas.rate_limits import RateLimit, RateLimiter
 
-WINDOW_SECONDS = 60  # seconds
+WINDOW_SECONDS = 60
 UNLIMITED = "unlimited"
 
 

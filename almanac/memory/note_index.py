@@ -61,25 +61,25 @@ async def update(tx: Transaction, note: Note) -> None:
 
 def cut(body: str) -> list[tuple[int, int]]:
     """The start and end of each passage of a text."""
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     start = 0
     while len(body) - start > NOTE_PASSAGE_CHARS:
         end = _end(body, start)
-        found.append((start, end))
+        spans.append((start, end))
         start = end
-    return [*found, (start, len(body))]
+    return [*spans, (start, len(body))]
 
 
 def _end(body: str, start: int) -> int:
-    middle, most = start + NOTE_PASSAGE_CHARS // 2, start + NOTE_PASSAGE_CHARS
+    min_end, max_end = start + NOTE_PASSAGE_CHARS // 2, start + NOTE_PASSAGE_CHARS
     for pattern in _ENDS:
-        if ends := [match.end() for match in pattern.finditer(body, middle, most)]:
+        if ends := [match.end() for match in pattern.finditer(body, min_end, max_end)]:
             return ends[-1]
-    return most
+    return max_end
 
 
 async def _add_collection(tx: Transaction, note: Note) -> None:
-    """Add the collection of a note if it is missing, with the model of the live collection, whose vectors it shares."""
+    """Add the collection of a note if it is missing. It has the model of the live collection and shares its vectors."""
     await tx.execute(
         "INSERT INTO collections (name, org_id, model) SELECT $1, $2, coalesce((SELECT model FROM collections"
         " WHERE name = $3), '') WHERE 1 = 1 ON CONFLICT (name) DO NOTHING",

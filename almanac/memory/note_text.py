@@ -91,5 +91,5 @@ def id_of(field: str, text: str) -> str:
 
 
 def linked_ids(text: str) -> tuple[str, ...]:
-    """The ids of the notes whose URIs occur in a text, without duplicates."""
+    """The ids in the note URIs of a text, without duplicates."""
     return tuple(dict.fromkeys(match.lower() for match in _NOTE_URI.findall(text)))

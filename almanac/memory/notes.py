@@ -11,6 +11,7 @@ from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Reader, Transaction
 from almanac.core.errors import NotFound, QuotaExceeded
+from almanac.db.sql import placeholders
 from almanac.memory import note_index, note_text
 from almanac.memory.note import SELECT, Note, NoteDraft, TaskLink, note_from_row
 from almanac.quotas import allowances
@@ -62,8 +63,8 @@ async def stored(call: Call, idempotency: IdempotencyStore, client_token: str | 
     Check this before validating the arguments: an expiry that was valid in the first call may be past in the repeat.
     """
     id = None if client_token is None else await idempotency.get(_idempotency_key(call, client_token))
-    found = await find(call.db, call.actor.org_id, [id]) if id else []
-    return _recorded(call, found[0]) if found else None
+    existing = await find(call.db, call.actor.org_id, [id]) if id else []
+    return _recorded(call, existing[0]) if existing else None
 
 
 async def prepare(db: Reader, call: Call, draft: NoteDraft) -> AnalysedPassages:
@@ -150,18 +151,17 @@ async def cite(tx: Transaction, note: Note, ids: Sequence[str]) -> None:
 
 async def get(db: Reader, call: Call, id: str) -> Note:
     """The note with this id in the actor's organisation. Raises NotFound."""
-    found = await find(db, call.actor.org_id, [id])
-    if not found:
+    existing = await find(db, call.actor.org_id, [id])
+    if not existing:
         raise missing(id)
-    return _recorded(call, found[0])
+    return _recorded(call, existing[0])
 
 
 async def find(db: Reader, org_id: str, ids: Sequence[str]) -> list[Note]:
     """The existing notes of an organisation with these ids."""
     if not ids:
         return []
-    listed = ", ".join(f"${number + 1}" for number in range(len(ids)))
-    rows = await db.fetch(f"{SELECT} WHERE n.id IN ({listed})", *ids)
+    rows = await db.fetch(f"{SELECT} WHERE n.id IN ({placeholders(len(ids))})", *ids)
     # With a condition on org_id, SQLite would read all notes of the organisation instead of looking up the ids.
     return [note_from_row(row) for row in rows if row["org_id"] == org_id]
 

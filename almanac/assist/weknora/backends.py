@@ -55,17 +55,17 @@ RunAsKeyOwner = Callable[[WeKnoraQuery, SearchFunction], Awaitable[GradedResults
 
 
 class LocalBackend:
-    """Searches this server as the principal of the API key. `account` authenticates the key and records the search."""
+    """Searches this server as the owner of the API key. `run_as_key_owner` checks the key and records the search."""
 
-    def __init__(self, engine: SearchEngine, context: WeKnoraContext, account: RunAsKeyOwner) -> None:
+    def __init__(self, engine: SearchEngine, context: WeKnoraContext, run_as_key_owner: RunAsKeyOwner) -> None:
         self._engine = engine
         self._context = context
-        self._account = account
+        self._run_as_key_owner = run_as_key_owner
 
     async def find(self, query: WeKnoraQuery) -> WeKnoraResults:
         """Search in this process. Errors become SearchRefused, with the status that our endpoint would return."""
         try:
-            response = await self._account(query, lambda call: self._search(call, query))
+            response = await self._run_as_key_owner(query, lambda call: self._search(call, query))
         except AlmanacError as error:
             raise SearchRefused(error.status, error.text) from None
         results = tuple(_local_result(hit) for hit in response.hits)

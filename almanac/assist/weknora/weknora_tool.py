@@ -195,8 +195,8 @@ def refusal(status: int, body: Mapping[str, Any], text: str, hide_key: HideKey) 
     """The error for an endpoint's error response: its message from one of the usual fields, otherwise the body text."""
     error = body.get("error")
     message = cast("dict[str, Any]", error).get("message") if isinstance(error, dict) else error
-    messages = (each for each in (message, body.get("message"), body.get("detail")) if isinstance(each, str))
-    reason = next((one_line(each) for each in messages if each.strip()), text)
+    messages = (field for field in (message, body.get("message"), body.get("detail")) if isinstance(field, str))
+    reason = next((one_line(message) for message in messages if message.strip()), text)
     shown = hide_key(reason.replace("\0", ""))[:_MAX_REASON_CHARS]
     return SearchRefused(status, shown if shown.strip() else "It gave no reason.")
 

@@ -1,0 +1,42 @@
+"""Parts of SQL statements: numbered parameters, placeholders and lists of ids."""
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from almanac.core.database import Value
+
+
+class Parameters:
+    """The values of a statement's parameters, numbered from `start`."""
+
+    def __init__(self, start: int = 1) -> None:
+        self.values: list[Value] = []
+        self._start = start
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next parameter."""
+        return self._start + len(self.values)
+
+    def add(self, value: Value) -> str:
+        """Add a value and return its placeholder, such as `$3`."""
+        self.values.append(value)
+        return f"${self.next_number - 1}"
+
+    def add_all(self, values: Iterable[Value]) -> str:
+        """Add values and return their placeholders, separated by commas."""
+        return ", ".join([self.add(value) for value in values])
+
+
+@lru_cache
+def placeholders(count: int, start: int = 1) -> str:
+    """The placeholders of `count` parameters, separated by commas."""
+    return ", ".join(f"${number}" for number in range(start, start + count))
+
+
+def id_list(ids: Iterable[int]) -> str:
+    """The ids for `IN (…)`, written as literals: there may be more of them than the 32,000 parameters of a statement.
+
+    Without ids it is NULL, which is equal to no id.
+    """
+    return ", ".join(str(int(id)) for id in ids) or "NULL"
