@@ -1,4 +1,4 @@
-"""A shop with a catalogue, as tests find it."""
+"""The sample catalogue of a shop, for tests."""
 
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,18 @@ POWERJET = "68dfc8fd5e40fe1ae99c6b5b"
 
 
 async def call_of(db: Database, org: str = first_start.ORG, name: str = "admin", *, admin: bool = True) -> Call:
-    """A call by somebody with every scope, who is made if need be."""
-    owner = next((each for each in await orgs.find(db) if each.name == org), None)
-    owner = owner or await db.write(lambda tx: orgs.add(tx, org))
-    known = await db.fetch("SELECT id FROM principals WHERE org_id = $1 AND name = $2", owner.id, name)
-    holder = known[0]["id"] if known else None
-    if holder is None:
-        holder = (await db.write(lambda tx: principals.add(tx, owner.id, "user", name, is_admin=admin))).id
+    """A call of a user with all scopes. Adds the organisation and the user if they do not exist."""
+    stored_org = next((stored for stored in await orgs.find(db) if stored.name == org), None)
+    stored_org = stored_org or await db.write(lambda tx: orgs.add(tx, org))
+    known = await db.fetch("SELECT id FROM principals WHERE org_id = $1 AND name = $2", stored_org.id, name)
+    user_id = known[0]["id"] if known else None
+    if user_id is None:
+        user_id = (await db.write(lambda tx: principals.add(tx, stored_org.id, "user", name, is_admin=admin))).id
     actor = Actor(
-        id=holder,
+        id=user_id,
         name=name,
         kind="user",
-        org_id=owner.id,
+        org_id=stored_org.id,
         org_name=org,
         is_admin=admin,
         token_id=0,
@@ -36,8 +36,7 @@ async def call_of(db: Database, org: str = first_start.ORG, name: str = "admin",
     return Call(actor, db, "test")
 
 
-async def fill(call: Call, raw: bytes | None = None, form: str = "json", **how: Any) -> ImportReport:
-    """Import a seed: that of the shop, or another."""
-    return await CatalogueImport(
-        call, catalogue_file.parse(FILE.read_bytes() if raw is None else raw, form), **how
-    ).run()
+async def fill(call: Call, raw: bytes | None = None, format: str = "json", **options: Any) -> ImportReport:
+    """Import a catalogue file: the sample catalogue unless `raw` is given."""
+    file = catalogue_file.parse(FILE.read_bytes() if raw is None else raw, format)
+    return await CatalogueImport(call, file, **options).run()

@@ -1,4 +1,4 @@
-"""Filling a catalogue: from JSON, JSONL and CSV, again and again, with a look beforehand, and back to a file."""
+"""Import of catalogues from JSON, JSONL and CSV, repeated imports, dry runs, and the export."""
 
 import json
 from typing import Any, cast
@@ -12,7 +12,7 @@ from almanac.core.database import Database
 from almanac.core.errors import AlmanacError, BadRequest, Forbidden
 from tests.catalogue.shop import FILE, POWERJET, call_of, fill
 
-SEED: dict[str, Any] = json.loads(FILE.read_text("utf-8"))
+SAMPLE: dict[str, Any] = json.loads(FILE.read_text("utf-8"))
 
 
 async def exported(call: Call) -> dict[str, Any]:
@@ -20,12 +20,12 @@ async def exported(call: Call) -> dict[str, Any]:
 
 
 def without_ids(value: Any) -> Any:
-    """What does not depend on which organisation it is in."""
+    """The value without the fields that differ between organisations."""
     if isinstance(value, dict):
         pairs = cast("dict[str, Any]", value).items()
-        return {key: without_ids(each) for key, each in pairs if key not in ("_id", "tenantId", "target")}
+        return {key: without_ids(member) for key, member in pairs if key not in ("_id", "tenantId", "target")}
     if isinstance(value, list):
-        return sorted((without_ids(each) for each in cast("list[Any]", value)), key=json.dumps)
+        return sorted((without_ids(member) for member in cast("list[Any]", value)), key=json.dumps)
     return value
 
 
@@ -38,7 +38,7 @@ async def tables(db: Database) -> dict[str, Any]:
     return {name: (await db.fetch(f"SELECT count(*) FROM {name}"))[0][0] for name in names}
 
 
-async def test_a_seed_becomes_a_catalogue_and_again_changes_nothing(database: Database):
+async def test_a_repeated_import_changes_nothing(database: Database):
     call = await call_of(database)
     first = counted(await fill(call))
     assert first["entity", "add"] == 7
@@ -53,21 +53,21 @@ async def test_a_seed_becomes_a_catalogue_and_again_changes_nothing(database: Da
     assert entity.category_name == "Electric"
 
 
-async def test_progress_is_told_as_it_goes(database: Database, monkeypatch: pytest.MonkeyPatch):
+async def test_progress_is_reported_after_each_batch(database: Database, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(importer, "BATCH_ENTITIES", 3)
-    told: list[tuple[int, int]] = []
-    read = catalogue_file.parse(FILE.read_bytes(), "json")
-    await CatalogueImport(await call_of(database), read).run(lambda done, total: told.append((done, total)))
-    assert told == [(3, 7), (6, 7), (7, 7)]
+    reported: list[tuple[int, int]] = []
+    file = catalogue_file.parse(FILE.read_bytes(), "json")
+    await CatalogueImport(await call_of(database), file).run(lambda done, total: reported.append((done, total)))
+    assert reported == [(3, 7), (6, 7), (7, 7)]
 
 
-async def test_a_dry_run_says_what_would_change_and_changes_nothing(database: Database):
+async def test_a_dry_run_reports_the_changes_and_writes_nothing(database: Database):
     call = await call_of(database)
     empty = await tables(database)
     report = await fill(call, dry=True)
     assert await tables(database) == empty
     assert counted(report) == counted(await fill(call))
-    changed = json.loads(json.dumps(SEED))
+    changed = json.loads(json.dumps(SAMPLE))
     changed["entities"][0]["description"] = "Another"
     changed["entities"][0]["metadata"]["psi"] = 1850
     changed["entities"].append({"name": "Hose", "category": "Products/Hoses"})
@@ -83,8 +83,8 @@ async def test_a_dry_run_says_what_would_change_and_changes_nothing(database: Da
     ]
     before = await exported(call)
     report = await fill(call, json.dumps(changed).encode(), dry=True)
-    said = {(each.action, each.what, each.name, each.fields) for each in report.changes}
-    assert said == {
+    expected = {(change.action, change.what, change.name, change.fields) for change in report.changes}
+    assert expected == {
         ("change", "entity", "PowerJet 1800", ("description", "metadata")),
         ("add", "entity", "Hose", ()),
         ("add", "category", "Products/Hoses", ()),
@@ -99,24 +99,24 @@ async def test_a_dry_run_says_what_would_change_and_changes_nothing(database: Da
     assert (report.counts["relation", "add"], report.counts["relation", "same"]) == (3, 1)
     assert await exported(call) == before
     done = await fill(call, json.dumps(changed).encode())
-    assert {(each.action, each.what, each.name, each.fields) for each in done.changes} == said
+    assert {(change.action, change.what, change.name, change.fields) for change in done.changes} == expected
     assert counted(done) == counted(report)
     assert {action for _, action in counted(await fill(call, json.dumps(changed).encode()))} == {"same"}
 
 
-async def test_what_is_exported_can_be_imported_elsewhere_and_is_the_same(database: Database):
+async def test_an_export_imported_into_another_organisation_gives_an_equal_catalogue(database: Database):
     here, there = await call_of(database), await call_of(database, "elsewhere", "boss")
     await fill(here)
     written = await exported(here)
     await fill(there, json.dumps(written).encode())
     copy = await exported(there)
     assert without_ids(copy) == without_ids(written)
-    assert not {each["_id"] for each in copy["entities"]} & {each["_id"] for each in written["entities"]}
+    assert not {entity["_id"] for entity in copy["entities"]} & {entity["_id"] for entity in written["entities"]}
     await fill(here, json.dumps(written).encode())
     assert await exported(here) == written
 
 
-async def test_csv_has_metadata_in_the_columns_it_does_not_know(database: Database):
+async def test_unknown_csv_columns_become_metadata(database: Database):
     call = await call_of(database)
     await fill(call)
     rows = 'name,category,tags,psi,price,code,is_new\nRiver 900,washers,"a, b",900,49.5,007,true\n\nPond,washers,,,,,\n'
@@ -128,17 +128,17 @@ async def test_csv_has_metadata_in_the_columns_it_does_not_know(database: Databa
     assert (await entities.get(database, call, "Pond")).metadata == {}
 
 
-async def test_jsonl_has_an_entity_in_each_line(database: Database):
+async def test_each_jsonl_line_is_an_entity(database: Database):
     call = await call_of(database)
     await fill(call)
     lines = b'{"name": "A", "category": "washers", "sku": "x"}\n\n{"name": "B", "category": "washers", "sku": "x"}\n'
     report = await fill(call, lines, "jsonl")
-    assert counted(report) == {("entity", "add"): 1, ("entity", "change"): 1}  # one SKU is one thing
+    assert counted(report) == {("entity", "add"): 1, ("entity", "change"): 1}  # the SKU identifies the entity
     assert (await entities.get(database, call, "B")).sku == "x"
 
 
 @pytest.mark.parametrize(
-    ("raw", "form", "problem"),
+    ("raw", "format", "problem"),
     [
         (b"{", "json", "not valid JSON"),
         (b"5", "json", "neither a JSON object nor a list"),
@@ -153,13 +153,13 @@ async def test_jsonl_has_an_entity_in_each_line(database: Database):
         (b'{"categoryAliases": [{"name": "x"}]}', "json", "has no aliasKey"),
     ],
 )
-def test_a_file_that_is_wrong_is_refused_before_anything_is_written(raw: bytes, form: str, problem: str):
+def test_an_invalid_file_is_refused_with_the_problem(raw: bytes, format: str, problem: str):
     with pytest.raises(BadRequest) as caught:
-        catalogue_file.parse(raw, form)
+        catalogue_file.parse(raw, format)
     assert problem in caught.value.message
 
 
-async def test_a_category_or_target_that_is_not_there_is_named(database: Database):
+async def test_an_unknown_category_target_or_type_is_named(database: Database):
     call = await call_of(database)
     await fill(call)
     for entity in (
@@ -173,25 +173,30 @@ async def test_a_category_or_target_that_is_not_there_is_named(database: Databas
 
 
 @pytest.mark.parametrize("is_dry", [True, False])
-async def test_all_that_is_named_and_not_declared_is_said_before_anything_is_written(database: Database, is_dry: bool):
+async def test_all_undeclared_terms_are_named_before_anything_is_written(database: Database, is_dry: bool):
     call = await call_of(database)
-    paper = {"name": "p", "url": "https://example.org/p.png", "type": "sketch"}
-    given = {
+    attachment = {"name": "p", "url": "https://example.org/p.png", "type": "sketch"}
+    file = {
         "categories": [{"name": "A", "children": [{"name": "B", "aliasKey": "bees", "policyKey": "strict"}]}],
         "entities": [
-            {"name": "x", "category": "A/B", "relations": [{"target": "x", "type": "twin"}], "attachments": [paper]}
+            {
+                "name": "x",
+                "category": "A/B",
+                "relations": [{"target": "x", "type": "twin"}],
+                "attachments": [attachment],
+            }
         ],
     }
     empty = await tables(database)
     with pytest.raises(BadRequest) as caught:
-        await fill(call, json.dumps(given).encode(), dry=is_dry)
+        await fill(call, json.dumps(file).encode(), dry=is_dry)
     assert caught.value.message == (
         "The file uses undeclared terms: attachment type 'sketch', category alias 'bees', policy 'strict',"
         " relationship type 'twin'."
     )
     assert await tables(database) == empty
     declared = {
-        **given,
+        **file,
         "categoryAliases": [{"name": "Bees", "aliasKey": "bees"}],
         "policies": [{"name": "Strict", "policyKey": "strict"}],
         "relationshipTypes": [{"name": "Twin", "typeKey": "twin"}],
@@ -201,31 +206,31 @@ async def test_all_that_is_named_and_not_declared_is_said_before_anything_is_wri
     assert (report.counts["relation", "add"], report.counts["attachment", "add"]) == (1, 1)
 
 
-async def test_a_relation_is_known_again_also_by_the_id_of_its_type(database: Database):
+async def test_a_repeated_relation_is_recognised_by_the_id_of_its_type(database: Database):
     call = await call_of(database)
     await fill(call)
     (kind,) = await vocabulary.find(database, call.actor.org_id, "relation")
-    given = [{"name": "x", "category": "washers", "relations": [{"target": POWERJET, "type": kind.id}]}]
-    counts = [(await fill(call, json.dumps(given).encode())).counts for _ in range(2)]
-    assert [(each["relation", "add"], each["relation", "same"]) for each in counts] == [(1, 0), (0, 1)]
+    file = [{"name": "x", "category": "washers", "relations": [{"target": POWERJET, "type": kind.id}]}]
+    counts = [(await fill(call, json.dumps(file).encode())).counts for _ in range(2)]
+    assert [(count["relation", "add"], count["relation", "same"]) for count in counts] == [(1, 0), (0, 1)]
 
 
-async def test_a_dry_run_names_a_relation_that_leads_nowhere(database: Database):
+async def test_a_dry_run_names_the_unknown_target_of_a_relation(database: Database):
     call = await call_of(database)
     await fill(call)
-    given = [{"name": "x", "category": "washers", "relations": [{"target": "nobody", "type": "accessory"}]}]
+    file = [{"name": "x", "category": "washers", "relations": [{"target": "nobody", "type": "accessory"}]}]
     with pytest.raises(BadRequest, match="names 'nobody', but there is no such entity"):
-        await fill(call, json.dumps(given).encode(), dry=True)
+        await fill(call, json.dumps(file).encode(), dry=True)
 
 
-async def test_whoever_may_not_write_imports_nothing(database: Database):
+async def test_a_user_without_write_permission_cannot_import(database: Database):
     await fill(await call_of(database))
     reader = await call_of(database, name="reader", admin=False)
     with pytest.raises(Forbidden):
         await fill(reader)
 
 
-async def test_a_category_with_its_id_is_known_by_it_when_it_is_renamed(database: Database):
+async def test_a_category_with_an_id_can_be_renamed(database: Database):
     call = await call_of(database)
     await fill(call)
     written = await exported(call)
@@ -233,22 +238,24 @@ async def test_a_category_with_its_id_is_known_by_it_when_it_is_renamed(database
     report = await fill(call, json.dumps({"categories": written["categories"]}).encode())
     assert report.counts["category", "change"] == 1
     tree = await categories.tree(database, call.actor.org_id)
-    assert {each.name for each in tree.children(categories.TOP)} == {"Wares", "Support Policies"}
+    assert {category.name for category in tree.children(categories.TOP)} == {"Wares", "Support Policies"}
 
 
 @pytest.mark.parametrize("is_dry", [True, False])
-async def test_an_alias_that_a_category_is_given_anew_can_be_used_in_the_same_file(database: Database, is_dry: bool):
+async def test_a_new_alias_of_a_category_can_be_used_in_the_same_file(database: Database, is_dry: bool):
     call = await call_of(database)
     await fill(call)
     mowers = {"name": "Products", "children": [{"name": "Mowers", "aliasKey": "mowers"}]}
-    again = {
+    file = {
         "categoryAliases": [{"name": "Mowers", "aliasKey": "mowers"}],
         "categories": [mowers],
         "indexes": [{"name": "mowers only", "categories": ["mowers"]}],
         "entities": [{"name": "Prairie 60", "category": "mowers"}],
     }
-    report = await fill(call, json.dumps(again).encode(), dry=is_dry)
-    assert ("change", "category", "Products/Mowers") in {(each.action, each.what, each.name) for each in report.changes}
+    report = await fill(call, json.dumps(file).encode(), dry=is_dry)
+    assert ("change", "category", "Products/Mowers") in {
+        (change.action, change.what, change.name) for change in report.changes
+    }
     assert report.counts["entity", "add"] == report.counts["namespace", "add"] == 1
     if not is_dry:
         prairie = await entities.get(database, call, "Prairie 60")

@@ -1,12 +1,11 @@
-"""Agents of two organisations who remember, and the few verbs tests need around them."""
+"""Three agents of two organisations, with shortcuts to store and search notes."""
 
-import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from almanac.core.call import Call
 from almanac.core.database import Database
-from almanac.memory import note_text, notes, supersession
+from almanac.memory import notes, supersession
 from almanac.memory.note import Note, NoteDraft
 from almanac.memory.note_search import NoteQuery, find
 from almanac.memory.supersession import SupersedeResult
@@ -24,26 +23,25 @@ class Circle:
     ada: Call
     bob: Call
     eve: Call
-    repeats: IdempotencyStore
+    idempotency: IdempotencyStore
     quota: int = 0
-    told: list[str] = field(default_factory=list[str])
 
     @property
     def db(self) -> Database:
         return self.town.db
 
     async def store(self, body: str, *, by: Call | None = None, token: str | None = None, **draft: Any) -> Note:
-        given = NoteDraft(draft.pop("title", "A note"), body, **draft)
-        return await notes.store(by or self.ada, given, self.repeats, self.quota, token)
+        note = NoteDraft(draft.pop("title", "A note"), body, **draft)
+        return await notes.store(by or self.ada, note, self.idempotency, self.quota, token)
 
     async def supersede(self, old: Note | str, new: Note | str, *, by: Call | None = None) -> SupersedeResult:
-        old_id, new_id = (each if isinstance(each, str) else each.id for each in (old, new))
+        old_id, new_id = (note if isinstance(note, str) else note.id for note in (old, new))
         return await self.db.write(lambda tx: supersession.supersede(by or self.ada, tx, old_id, new_id))
 
-    async def find(self, query: str, *, by: Call | None = None, **how: Any) -> list[str]:
-        """The bodies of what is found."""
-        found = await find(by or self.ada, self.search, NoteQuery(query, **how))
-        return [hit.note.body for hit in found.hits]
+    async def find(self, query: str, *, by: Call | None = None, **options: Any) -> list[str]:
+        """The bodies of the matching notes."""
+        results = await find(by or self.ada, self.search, NoteQuery(query, **options))
+        return [result.note.body for result in results.hits]
 
     async def get(self, note: Note | str) -> Note:
         return await notes.get(self.db, self.ada, note if isinstance(note, str) else note.id)
@@ -56,7 +54,3 @@ async def gather(db: Database, search: SearchEngine) -> Circle:
         for name, org in (("ada", town.acme), ("bob", town.acme), ("eve", town.other))
     ]
     return Circle(town, search, ada, bob, eve, DatabaseIdempotencyStore(db))
-
-
-def new_id() -> str:
-    return note_text.id_of("id", str(uuid.uuid4()))

@@ -1,4 +1,4 @@
-"""What the tests of the memory slice stand on."""
+"""Fixtures of the memory tests."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +13,6 @@ from tests.memory.circle import Circle, gather
 
 @pytest.fixture
 async def circle(database: Database, database_url: str, tmp_path: Path) -> AsyncIterator[Circle]:
-    """Agents who remember, on both databases."""
+    """Agents with notes, on each of the two databases."""
     async with open_search(settings_for(database_url, tmp_path / "home"), database) as search:
         yield await gather(database, search)

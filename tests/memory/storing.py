@@ -1,4 +1,4 @@
-"""Stores notes and says the id of each, until it is killed: python -m tests.memory.storing DATABASE_URL ORG AGENT"""
+"""Stores notes and prints the id of each until it is killed: python -m tests.memory.storing DATABASE_URL ORG AGENT"""
 
 import asyncio
 import sys
@@ -13,8 +13,8 @@ from almanac.quotas.idempotency import DatabaseIdempotencyStore
 
 async def main(url: str, org: str, agent: str) -> None:
     db = await connect(url)
-    owner = await orgs.get_by_name(db, org)
-    call = call_of(db, owner, await principals.get_by_name(db, owner.id, agent))
+    stored_org = await orgs.get_by_name(db, org)
+    call = call_of(db, stored_org, await principals.get_by_name(db, stored_org.id, agent))
 
     async def store(number: int) -> None:
         while True:

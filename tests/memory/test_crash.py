@@ -1,4 +1,4 @@
-"""kill -9 among stores: every acknowledged note is there, found, and counted; and nothing else is counted."""
+"""After SIGKILL of a storing process, every acknowledged note is stored, indexed and counted, and nothing else is."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""Notes as lines of JSON: out, in again, elsewhere, and what cannot be taken."""
+"""Export and import of notes as lines of JSON, with invalid lines."""
 
 import json
 import uuid
@@ -24,15 +24,15 @@ async def lines_of(call: Call) -> list[dict[str, Any]]:
     return [line async for line in import_export.export(call)]
 
 
-async def bring(call: Call, lines: list[Any]) -> Imported:
-    told = Imported()
+async def import_lines(call: Call, lines: list[Any]) -> Imported:
+    outcome = Imported()
     raw = [(n, line if isinstance(line, bytes) else json.dumps(line).encode()) for n, line in enumerate(lines, 1)]
-    await import_export.import_notes(operator(call), raw, told)
-    await import_export.link(operator(call), raw, told)
-    return told
+    await import_export.import_notes(operator(call), raw, outcome)
+    await import_export.link(operator(call), raw, outcome)
+    return outcome
 
 
-async def test_what_is_taken_out_is_the_same_when_it_is_taken_in_elsewhere(circle: Circle):
+async def test_an_export_imported_into_another_organisation_gives_equal_notes(circle: Circle):
     old = await circle.store("Friday.", title="Day", tags=("ops",), confidence=10)
     mid = await circle.store("Monday.", title="Day", by=circle.bob, cites=(old.id,), task=TaskLink("T-1", "produced"))
     new = await circle.store("Daily.", title="Day", expires_at=clock.now() + clock.DAY)
@@ -41,33 +41,33 @@ async def test_what_is_taken_out_is_the_same_when_it_is_taken_in_elsewhere(circl
     before = await lines_of(circle.ada)
     assert [line["supersededBy"] for line in before] == [mid.id, new.id, None]
     assert (before[1]["tasks"], before[1]["cites"]) == ([{"taskId": "T-1", "kind": "produced"}], [old.id])
-    # Into the other organisation, under other ids, for an id is one note's everywhere.
-    other = {note: str(uuid.uuid4()) for note in (old.id, mid.id, new.id)}
+    # The other organisation needs other ids, because ids are unique across organisations.
+    new_ids = {id: str(uuid.uuid4()) for id in (old.id, mid.id, new.id)}
     text = json.dumps(before)
-    for id, name in other.items():
-        text = text.replace(id, name)
+    for id, new_id in new_ids.items():
+        text = text.replace(id, new_id)
     moved = json.loads(text)
-    told = await bring(circle.eve, moved)
-    assert (told.stored, told.known, told.linked, told.refused) == (3, 0, 2, [])
+    outcome = await import_lines(circle.eve, moved)
+    assert (outcome.stored, outcome.known, outcome.linked, outcome.refused) == (3, 0, 2, [])
     assert [{**line, "author": "eve"} for line in moved] == await lines_of(circle.eve)
     assert await circle.find("daily", by=circle.eve) == ["Daily."]
     assert await circle.find("friday monday", by=circle.eve, include_superseded=True) != []
-    again = await bring(circle.eve, moved)
+    again = await import_lines(circle.eve, moved)
     assert (again.stored, again.known, again.linked, again.refused) == (0, 3, 0, [])
     assert await usage.used(circle.db, circle.town.other.id) == {}
 
 
-async def test_authors_who_are_known_keep_their_notes(circle: Circle):
+async def test_known_authors_keep_their_notes(circle: Circle):
     id = str(uuid.uuid4())
-    await bring(circle.ada, [{"id": id, "title": "T", "body": "B", "author": "bob"}])
+    await import_lines(circle.ada, [{"id": id, "title": "T", "body": "B", "author": "bob"}])
     note = await notes.get(circle.db, circle.ada, id)
     assert (note.author, note.source, note.confidence, note.tags) == ("bob", "import", 80, ())
 
 
-async def test_a_line_that_cannot_be_taken_is_named_and_the_others_are_taken(circle: Circle):
+async def test_an_invalid_line_is_reported_and_the_others_are_imported(circle: Circle):
     good, expired = str(uuid.uuid4()), str(uuid.uuid4())
     theirs = await circle.store("Theirs.", by=circle.eve)
-    told = await bring(
+    outcome = await import_lines(
         circle.ada,
         [
             b"not json",
@@ -83,15 +83,15 @@ async def test_a_line_that_cannot_be_taken_is_named_and_the_others_are_taken(cir
             ["a list"],
         ],
     )
-    assert (told.stored, told.known) == (2, 1)
-    assert sorted(number for number, _ in told.refused) == [1, 3, 4, 5, 6, 7, 8, 9, 11]
+    assert (outcome.stored, outcome.known) == (2, 1)
+    assert sorted(number for number, _ in outcome.refused) == [1, 3, 4, 5, 6, 7, 8, 9, 11]
     assert await circle.find("taken") == ["Taken."]
     assert await circle.find("past") == []
     assert await circle.find("past", include_expired=True) == ["Past."]
     assert (await notes.get(circle.db, circle.eve, theirs.id)).body == "Theirs."
 
 
-async def test_two_pages_of_notes_are_taken_out_whole(circle: Circle, monkeypatch: pytest.MonkeyPatch):
+async def test_an_export_in_several_batches_is_complete(circle: Circle, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(import_export, "BATCH_NOTES", 2)
     for n in range(5):
         await circle.store(f"Note {n}.")

@@ -1,4 +1,4 @@
-"""Finding notes: who is found, in which order, with which score; and what was known at a moment."""
+"""Search of notes: results, order, scores, and searches at a past time."""
 
 import uuid
 from dataclasses import replace
@@ -30,18 +30,18 @@ async def embed(circle: Circle, database_url: str, tmp_path: Path) -> None:
     await work_off(circle.db, settings_for(database_url, tmp_path / "home"))
 
 
-async def scores(circle: Circle, query: str, **how: object) -> dict[str, float]:
-    found = await find(circle.ada, circle.search, NoteQuery(query, **how))  # pyright: ignore[reportArgumentType]
-    return {hit.note.title: hit.score for hit in found.hits}
+async def scores(circle: Circle, query: str, **options: object) -> dict[str, float]:
+    results = await find(circle.ada, circle.search, NoteQuery(query, **options))  # pyright: ignore[reportArgumentType]
+    return {result.note.title: result.score for result in results.hits}
 
 
-async def test_a_note_is_found_by_its_words_at_once_and_first_in_one_leg_is_a_half(circle: Circle):
+async def test_a_note_is_found_by_its_words_at_once_and_scores_half_with_one_retriever(circle: Circle):
     await circle.store("The bearing is oiled in spring.", title="Pump")
     await circle.store("Whale oil burns slowly.", title="Lamp")
     assert (await scores(circle, "bearing")) == {"Pump": 0.5}
 
 
-async def test_first_in_both_legs_is_one_and_places_count_by_reciprocal_rank(
+async def test_scores_combine_the_reciprocal_ranks_of_both_retrievers(
     circle: Circle, database_url: str, tmp_path: Path
 ):
     await circle.store("The bearing of the pump is oiled in spring.", title="Pump")
@@ -51,12 +51,12 @@ async def test_first_in_both_legs_is_one_and_places_count_by_reciprocal_rank(
     found = await scores(circle, "When is the bearing of the pump oiled?")
     assert found["Pump"] == 1.0
     assert found["Lamp"] == pytest.approx(61 / 2 / 62 * 2, abs=1e-4)  # second by words and by vectors
-    assert found["Stairs"] == pytest.approx(61 / 2 / 63, abs=1e-4)  # third by vectors, and not by words
+    assert found["Stairs"] == pytest.approx(61 / 2 / 63, abs=1e-4)  # third by vectors, no match by words
     assert list(await scores(circle, "When is the bearing of the pump oiled?", min_score=0.5)) == ["Pump", "Lamp"]
     assert len(await scores(circle, "bearing", limit=1)) == 1
 
 
-async def test_a_score_is_held_against_the_least_one_as_it_is_shown(circle: Circle):
+async def test_min_score_is_compared_with_the_rounded_score(circle: Circle):
     for number in range(6):
         await circle.store("Oil. " + "And so on. " * number, title=f"Note {number}")
     shown = await scores(circle, "oil")
@@ -66,12 +66,10 @@ async def test_a_score_is_held_against_the_least_one_as_it_is_shown(circle: Circ
     assert list(await scores(circle, "oil", min_score=0.4767)) == ["Note 0", "Note 1", "Note 2"]
 
 
-async def test_long_notes_leave_room_for_others(
+async def test_long_notes_do_not_displace_short_ones(
     circle: Circle, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(
-        note_index, "NOTE_PASSAGE_CHARS", 60
-    )  # so that a note of some lines has as many passages as a long one has
+    monkeypatch.setattr(note_index, "NOTE_PASSAGE_CHARS", 60)  # a few lines then have as many passages as a long note
     for number in range(8):
         await circle.store("Oil, and again oil, and once more nothing but oil. " * 15, title=f"Long {number}")
     for number in range(12):
@@ -83,7 +81,7 @@ async def test_long_notes_leave_room_for_others(
         assert set(await scores(circle, "oil", limit=20, mode=mode)) == expected
 
 
-async def test_a_part_of_a_title_is_a_match(circle: Circle):
+async def test_a_part_of_a_title_matches(circle: Circle):
     await circle.store("Nothing to see.", title="Kubernetes upgrade")
     await circle.store("Kuber is a name.", title="Names")
     assert list(await scores(circle, "ubernetes upgr")) == ["Kubernetes upgrade"]
@@ -91,7 +89,7 @@ async def test_a_part_of_a_title_is_a_match(circle: Circle):
     assert await scores(circle, "x" * 500) == {}
 
 
-async def test_titles_are_found_by_both_databases_alike(circle: Circle):
+async def test_both_databases_match_titles_alike(circle: Circle):
     for title in ("50% off", "under_score", "It's", 'quo"te', "back\\slash", "ÉCOLE", "plain"):
         await circle.store("Nothing.", title=title)
     scope = SearchScope((note_index.collection_of(circle.town.acme.id),))
@@ -117,13 +115,13 @@ async def test_all_tags_must_match(circle: Circle):
     assert await scores(circle, "oil", tags=("c",)) == {}
 
 
-async def test_notes_of_a_task_are_found_among_themselves(circle: Circle):
+async def test_a_search_can_be_limited_to_a_task(circle: Circle):
     await circle.store("Oil one.", title="One", task=TaskLink("T-1", "references"))
     await circle.store("Oil two.", title="Two")
     assert set(await scores(circle, "oil", task="T-1")) == {"One"}
 
 
-async def test_superseded_notes_are_left_out_unless_asked_for(circle: Circle, database_url: str, tmp_path: Path):
+async def test_superseded_notes_are_found_only_on_request(circle: Circle, database_url: str, tmp_path: Path):
     old, new = (
         await circle.store("Deploys on Friday.", title="Old"),
         await circle.store("Deploys on Monday.", title="New"),
@@ -132,32 +130,30 @@ async def test_superseded_notes_are_left_out_unless_asked_for(circle: Circle, da
     await circle.supersede(old, new)
     assert set(await scores(circle, "deploys")) == {"New"}
     assert set(await scores(circle, "deploys", include_superseded=True)) == {"Old", "New"}
-    assert (await circle.get(old)).embedding_status == "ready"  # its vectors went with it
+    assert (await circle.get(old)).embedding_status == "ready"  # its vectors are still in use
     both = await find(circle.ada, circle.search, NoteQuery("deploys", include_superseded=True))
     assert {hit.note.title: hit.note.head_id for hit in both.hits} == {"Old": new.id, "New": None}
     assert all(hit.legs == ("words", "vectors") for hit in both.hits)
 
 
-async def test_a_superseded_notes_vectors_stay_where_they_are_and_are_its_own(
-    circle: Circle, database_url: str, tmp_path: Path
-):
+async def test_a_superseded_note_keeps_its_vectors(circle: Circle, database_url: str, tmp_path: Path):
     old, new = await circle.store("Deploys on Friday.", title="Old"), await circle.store("On Monday.", title="New")
     await embed(circle, database_url, tmp_path)
     live = note_index.collection_of(circle.town.acme.id)
 
-    async def kept() -> dict[str, set[str]]:
+    async def stored_models() -> dict[str, set[str]]:
         sql = "SELECT s.title, v.model, v.collection FROM vectors v JOIN sources s ON s.id = v.source_id"
         rows = await circle.db.fetch(sql)
         assert {row["collection"] for row in rows} == {live}
         return {title: {row["model"] for row in rows if row["title"] == title} for title in ("Old", "New")}
 
-    before = await kept()
+    before = await stored_models()
     await circle.supersede(old, new)
-    assert await kept() == before
+    assert await stored_models() == before
     if circle.db.dialect == "postgres":
         assert await postgres_index.compare(circle.db) == []
 
-    async def change_over(tx: Transaction) -> None:
+    async def change_model(tx: Transaction) -> None:
         await tx.execute("UPDATE collections SET next_model = 'm' WHERE name = $1", live)
         [row] = await tx.fetch(
             "SELECT p.id, p.source_id FROM passages p JOIN sources s ON s.id = p.source_id WHERE s.collection = $1",
@@ -167,13 +163,14 @@ async def test_a_superseded_notes_vectors_stay_where_they_are_and_are_its_own(
         await tables.write_vectors(tx, "m", [(row["id"], row["source_id"], live)], vectors)
         await embed_passages._finish(tx, live, "m")  # pyright: ignore[reportPrivateUsage]
 
-    await circle.db.write(change_over)
-    (forgetting,) = await queue.claim(circle.db, "w", ["forget"], limit=1, lease=clock.MINUTE)
-    await embed_passages.DeleteOldVectors(circle.db)(forgetting)
-    assert await kept() == {"Old": before["Old"], "New": {"m"}}  # what is superseded has still to come to the model
+    await circle.db.write(change_model)
+    (job,) = await queue.claim(circle.db, "w", ["forget"], limit=1, lease=clock.MINUTE)
+    await embed_passages.DeleteOldVectors(circle.db)(job)
+    # The superseded note has no vector of the new model yet.
+    assert await stored_models() == {"Old": before["Old"], "New": {"m"}}
 
 
-async def test_a_note_expires_at_its_moment_and_not_a_minute_later(circle: Circle, monkeypatch: pytest.MonkeyPatch):
+async def test_a_note_expires_exactly_at_its_time(circle: Circle, monkeypatch: pytest.MonkeyPatch):
     now = clock.now()
     await circle.store("Brief oil.", title="Brief", expires_at=now + clock.HOUR)
     await circle.store("Lasting oil.", title="Lasting")
@@ -187,7 +184,7 @@ async def test_a_note_expires_at_its_moment_and_not_a_minute_later(circle: Circl
     assert set(await scores(circle, "oil", include_expired=True)) == {"Brief", "Lasting"}
 
 
-async def test_what_is_superseded_and_expired_needs_both_to_be_asked_for(
+async def test_an_expired_superseded_note_is_found_only_if_both_are_requested(
     circle: Circle, monkeypatch: pytest.MonkeyPatch
 ):
     now = clock.now()
@@ -195,7 +192,7 @@ async def test_what_is_superseded_and_expired_needs_both_to_be_asked_for(
     second = await circle.store("Oil, now.", title="Second")
     await circle.supersede(first, second)
     monkeypatch.setattr(clock, "now", lambda: now + clock.HOUR)
-    for _ in range(2):  # before search has been told, and after
+    for _ in range(2):  # before the expiry job has run, and after
         assert set(await scores(circle, "oil")) == {"Second"}
         assert set(await scores(circle, "oil", include_superseded=True)) == {"Second"}
         assert set(await scores(circle, "oil", include_expired=True)) == {"Second"}
@@ -203,7 +200,7 @@ async def test_what_is_superseded_and_expired_needs_both_to_be_asked_for(
         await expiry.sweep(circle.db)
 
 
-async def test_what_was_known_at_a_moment_comes_back_as_it_stood(circle: Circle, monkeypatch: pytest.MonkeyPatch):
+async def test_as_of_searches_the_notes_of_a_past_time(circle: Circle, monkeypatch: pytest.MonkeyPatch):
     now = clock.now()
 
     def at(hours: int) -> int:
@@ -232,8 +229,8 @@ def test_a_snippet_is_240_characters_around_the_first_match():
     body = "a" * 50 + " " + "b " * 300 + "needle" + " c" * 300 + " needle"
     shown = snippet(body, "where is the needle?")
     assert len(shown) == 240
-    at = shown.index("needle")
-    assert abs(at + 3 - 120) <= 1
+    position = shown.index("needle")
+    assert abs(position + 3 - 120) <= 1
     assert shown in body
     assert snippet(body, "haystack") == body[:240]
     assert snippet("A short needle.", "needle") == "A short needle."
@@ -245,24 +242,24 @@ def test_a_snippet_is_240_characters_around_the_first_match():
     assert abs(snippet(common, "who was that").index("Who") + 1 - 120) <= 1
 
 
-async def test_a_note_close_to_one_of_anothers_is_told_of_it(circle: Circle, database_url: str, tmp_path: Path):
+async def test_similar_notes_of_other_authors_are_found(circle: Circle, database_url: str, tmp_path: Path):
     monday = await circle.store("Deploys of the billing service happen on Mondays.", title="Deploy day")
     await circle.store("The canteen closes at three.", title="Canteen")
-    said = "Deploys of the billing service happen on Fridays."
-    first = await circle.store(said, title="Deploy day", by=circle.bob)
-    [hint] = await similar_notes.find(circle.bob, circle.search, first)  # by words alone
+    body = "Deploys of the billing service happen on Fridays."
+    first = await circle.store(body, title="Deploy day", by=circle.bob)
+    [hint] = await similar_notes.find(circle.bob, circle.search, first)  # by shared words only
     assert (hint.id, hint.author, hint.title) == (monday.id, "ada", "Deploy day")
     await embed(circle, database_url, tmp_path)
     [hint] = await similar_notes.find(circle.bob, circle.search, first)
     assert hint.score >= similar_notes.MIN_COSINE
     unrelated = await circle.store("Rooms are booked by post.", title="Rooms", by=circle.bob)
     assert await similar_notes.find(circle.bob, circle.search, unrelated) == []
-    mine = await circle.store(said, title="Deploy day", by=circle.ada)
-    assert [each.author for each in await similar_notes.find(circle.ada, circle.search, mine)] == ["bob"]
+    mine = await circle.store(body, title="Deploy day", by=circle.ada)
+    assert [similar.author for similar in await similar_notes.find(circle.ada, circle.search, mine)] == ["bob"]
     assert (await circle.get(monday)).head_id is None
 
 
-async def test_a_note_is_stored_whether_or_not_there_can_be_hints(circle: Circle, monkeypatch: pytest.MonkeyPatch):
+async def test_a_failed_search_for_similar_notes_gives_none(circle: Circle, monkeypatch: pytest.MonkeyPatch):
     async def fail(_: object) -> None:
         raise Unavailable()
 
@@ -271,15 +268,13 @@ async def test_a_note_is_stored_whether_or_not_there_can_be_hints(circle: Circle
     assert await similar_notes.find(circle.ada, circle.search, note) == []
 
 
-async def test_a_leg_that_cannot_be_asked_leaves_the_other(circle: Circle):
+async def test_keyword_search_works_without_vectors(circle: Circle):
     await circle.store("The bearing is oiled.", title="Pump")
     assert await scores(circle, "bearing", mode="vector") == {}
     assert await scores(circle, "bearing", mode="keyword") == {"Pump": 0.5}
 
 
-async def test_a_question_of_common_words_alone_is_answered_from_the_texts(
-    circle: Circle, database_url: str, tmp_path: Path
-):
+async def test_a_query_of_common_words_is_matched_against_the_texts(circle: Circle, database_url: str, tmp_path: Path):
     await circle.store("Who is it? It is the postman.", title="Door")
     await circle.store("It rains.", title="Rain", tags=("wet",))
     await circle.store("Oil pumps monthly.", title="Pump")
@@ -299,43 +294,45 @@ async def test_a_question_of_common_words_alone_is_answered_from_the_texts(
     assert "words" in hit.legs
 
 
-async def test_how_widely_a_graph_is_searched_is_for_the_caller_to_say(circle: Circle, monkeypatch: pytest.MonkeyPatch):
+async def test_the_caller_sets_the_candidate_list_size_of_a_vector_graph(
+    circle: Circle, monkeypatch: pytest.MonkeyPatch
+):
     if circle.db.dialect != "postgres":
-        pytest.skip("the embedded index compares with every vector: there is nothing to widen")
+        pytest.skip("the embedded index compares with every vector and has no candidate list")
     monkeypatch.setattr(postgres_index, "SCANNED", 5)
     await fill(circle, turn(np.random.default_rng(3), 20, 32))
     assert await postgres_index.maintain(circle.db)
-    # Instead of passages, what the database was told to do while it looks for them.
-    told = "SELECT 1 AS passage_id, 1 AS source_id, 1 - CAST(current_setting('hnsw.ef_search') AS float) AS distance"
-    asks = "WHERE CAST($1 AS text[]) = CAST($3 AS text[]) AND CAST($2 AS text) IS NOT NULL"
-    monkeypatch.setattr(postgres_index, "_NEAR", f"{told} {asks}")
+    # This query returns the setting of the database as a distance, instead of passages.
+    setting = "SELECT 1 AS passage_id, 1 AS source_id, 1 - CAST(current_setting('hnsw.ef_search') AS float) AS distance"
+    parameters = "WHERE CAST($1 AS text[]) = CAST($3 AS text[]) AND CAST($2 AS text) IS NOT NULL"
+    monkeypatch.setattr(postgres_index, "_NEAR", f"{setting} {parameters}")
     index, scope = PostgresIndex(circle.db), SearchScope((note_index.collection_of(circle.town.acme.id),))
     vector = turn(np.random.default_rng(4), 1, 32)[0]
     widths = [float((await index.vector_hits(scope, "m", vector, 10, reach)).scores[0]) for reach in (1, 64, 200, None)]
     assert widths == [1.0, 64.0, 200.0, float(postgres_index.REACH)]
-    question = await note_search.search_query(circle.ada, NoteQuery("anything"))
-    assert question.ef_search == 64
+    query = await note_search.search_query(circle.ada, NoteQuery("anything"))
+    assert query.ef_search == 64
 
 
 async def fill(circle: Circle, vectors: NDArray[np.float32]) -> None:
-    """As many notes for search as there are vectors, with these."""
-    pattern = await circle.store("The pattern.")
-    prepared = note_index.prepare(pattern.title, pattern.body, (), "")
+    """Index one note per vector, with these vectors."""
+    note = await circle.store("The note.")
+    prepared = note_index.prepare(note.title, note.body, (), "")
 
     async def body(tx: Transaction) -> None:
         await tx.execute("DELETE FROM sources")
         for n in range(len(vectors)):
-            await note_index.add(tx, replace(pattern, id=str(uuid.UUID(int=n))), prepared)
+            await note_index.add(tx, replace(note, id=str(uuid.UUID(int=n))), prepared)
         sql = (
             "SELECT p.id, p.source_id, s.collection FROM passages p JOIN sources s ON s.id = p.source_id ORDER BY p.id"
         )
-        places = [(row["id"], row["source_id"], row["collection"]) for row in await tx.fetch(sql)]
-        await tables.write_vectors(tx, "m", places, vectors)
+        owners = [(row["id"], row["source_id"], row["collection"]) for row in await tx.fetch(sql)]
+        await tables.write_vectors(tx, "m", owners, vectors)
 
     await circle.db.write(body)
 
 
-def test_the_bounds_are_those_of_the_document():
+def test_the_limits_are_those_of_the_contract():
     assert (
         note_search.MAX_NOTE_QUERY_CHARS,
         note_search.MAX_NOTE_RESULTS,

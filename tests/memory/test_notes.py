@@ -1,4 +1,4 @@
-"""Notes: kept as they were said, counted as they are stored, and the same call twice is one note."""
+"""Storing notes: the stored fields, idempotency keys, quotas, and the context of short notes."""
 
 import asyncio
 import uuid
@@ -15,7 +15,7 @@ from almanac.quotas.idempotency_redis import RedisIdempotencyStore
 from tests.memory.circle import Circle
 
 
-async def test_a_note_has_what_was_said_and_who_said_it(circle: Circle):
+async def test_a_note_has_its_fields_and_its_author(circle: Circle):
     until = clock.now() + clock.DAY
     stored = await circle.store(
         "The pump runs hot.", title="Pump", tags=("pump",), confidence=55, expires_at=until,
@@ -28,19 +28,19 @@ async def test_a_note_has_what_was_said_and_who_said_it(circle: Circle):
     assert await notes.tasks(circle.db, note) == [TaskLink("T-1", "produced")]
 
 
-async def test_another_organisations_note_is_like_one_that_never_was(circle: Circle):
+async def test_a_note_of_another_organisation_looks_like_a_missing_one(circle: Circle):
     note = await circle.store("Ours alone.")
-    with pytest.raises(NotFound) as theirs:
+    with pytest.raises(NotFound) as foreign:
         await notes.get(circle.db, circle.eve, note.id)
-    never = str(uuid.uuid4())
-    with pytest.raises(NotFound) as nobodys:
-        await notes.get(circle.db, circle.eve, never)
-    assert theirs.value.text.replace(note.id, "X") == nobodys.value.text.replace(never, "X")
+    unknown_id = str(uuid.uuid4())
+    with pytest.raises(NotFound) as unknown:
+        await notes.get(circle.db, circle.eve, unknown_id)
+    assert foreign.value.text.replace(note.id, "X") == unknown.value.text.replace(unknown_id, "X")
     assert await circle.find("ours alone", by=circle.eve) == []
 
 
 @pytest.mark.parametrize(
-    ("said", "kept"),
+    ("text", "stored"),
     [
         ("plain", "plain"),
         ("tab\tand\nline", "tab\tand\nline"),
@@ -52,14 +52,14 @@ async def test_another_organisations_note_is_like_one_that_never_was(circle: Cir
         ("emoji 👩‍🚀 and عربى", "emoji 👩‍🚀 and عربى"),
     ],
 )
-def test_what_nobody_can_see_is_left_out_and_nothing_else_is_changed(said: str, kept: str):
-    assert note_text.clean("body", said, 100) == kept
+def test_only_invisible_characters_are_removed_from_a_text(text: str, stored: str):
+    assert note_text.clean("body", text, 100) == stored
 
 
-@pytest.mark.parametrize("said", ["", "  ", "\x00\x07", "\u202e", "x" * 101])
-def test_a_text_that_says_nothing_or_too_much_is_refused(said: str):
+@pytest.mark.parametrize("text", ["", "  ", "\x00\x07", "\u202e", "x" * 101])
+def test_an_empty_or_too_long_text_is_refused(text: str):
     with pytest.raises(BadRequest, match=r"^body: "):
-        note_text.clean("body", said, 100)
+        note_text.clean("body", text, 100)
 
 
 def test_tags_become_kebab_case():
@@ -72,7 +72,7 @@ def test_tags_become_kebab_case():
 
 
 @pytest.mark.parametrize("text", ["tomorrow", "", "2026-13-01", "9999999999999", "2027-01-01T00:00:00+99:99"])
-def test_what_is_no_moment_is_refused(text: str):
+def test_an_invalid_timestamp_is_refused(text: str):
     with pytest.raises(BadRequest, match=r"^expiresAt: is not an ISO-8601 timestamp"):
         note_text.future("expiresAt", text)
 
@@ -86,7 +86,7 @@ def test_an_expiry_is_strictly_in_the_future(monkeypatch: pytest.MonkeyPatch):
             note_text.future("expiresAt", past)
 
 
-def test_long_notes_are_cut_where_they_pause():
+def test_long_notes_are_cut_between_paragraphs():
     body = "\n\n".join(f"Paragraph {n}. " + "words " * 60 for n in range(40))
     spans = note_index.cut(body)
     assert "".join(body[start:end] for start, end in spans) == body
@@ -96,80 +96,80 @@ def test_long_notes_are_cut_where_they_pause():
     assert note_index.cut("short") == [(0, 5)]
 
 
-async def test_a_note_of_the_greatest_length_is_found_by_its_last_words(circle: Circle):
+async def test_a_note_of_the_maximum_length_is_found_by_its_last_word(circle: Circle):
     body = ("filler " * 4570)[: note_text.MAX_BODY_CHARS - 12] + " xylophones."
     await circle.store(body)
     assert await circle.find("xylophones") == [body]
 
 
-# The same call twice
+# Idempotency
 
 
 @pytest.fixture(params=["database", "redis"])
-async def keeper(request: pytest.FixtureRequest, circle: Circle):
+async def stores(request: pytest.FixtureRequest, circle: Circle):
     if request.param == "redis":
-        circle.repeats = RedisIdempotencyStore(request.getfixturevalue("redis_url"))
+        circle.idempotency = RedisIdempotencyStore(request.getfixturevalue("redis_url"))
     yield circle
-    await circle.repeats.close()
+    await circle.idempotency.close()
 
 
-async def test_the_same_token_gives_the_same_note_and_counts_once(keeper: Circle):
+async def test_a_repeated_token_returns_the_same_note_and_counts_once(stores: Circle):
     token = str(uuid.uuid4())
-    first = await keeper.store("Said once.", token=token)
-    again = await keeper.store("Said in other words.", token=token)
+    first = await stores.store("Said once.", token=token)
+    again = await stores.store("Said in other words.", token=token)
     assert (again.id, again.body) == (first.id, "Said once.")
-    assert await usage.used(keeper.db, keeper.town.acme.id) == {"knowledge_stored": 1}
-    other = await keeper.store("By another.", by=keeper.bob, token=token)
+    assert await usage.used(stores.db, stores.town.acme.id) == {"knowledge_stored": 1}
+    other = await stores.store("By another.", by=stores.bob, token=token)
     assert other.id != first.id
-    elsewhere = await keeper.store("Elsewhere.", by=keeper.eve, token=token)
+    elsewhere = await stores.store("Elsewhere.", by=stores.eve, token=token)
     assert elsewhere.id not in (first.id, other.id)
 
 
-async def test_of_twenty_calls_at_once_with_one_token_one_stores(keeper: Circle):
+async def test_one_of_twenty_concurrent_calls_with_one_token_stores_a_note(stores: Circle):
     token = str(uuid.uuid4())
-    stored = await asyncio.gather(*(keeper.store(f"Try {n}.", token=token) for n in range(20)))
+    stored = await asyncio.gather(*(stores.store(f"Try {n}.", token=token) for n in range(20)))
     assert len({note.id for note in stored}) == 1
     assert len({note.body for note in stored}) == 1
-    rows = await keeper.db.fetch("SELECT count(*) AS n FROM notes")
+    rows = await stores.db.fetch("SELECT count(*) AS n FROM notes")
     assert rows[0]["n"] == 1
-    assert await usage.used(keeper.db, keeper.town.acme.id) == {"knowledge_stored": 1}
+    assert await usage.used(stores.db, stores.town.acme.id) == {"knowledge_stored": 1}
 
 
-async def test_of_twenty_calls_at_once_for_the_last_of_the_quota_none_is_refused_if_they_are_the_same(keeper: Circle):
-    token, keeper.quota = str(uuid.uuid4()), 1
-    stored = await asyncio.gather(*(keeper.store(f"Try {n}.", token=token) for n in range(20)))
+async def test_twenty_concurrent_calls_with_one_token_all_succeed_with_a_quota_of_one(stores: Circle):
+    token, stores.quota = str(uuid.uuid4()), 1
+    stored = await asyncio.gather(*(stores.store(f"Try {n}.", token=token) for n in range(20)))
     assert len({note.id for note in stored}) == 1
     with pytest.raises(QuotaExceeded):
-        await keeper.store("Another.", token=str(uuid.uuid4()))
-    assert await usage.used(keeper.db, keeper.town.acme.id) == {"knowledge_stored": 1}
+        await stores.store("Another.", token=str(uuid.uuid4()))
+    assert await usage.used(stores.db, stores.town.acme.id) == {"knowledge_stored": 1}
 
 
-async def test_a_call_whose_twin_has_just_used_up_the_quota_is_given_its_note(
-    keeper: Circle, monkeypatch: pytest.MonkeyPatch
+async def test_a_call_gets_the_note_of_a_repeat_that_used_up_the_quota_first(
+    stores: Circle, monkeypatch: pytest.MonkeyPatch
 ):
-    token, keeper.quota, check = str(uuid.uuid4()), 1, allowances.check
+    token, stores.quota, check = str(uuid.uuid4()), 1, allowances.check
     twins: list[str] = []
 
     async def overtaken(db: Reader, org_id: str, metric: str, limit: int | None) -> None:
         monkeypatch.setattr(allowances, "check", check)
-        twins.append((await keeper.store("The twin.", token=token)).id)
+        twins.append((await stores.store("The twin.", token=token)).id)
         await check(db, org_id, metric, limit)
 
     monkeypatch.setattr(allowances, "check", overtaken)
-    assert [(await keeper.store("Late.", token=token)).id] == twins
+    assert [(await stores.store("Late.", token=token)).id] == twins
 
 
-async def test_a_call_that_failed_is_made_good_by_the_next_with_its_token(keeper: Circle):
+async def test_a_token_can_be_used_again_after_its_call_failed(stores: Circle):
     token = str(uuid.uuid4())
-    keeper.quota = 1
-    await keeper.store("Uses the quota up.")
+    stores.quota = 1
+    await stores.store("Uses the quota up.")
     with pytest.raises(QuotaExceeded):
-        await keeper.store("Refused.", token=token)
-    keeper.quota = 2
-    assert (await keeper.store("Taken.", token=token)).body == "Taken."
+        await stores.store("Refused.", token=token)
+    stores.quota = 2
+    assert (await stores.store("Taken.", token=token)).body == "Taken."
 
 
-async def test_after_a_minute_a_token_is_new_again(circle: Circle, monkeypatch: pytest.MonkeyPatch):
+async def test_a_token_can_store_another_note_after_a_minute(circle: Circle, monkeypatch: pytest.MonkeyPatch):
     token, now = str(uuid.uuid4()), clock.now()
     first = await circle.store("First.", token=token)
     monkeypatch.setattr(clock, "now", lambda: now + 59 * clock.SECOND)
@@ -180,32 +180,32 @@ async def test_after_a_minute_a_token_is_new_again(circle: Circle, monkeypatch: 
     assert await circle.db.fetch("SELECT 1 FROM repeats") == []
 
 
-async def test_redis_keeps_the_documented_key_for_a_minute(circle: Circle, redis_url: str):
-    kept = RedisIdempotencyStore(redis_url)
-    circle.repeats = kept
+async def test_redis_stores_the_documented_key_for_a_minute(circle: Circle, redis_url: str):
+    store = RedisIdempotencyStore(redis_url)
+    circle.idempotency = store
     token = str(uuid.uuid4())
     note = await circle.store("In Redis.", token=token)
     key = f"idem:k.store:{circle.town.acme.id}:{circle.ada.actor.id}:{token}"
-    redis = kept._redis  # pyright: ignore[reportPrivateUsage] - to look at what is really there
+    redis = store._redis  # pyright: ignore[reportPrivateUsage] - the documented key is checked in Redis itself
     assert await redis.get(key) == note.id
     assert 50 < await redis.ttl(key) <= 60
     await redis.delete(key)
     assert (await circle.store("Anew.", token=token)).id != note.id
-    await kept.close()
+    await store.close()
 
 
-async def test_without_an_answer_from_redis_nothing_is_stored_twice(circle: Circle):
-    circle.repeats = RedisIdempotencyStore("redis://127.0.0.1:1/0")
+async def test_a_call_with_a_token_is_refused_while_redis_is_unavailable(circle: Circle):
+    circle.idempotency = RedisIdempotencyStore("redis://127.0.0.1:1/0")
     with pytest.raises(Unavailable):
         await circle.store("Who knows.", token=str(uuid.uuid4()))
     assert (await circle.store("Without a token.")).body == "Without a token."
-    await circle.repeats.close()
+    await circle.idempotency.close()
 
 
 # Quotas
 
 
-async def test_a_quota_is_checked_before_and_counted_with_what_it_is_for(circle: Circle):
+async def test_a_note_beyond_the_quota_is_neither_stored_nor_counted(circle: Circle):
     circle.quota = 2
     await circle.store("One.")
     await circle.store("Two.", by=circle.bob)
@@ -216,7 +216,7 @@ async def test_a_quota_is_checked_before_and_counted_with_what_it_is_for(circle:
     assert await usage.used(circle.db, circle.town.acme.id) == {"knowledge_stored": 2}
 
 
-async def test_an_organisation_has_its_own_quota_where_one_was_settled(circle: Circle):
+async def test_the_quota_of_an_organisation_overrides_the_default(circle: Circle):
     acme = circle.town.acme.id
     circle.quota = 1
     await circle.db.write(lambda tx: allowances.set_monthly_limit(tx, acme, "knowledge_stored", None))
@@ -244,7 +244,7 @@ async def test_a_new_month_has_a_new_quota(circle: Circle, monkeypatch: pytest.M
     )
 
 
-async def test_of_thirty_who_store_at_once_as_many_succeed_as_the_quota_allows(circle: Circle):
+async def test_concurrent_stores_succeed_only_within_the_quota(circle: Circle):
     circle.quota = 7
 
     async def attempt(number: int) -> bool:
@@ -260,16 +260,14 @@ async def test_of_thirty_who_store_at_once_as_many_succeed_as_the_quota_allows(c
     assert await usage.used(circle.db, circle.town.acme.id) == {"knowledge_stored": 7}
 
 
-async def test_a_store_that_breaks_off_leaves_neither_a_note_nor_a_count(
-    circle: Circle, monkeypatch: pytest.MonkeyPatch
-):
-    spend = allowances.consume
+async def test_an_interrupted_store_leaves_no_note_and_no_count(circle: Circle, monkeypatch: pytest.MonkeyPatch):
+    consume = allowances.consume
 
-    async def break_off(tx: Transaction, org_id: str, metric: str, limit: int | None) -> None:
-        await spend(tx, org_id, metric, limit)
-        raise ConnectionError("the plug was pulled")
+    async def consume_and_fail(tx: Transaction, org_id: str, metric: str, limit: int | None) -> None:
+        await consume(tx, org_id, metric, limit)
+        raise ConnectionError("connection lost")
 
-    monkeypatch.setattr(allowances, "consume", break_off)
+    monkeypatch.setattr(allowances, "consume", consume_and_fail)
     with pytest.raises(ConnectionError):
         await circle.store("Lost.")
     monkeypatch.undo()
@@ -278,10 +276,10 @@ async def test_a_store_that_breaks_off_leaves_neither_a_note_nor_a_count(
     assert await circle.find("lost") == []
 
 
-# What was said before
+# Context
 
 
-async def test_a_short_note_is_found_by_what_its_author_said_just_before_under_the_same_title(circle: Circle):
+async def test_a_short_note_is_found_by_its_authors_previous_note_with_the_same_title(circle: Circle):
     await circle.store("We looked at the xylophone.", title="Monday")
     await circle.store("It was out of tune.", title="Monday")
     await circle.store("Lunch was late.", title="Canteen")
@@ -290,14 +288,14 @@ async def test_a_short_note_is_found_by_what_its_author_said_just_before_under_t
     assert "Rain." not in await circle.find("xylophone")
 
 
-async def test_notes_about_one_task_follow_each_other_whatever_their_titles(circle: Circle):
+async def test_a_short_note_is_found_by_its_authors_previous_note_of_the_same_task(circle: Circle):
     task = TaskLink("T-9", "produced")
     await circle.store("The valve is a zephyr.", title="Valve", task=task)
     await circle.store("Ordered a new one.", title="Order", task=task)
     assert await circle.find("zephyr") == ["The valve is a zephyr.", "Ordered a new one."]
 
 
-async def test_what_was_said_yesterday_or_at_length_is_no_context(circle: Circle, monkeypatch: pytest.MonkeyPatch):
+async def test_old_and_long_notes_are_no_context(circle: Circle, monkeypatch: pytest.MonkeyPatch):
     now = clock.now()
     await circle.store("A quokka.", title="Day")
     monkeypatch.setattr(clock, "now", lambda: now + 2 * clock.DAY)
@@ -308,7 +306,7 @@ async def test_what_was_said_yesterday_or_at_length_is_no_context(circle: Circle
     assert len(await circle.find("narwhals")) == 1
 
 
-async def test_what_a_note_says_it_rests_on_must_be_there(circle: Circle):
+async def test_cited_notes_must_exist(circle: Circle):
     note = await circle.store("One.")
     await circle.store("Two.", cites=(note.id,))
     with pytest.raises(NotFound):
