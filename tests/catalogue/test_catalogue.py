@@ -38,7 +38,7 @@ from almanac.search.engine import SearchEngine
 from almanac.search.filters import conditions, source_filter
 from almanac.search.query import SourceFilter
 from almanac.search.sources import Source
-from tests.catalogue.shop import POWERJET, call_of, fill
+from tests.catalogue.sample_catalogue import POWERJET, call_of, import_sample
 from tests.house import settings_for, work_off
 
 Attempt = Callable[[Transaction], Awaitable[Any]]
@@ -47,7 +47,7 @@ Attempt = Callable[[Transaction], Awaitable[Any]]
 @pytest.fixture
 async def call(database: Database) -> Call:
     call = await call_of(database)
-    await fill(call)
+    await import_sample(call)
     return call
 
 

@@ -10,7 +10,7 @@ from almanac.catalogue.importer import CatalogueImport, ImportReport
 from almanac.core.call import Call
 from almanac.core.database import Database
 from almanac.core.errors import AlmanacError, BadRequest, Forbidden
-from tests.catalogue.shop import FILE, POWERJET, call_of, fill
+from tests.catalogue.sample_catalogue import FILE, POWERJET, call_of, import_sample
 
 SAMPLE: dict[str, Any] = json.loads(FILE.read_text("utf-8"))
 
@@ -40,12 +40,12 @@ async def tables(db: Database) -> dict[str, Any]:
 
 async def test_a_repeated_import_changes_nothing(database: Database):
     call = await call_of(database)
-    first = counted(await fill(call))
+    first = counted(await import_sample(call))
     assert first["entity", "add"] == 7
     assert first["category", "add"] == 6
     assert first["namespace", "add"] == 3
     before = await tables(database)
-    again = counted(await fill(call))
+    again = counted(await import_sample(call))
     assert {action for _, action in again} == {"same"}
     assert again["entity", "same"] == 7
     assert await tables(database) == before
@@ -64,9 +64,9 @@ async def test_progress_is_reported_after_each_batch(database: Database, monkeyp
 async def test_a_dry_run_reports_the_changes_and_writes_nothing(database: Database):
     call = await call_of(database)
     empty = await tables(database)
-    report = await fill(call, dry=True)
+    report = await import_sample(call, dry=True)
     assert await tables(database) == empty
-    assert counted(report) == counted(await fill(call))
+    assert counted(report) == counted(await import_sample(call))
     changed = json.loads(json.dumps(SAMPLE))
     changed["entities"][0]["description"] = "Another"
     changed["entities"][0]["metadata"]["psi"] = 1850
@@ -82,7 +82,7 @@ async def test_a_dry_run_reports_the_changes_and_writes_nothing(database: Databa
         {"name": "Alone", "url": "https://example.org/alone.png"},
     ]
     before = await exported(call)
-    report = await fill(call, json.dumps(changed).encode(), dry=True)
+    report = await import_sample(call, json.dumps(changed).encode(), dry=True)
     expected = {(change.action, change.what, change.name, change.fields) for change in report.changes}
     assert expected == {
         ("change", "entity", "PowerJet 1800", ("description", "metadata")),
@@ -98,29 +98,29 @@ async def test_a_dry_run_reports_the_changes_and_writes_nothing(database: Databa
     }
     assert (report.counts["relation", "add"], report.counts["relation", "same"]) == (3, 1)
     assert await exported(call) == before
-    done = await fill(call, json.dumps(changed).encode())
+    done = await import_sample(call, json.dumps(changed).encode())
     assert {(change.action, change.what, change.name, change.fields) for change in done.changes} == expected
     assert counted(done) == counted(report)
-    assert {action for _, action in counted(await fill(call, json.dumps(changed).encode()))} == {"same"}
+    assert {action for _, action in counted(await import_sample(call, json.dumps(changed).encode()))} == {"same"}
 
 
 async def test_an_export_imported_into_another_organisation_gives_an_equal_catalogue(database: Database):
     here, there = await call_of(database), await call_of(database, "elsewhere", "boss")
-    await fill(here)
+    await import_sample(here)
     written = await exported(here)
-    await fill(there, json.dumps(written).encode())
+    await import_sample(there, json.dumps(written).encode())
     copy = await exported(there)
     assert without_ids(copy) == without_ids(written)
     assert not {entity["_id"] for entity in copy["entities"]} & {entity["_id"] for entity in written["entities"]}
-    await fill(here, json.dumps(written).encode())
+    await import_sample(here, json.dumps(written).encode())
     assert await exported(here) == written
 
 
 async def test_unknown_csv_columns_become_metadata(database: Database):
     call = await call_of(database)
-    await fill(call)
+    await import_sample(call)
     rows = 'name,category,tags,psi,price,code,is_new\nRiver 900,washers,"a, b",900,49.5,007,true\n\nPond,washers,,,,,\n'
-    report = await fill(call, rows.encode("utf-8-sig"), "csv")
+    report = await import_sample(call, rows.encode("utf-8-sig"), "csv")
     assert report.counts["entity", "add"] == 2
     river = await entities.get(database, call, "River 900")
     assert river.tags == ("a", "b")
@@ -130,9 +130,9 @@ async def test_unknown_csv_columns_become_metadata(database: Database):
 
 async def test_each_jsonl_line_is_an_entity(database: Database):
     call = await call_of(database)
-    await fill(call)
+    await import_sample(call)
     lines = b'{"name": "A", "category": "washers", "sku": "x"}\n\n{"name": "B", "category": "washers", "sku": "x"}\n'
-    report = await fill(call, lines, "jsonl")
+    report = await import_sample(call, lines, "jsonl")
     assert counted(report) == {("entity", "add"): 1, ("entity", "change"): 1}  # the SKU identifies the entity
     assert (await entities.get(database, call, "B")).sku == "x"
 
@@ -161,14 +161,14 @@ def test_an_invalid_file_is_refused_with_the_problem(raw: bytes, format: str, pr
 
 async def test_an_unknown_category_target_or_type_is_named(database: Database):
     call = await call_of(database)
-    await fill(call)
+    await import_sample(call)
     for entity in (
         {"name": "x", "category": "nowhere"},
         {"name": "x", "category": "washers", "relations": [{"target": "none", "type": "accessory"}]},
         {"name": "x", "category": "washers", "relations": [{"target": POWERJET, "type": "no-such"}]},
     ):
         with pytest.raises(AlmanacError) as caught:
-            await fill(call, json.dumps([entity]).encode())
+            await import_sample(call, json.dumps([entity]).encode())
         assert any(word in caught.value.message for word in ("nowhere", "none", "no-such"))
 
 
@@ -189,7 +189,7 @@ async def test_all_undeclared_terms_are_named_before_anything_is_written(databas
     }
     empty = await tables(database)
     with pytest.raises(BadRequest) as caught:
-        await fill(call, json.dumps(file).encode(), dry=is_dry)
+        await import_sample(call, json.dumps(file).encode(), dry=is_dry)
     assert caught.value.message == (
         "The file uses undeclared terms: attachment type 'sketch', category alias 'bees', policy 'strict',"
         " relationship type 'twin'."
@@ -202,40 +202,40 @@ async def test_all_undeclared_terms_are_named_before_anything_is_written(databas
         "relationshipTypes": [{"name": "Twin", "typeKey": "twin"}],
         "attachmentTypes": [{"name": "Sketch", "typeKey": "sketch"}],
     }
-    report = await fill(call, json.dumps(declared).encode(), dry=is_dry)
+    report = await import_sample(call, json.dumps(declared).encode(), dry=is_dry)
     assert (report.counts["relation", "add"], report.counts["attachment", "add"]) == (1, 1)
 
 
 async def test_a_repeated_relation_is_recognised_by_the_id_of_its_type(database: Database):
     call = await call_of(database)
-    await fill(call)
+    await import_sample(call)
     (kind,) = await vocabulary.find(database, call.actor.org_id, "relation")
     file = [{"name": "x", "category": "washers", "relations": [{"target": POWERJET, "type": kind.id}]}]
-    counts = [(await fill(call, json.dumps(file).encode())).counts for _ in range(2)]
+    counts = [(await import_sample(call, json.dumps(file).encode())).counts for _ in range(2)]
     assert [(count["relation", "add"], count["relation", "same"]) for count in counts] == [(1, 0), (0, 1)]
 
 
 async def test_a_dry_run_names_the_unknown_target_of_a_relation(database: Database):
     call = await call_of(database)
-    await fill(call)
+    await import_sample(call)
     file = [{"name": "x", "category": "washers", "relations": [{"target": "nobody", "type": "accessory"}]}]
     with pytest.raises(BadRequest, match="names 'nobody', but there is no such entity"):
-        await fill(call, json.dumps(file).encode(), dry=True)
+        await import_sample(call, json.dumps(file).encode(), dry=True)
 
 
 async def test_a_user_without_write_permission_cannot_import(database: Database):
-    await fill(await call_of(database))
+    await import_sample(await call_of(database))
     reader = await call_of(database, name="reader", admin=False)
     with pytest.raises(Forbidden):
-        await fill(reader)
+        await import_sample(reader)
 
 
 async def test_a_category_with_an_id_can_be_renamed(database: Database):
     call = await call_of(database)
-    await fill(call)
+    await import_sample(call)
     written = await exported(call)
     written["categories"][0]["name"] = "Wares"
-    report = await fill(call, json.dumps({"categories": written["categories"]}).encode())
+    report = await import_sample(call, json.dumps({"categories": written["categories"]}).encode())
     assert report.counts["category", "change"] == 1
     tree = await categories.tree(database, call.actor.org_id)
     assert {category.name for category in tree.children(categories.TOP)} == {"Wares", "Support Policies"}
@@ -244,7 +244,7 @@ async def test_a_category_with_an_id_can_be_renamed(database: Database):
 @pytest.mark.parametrize("is_dry", [True, False])
 async def test_a_new_alias_of_a_category_can_be_used_in_the_same_file(database: Database, is_dry: bool):
     call = await call_of(database)
-    await fill(call)
+    await import_sample(call)
     mowers = {"name": "Products", "children": [{"name": "Mowers", "aliasKey": "mowers"}]}
     file = {
         "categoryAliases": [{"name": "Mowers", "aliasKey": "mowers"}],
@@ -252,7 +252,7 @@ async def test_a_new_alias_of_a_category_can_be_used_in_the_same_file(database: 
         "indexes": [{"name": "mowers only", "categories": ["mowers"]}],
         "entities": [{"name": "Prairie 60", "category": "mowers"}],
     }
-    report = await fill(call, json.dumps(file).encode(), dry=is_dry)
+    report = await import_sample(call, json.dumps(file).encode(), dry=is_dry)
     assert ("change", "category", "Products/Mowers") in {
         (change.action, change.what, change.name) for change in report.changes
     }

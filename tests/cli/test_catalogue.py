@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.catalogue.shop import FILE
+from tests.catalogue.sample_catalogue import FILE
 from tests.cli.conftest import Almanac
 
 

@@ -12,31 +12,31 @@ from almanac.memory import note_index, note_text, notes
 from almanac.memory.note import TaskLink
 from almanac.quotas import allowances, idempotency, usage
 from almanac.quotas.idempotency_redis import RedisIdempotencyStore
-from tests.memory.circle import Circle
+from tests.memory.agent_memory import AgentMemory
 
 
-async def test_a_note_has_its_fields_and_its_author(circle: Circle):
+async def test_a_note_has_its_fields_and_its_author(memory: AgentMemory):
     until = clock.now() + clock.DAY
-    stored = await circle.store(
+    stored = await memory.store(
         "The pump runs hot.", title="Pump", tags=("pump",), confidence=55, expires_at=until,
         task=TaskLink("T-1", "produced"),
     )  # fmt: skip
-    note = await circle.get(stored)
+    note = await memory.get(stored)
     assert (note.title, note.body, note.tags, note.confidence) == ("Pump", "The pump runs hot.", ("pump",), 55)
     assert (note.author, note.source, note.expires_at) == ("ada", "agent", until)
     assert (note.head_id, note.embedding_status) == (None, "pending")
-    assert await notes.tasks(circle.db, note) == [TaskLink("T-1", "produced")]
+    assert await notes.tasks(memory.db, note) == [TaskLink("T-1", "produced")]
 
 
-async def test_a_note_of_another_organisation_looks_like_a_missing_one(circle: Circle):
-    note = await circle.store("Ours alone.")
+async def test_a_note_of_another_organisation_looks_like_a_missing_one(memory: AgentMemory):
+    note = await memory.store("Ours alone.")
     with pytest.raises(NotFound) as foreign:
-        await notes.get(circle.db, circle.eve, note.id)
+        await notes.get(memory.db, memory.eve, note.id)
     unknown_id = str(uuid.uuid4())
     with pytest.raises(NotFound) as unknown:
-        await notes.get(circle.db, circle.eve, unknown_id)
+        await notes.get(memory.db, memory.eve, unknown_id)
     assert foreign.value.text.replace(note.id, "X") == unknown.value.text.replace(unknown_id, "X")
-    assert await circle.find("ours alone", by=circle.eve) == []
+    assert await memory.find("ours alone", by=memory.eve) == []
 
 
 @pytest.mark.parametrize(
@@ -96,171 +96,171 @@ def test_long_notes_are_cut_between_paragraphs():
     assert note_index.cut("short") == [(0, 5)]
 
 
-async def test_a_note_of_the_maximum_length_is_found_by_its_last_word(circle: Circle):
+async def test_a_note_of_the_maximum_length_is_found_by_its_last_word(memory: AgentMemory):
     body = ("filler " * 4570)[: note_text.MAX_BODY_CHARS - 12] + " xylophones."
-    await circle.store(body)
-    assert await circle.find("xylophones") == [body]
+    await memory.store(body)
+    assert await memory.find("xylophones") == [body]
 
 
 # Idempotency
 
 
 @pytest.fixture(params=["database", "redis"])
-async def stores(request: pytest.FixtureRequest, circle: Circle):
+async def memory_with_tokens(request: pytest.FixtureRequest, memory: AgentMemory):
     if request.param == "redis":
-        circle.idempotency = RedisIdempotencyStore(request.getfixturevalue("redis_url"))
-    yield circle
-    await circle.idempotency.close()
+        memory.idempotency = RedisIdempotencyStore(request.getfixturevalue("redis_url"))
+    yield memory
+    await memory.idempotency.close()
 
 
-async def test_a_repeated_token_returns_the_same_note_and_counts_once(stores: Circle):
+async def test_a_repeated_token_returns_the_same_note_and_counts_once(memory_with_tokens: AgentMemory):
     token = str(uuid.uuid4())
-    first = await stores.store("Said once.", token=token)
-    again = await stores.store("Said in other words.", token=token)
+    first = await memory_with_tokens.store("Said once.", token=token)
+    again = await memory_with_tokens.store("Said in other words.", token=token)
     assert (again.id, again.body) == (first.id, "Said once.")
-    assert await usage.used(stores.db, stores.town.acme.id) == {"knowledge_stored": 1}
-    other = await stores.store("By another.", by=stores.bob, token=token)
+    assert await usage.used(memory_with_tokens.db, memory_with_tokens.town.acme.id) == {"knowledge_stored": 1}
+    other = await memory_with_tokens.store("By another.", by=memory_with_tokens.bob, token=token)
     assert other.id != first.id
-    elsewhere = await stores.store("Elsewhere.", by=stores.eve, token=token)
+    elsewhere = await memory_with_tokens.store("Elsewhere.", by=memory_with_tokens.eve, token=token)
     assert elsewhere.id not in (first.id, other.id)
 
 
-async def test_one_of_twenty_concurrent_calls_with_one_token_stores_a_note(stores: Circle):
+async def test_one_of_twenty_concurrent_calls_with_one_token_stores_a_note(memory_with_tokens: AgentMemory):
     token = str(uuid.uuid4())
-    stored = await asyncio.gather(*(stores.store(f"Try {n}.", token=token) for n in range(20)))
+    stored = await asyncio.gather(*(memory_with_tokens.store(f"Try {n}.", token=token) for n in range(20)))
     assert len({note.id for note in stored}) == 1
     assert len({note.body for note in stored}) == 1
-    rows = await stores.db.fetch("SELECT count(*) AS n FROM notes")
+    rows = await memory_with_tokens.db.fetch("SELECT count(*) AS n FROM notes")
     assert rows[0]["n"] == 1
-    assert await usage.used(stores.db, stores.town.acme.id) == {"knowledge_stored": 1}
+    assert await usage.used(memory_with_tokens.db, memory_with_tokens.town.acme.id) == {"knowledge_stored": 1}
 
 
-async def test_twenty_concurrent_calls_with_one_token_all_succeed_with_a_quota_of_one(stores: Circle):
-    token, stores.quota = str(uuid.uuid4()), 1
-    stored = await asyncio.gather(*(stores.store(f"Try {n}.", token=token) for n in range(20)))
+async def test_twenty_concurrent_calls_with_one_token_all_succeed_with_a_quota_of_one(memory_with_tokens: AgentMemory):
+    token, memory_with_tokens.quota = str(uuid.uuid4()), 1
+    stored = await asyncio.gather(*(memory_with_tokens.store(f"Try {n}.", token=token) for n in range(20)))
     assert len({note.id for note in stored}) == 1
     with pytest.raises(QuotaExceeded):
-        await stores.store("Another.", token=str(uuid.uuid4()))
-    assert await usage.used(stores.db, stores.town.acme.id) == {"knowledge_stored": 1}
+        await memory_with_tokens.store("Another.", token=str(uuid.uuid4()))
+    assert await usage.used(memory_with_tokens.db, memory_with_tokens.town.acme.id) == {"knowledge_stored": 1}
 
 
 async def test_a_call_gets_the_note_of_a_repeat_that_used_up_the_quota_first(
-    stores: Circle, monkeypatch: pytest.MonkeyPatch
+    memory_with_tokens: AgentMemory, monkeypatch: pytest.MonkeyPatch
 ):
-    token, stores.quota, check = str(uuid.uuid4()), 1, allowances.check
+    token, memory_with_tokens.quota, check = str(uuid.uuid4()), 1, allowances.check
     twins: list[str] = []
 
     async def overtaken(db: Reader, org_id: str, metric: str, limit: int | None) -> None:
         monkeypatch.setattr(allowances, "check", check)
-        twins.append((await stores.store("The twin.", token=token)).id)
+        twins.append((await memory_with_tokens.store("The twin.", token=token)).id)
         await check(db, org_id, metric, limit)
 
     monkeypatch.setattr(allowances, "check", overtaken)
-    assert [(await stores.store("Late.", token=token)).id] == twins
+    assert [(await memory_with_tokens.store("Late.", token=token)).id] == twins
 
 
-async def test_a_token_can_be_used_again_after_its_call_failed(stores: Circle):
+async def test_a_token_can_be_used_again_after_its_call_failed(memory_with_tokens: AgentMemory):
     token = str(uuid.uuid4())
-    stores.quota = 1
-    await stores.store("Uses the quota up.")
+    memory_with_tokens.quota = 1
+    await memory_with_tokens.store("Uses the quota up.")
     with pytest.raises(QuotaExceeded):
-        await stores.store("Refused.", token=token)
-    stores.quota = 2
-    assert (await stores.store("Taken.", token=token)).body == "Taken."
+        await memory_with_tokens.store("Refused.", token=token)
+    memory_with_tokens.quota = 2
+    assert (await memory_with_tokens.store("Taken.", token=token)).body == "Taken."
 
 
-async def test_a_token_can_store_another_note_after_a_minute(circle: Circle, monkeypatch: pytest.MonkeyPatch):
+async def test_a_token_can_store_another_note_after_a_minute(memory: AgentMemory, monkeypatch: pytest.MonkeyPatch):
     token, now = str(uuid.uuid4()), clock.now()
-    first = await circle.store("First.", token=token)
+    first = await memory.store("First.", token=token)
     monkeypatch.setattr(clock, "now", lambda: now + 59 * clock.SECOND)
-    assert (await circle.store("Second.", token=token)).id == first.id
+    assert (await memory.store("Second.", token=token)).id == first.id
     monkeypatch.setattr(clock, "now", lambda: now + 62 * clock.SECOND)
-    assert (await circle.store("Third.", token=token)).id != first.id
-    await circle.db.write(lambda tx: idempotency.prune(tx, now + clock.HOUR))
-    assert await circle.db.fetch("SELECT 1 FROM repeats") == []
+    assert (await memory.store("Third.", token=token)).id != first.id
+    await memory.db.write(lambda tx: idempotency.prune(tx, now + clock.HOUR))
+    assert await memory.db.fetch("SELECT 1 FROM repeats") == []
 
 
-async def test_redis_stores_the_documented_key_for_a_minute(circle: Circle, redis_url: str):
+async def test_redis_stores_the_documented_key_for_a_minute(memory: AgentMemory, redis_url: str):
     store = RedisIdempotencyStore(redis_url)
-    circle.idempotency = store
+    memory.idempotency = store
     token = str(uuid.uuid4())
-    note = await circle.store("In Redis.", token=token)
-    key = f"idem:k.store:{circle.town.acme.id}:{circle.ada.actor.id}:{token}"
+    note = await memory.store("In Redis.", token=token)
+    key = f"idem:k.store:{memory.town.acme.id}:{memory.ada.actor.id}:{token}"
     redis = store._redis  # pyright: ignore[reportPrivateUsage] - the documented key is checked in Redis itself
     assert await redis.get(key) == note.id
     assert 50 < await redis.ttl(key) <= 60
     await redis.delete(key)
-    assert (await circle.store("Anew.", token=token)).id != note.id
+    assert (await memory.store("Anew.", token=token)).id != note.id
     await store.close()
 
 
-async def test_a_call_with_a_token_is_refused_while_redis_is_unavailable(circle: Circle):
-    circle.idempotency = RedisIdempotencyStore("redis://127.0.0.1:1/0")
+async def test_a_call_with_a_token_is_refused_while_redis_is_unavailable(memory: AgentMemory):
+    memory.idempotency = RedisIdempotencyStore("redis://127.0.0.1:1/0")
     with pytest.raises(Unavailable):
-        await circle.store("Who knows.", token=str(uuid.uuid4()))
-    assert (await circle.store("Without a token.")).body == "Without a token."
-    await circle.idempotency.close()
+        await memory.store("Who knows.", token=str(uuid.uuid4()))
+    assert (await memory.store("Without a token.")).body == "Without a token."
+    await memory.idempotency.close()
 
 
 # Quotas
 
 
-async def test_a_note_beyond_the_quota_is_neither_stored_nor_counted(circle: Circle):
-    circle.quota = 2
-    await circle.store("One.")
-    await circle.store("Two.", by=circle.bob)
+async def test_a_note_beyond_the_quota_is_neither_stored_nor_counted(memory: AgentMemory):
+    memory.quota = 2
+    await memory.store("One.")
+    await memory.store("Two.", by=memory.bob)
     with pytest.raises(QuotaExceeded, match=r"^The quota of 2 knowledge_stored a month is used up \(2 used\)\.$"):
-        await circle.store("Three.")
-    await circle.store("Elsewhere.", by=circle.eve)
-    assert await circle.find("three") == []
-    assert await usage.used(circle.db, circle.town.acme.id) == {"knowledge_stored": 2}
+        await memory.store("Three.")
+    await memory.store("Elsewhere.", by=memory.eve)
+    assert await memory.find("three") == []
+    assert await usage.used(memory.db, memory.town.acme.id) == {"knowledge_stored": 2}
 
 
-async def test_the_quota_of_an_organisation_overrides_the_default(circle: Circle):
-    acme = circle.town.acme.id
-    circle.quota = 1
-    await circle.db.write(lambda tx: allowances.set_monthly_limit(tx, acme, "knowledge_stored", None))
-    await circle.store("One.")
-    await circle.store("Two.")
-    await circle.db.write(lambda tx: allowances.set_monthly_limit(tx, acme, "knowledge_stored", 0))
+async def test_the_quota_of_an_organisation_overrides_the_default(memory: AgentMemory):
+    acme = memory.town.acme.id
+    memory.quota = 1
+    await memory.db.write(lambda tx: allowances.set_monthly_limit(tx, acme, "knowledge_stored", None))
+    await memory.store("One.")
+    await memory.store("Two.")
+    await memory.db.write(lambda tx: allowances.set_monthly_limit(tx, acme, "knowledge_stored", 0))
     with pytest.raises(QuotaExceeded):
-        await circle.store("Three.")
+        await memory.store("Three.")
     for metric, number in (("pages", 1), ("knowledge_stored", -1)):
         with pytest.raises(BadRequest):
-            await circle.db.write(lambda tx, m=metric, n=number: allowances.set_monthly_limit(tx, acme, m, n))
+            await memory.db.write(lambda tx, m=metric, n=number: allowances.set_monthly_limit(tx, acme, m, n))
 
 
-async def test_a_new_month_has_a_new_quota(circle: Circle, monkeypatch: pytest.MonkeyPatch):
-    circle.quota = 1
+async def test_a_new_month_has_a_new_quota(memory: AgentMemory, monkeypatch: pytest.MonkeyPatch):
+    memory.quota = 1
     monkeypatch.setattr(clock, "now", lambda: clock.parse_timestamp("2027-01-31T23:59:59Z"))
     assert clock.format_timestamp(allowances.next_month(clock.now())) == "2027-02-01T00:00:00.000Z"
-    await circle.store("January.")
+    await memory.store("January.")
     with pytest.raises(QuotaExceeded):
-        await circle.store("Still January.")
+        await memory.store("Still January.")
     monkeypatch.setattr(clock, "now", lambda: clock.parse_timestamp("2027-02-01T00:00:00Z"))
-    await circle.store("February.")
+    await memory.store("February.")
     assert (
         clock.format_timestamp(allowances.next_month(clock.parse_timestamp("2027-12-05"))) == "2028-01-01T00:00:00.000Z"
     )
 
 
-async def test_concurrent_stores_succeed_only_within_the_quota(circle: Circle):
-    circle.quota = 7
+async def test_concurrent_stores_succeed_only_within_the_quota(memory: AgentMemory):
+    memory.quota = 7
 
     async def attempt(number: int) -> bool:
         try:
-            await circle.store(f"Number {number}.")
+            await memory.store(f"Number {number}.")
         except QuotaExceeded:
             return False
         return True
 
     assert sum(await asyncio.gather(*(attempt(n) for n in range(30)))) == 7
-    rows = await circle.db.fetch("SELECT count(*) AS n FROM notes")
+    rows = await memory.db.fetch("SELECT count(*) AS n FROM notes")
     assert rows[0]["n"] == 7
-    assert await usage.used(circle.db, circle.town.acme.id) == {"knowledge_stored": 7}
+    assert await usage.used(memory.db, memory.town.acme.id) == {"knowledge_stored": 7}
 
 
-async def test_an_interrupted_store_leaves_no_note_and_no_count(circle: Circle, monkeypatch: pytest.MonkeyPatch):
+async def test_an_interrupted_store_leaves_no_note_and_no_count(memory: AgentMemory, monkeypatch: pytest.MonkeyPatch):
     consume = allowances.consume
 
     async def consume_and_fail(tx: Transaction, org_id: str, metric: str, limit: int | None) -> None:
@@ -269,47 +269,47 @@ async def test_an_interrupted_store_leaves_no_note_and_no_count(circle: Circle, 
 
     monkeypatch.setattr(allowances, "consume", consume_and_fail)
     with pytest.raises(ConnectionError):
-        await circle.store("Lost.")
+        await memory.store("Lost.")
     monkeypatch.undo()
-    assert await circle.db.fetch("SELECT 1 FROM notes") == []
-    assert await usage.used(circle.db, circle.town.acme.id) == {}
-    assert await circle.find("lost") == []
+    assert await memory.db.fetch("SELECT 1 FROM notes") == []
+    assert await usage.used(memory.db, memory.town.acme.id) == {}
+    assert await memory.find("lost") == []
 
 
 # Context
 
 
-async def test_a_short_note_is_found_by_its_authors_previous_note_with_the_same_title(circle: Circle):
-    await circle.store("We looked at the xylophone.", title="Monday")
-    await circle.store("It was out of tune.", title="Monday")
-    await circle.store("Lunch was late.", title="Canteen")
-    assert await circle.find("xylophone") == ["We looked at the xylophone.", "It was out of tune."]
-    await circle.store("Rain.", by=circle.bob, title="Monday")
-    assert "Rain." not in await circle.find("xylophone")
+async def test_a_short_note_is_found_by_its_authors_previous_note_with_the_same_title(memory: AgentMemory):
+    await memory.store("We looked at the xylophone.", title="Monday")
+    await memory.store("It was out of tune.", title="Monday")
+    await memory.store("Lunch was late.", title="Canteen")
+    assert await memory.find("xylophone") == ["We looked at the xylophone.", "It was out of tune."]
+    await memory.store("Rain.", by=memory.bob, title="Monday")
+    assert "Rain." not in await memory.find("xylophone")
 
 
-async def test_a_short_note_is_found_by_its_authors_previous_note_of_the_same_task(circle: Circle):
+async def test_a_short_note_is_found_by_its_authors_previous_note_of_the_same_task(memory: AgentMemory):
     task = TaskLink("T-9", "produced")
-    await circle.store("The valve is a zephyr.", title="Valve", task=task)
-    await circle.store("Ordered a new one.", title="Order", task=task)
-    assert await circle.find("zephyr") == ["The valve is a zephyr.", "Ordered a new one."]
+    await memory.store("The valve is a zephyr.", title="Valve", task=task)
+    await memory.store("Ordered a new one.", title="Order", task=task)
+    assert await memory.find("zephyr") == ["The valve is a zephyr.", "Ordered a new one."]
 
 
-async def test_old_and_long_notes_are_no_context(circle: Circle, monkeypatch: pytest.MonkeyPatch):
+async def test_old_and_long_notes_are_no_context(memory: AgentMemory, monkeypatch: pytest.MonkeyPatch):
     now = clock.now()
-    await circle.store("A quokka.", title="Day")
+    await memory.store("A quokka.", title="Day")
     monkeypatch.setattr(clock, "now", lambda: now + 2 * clock.DAY)
-    await circle.store("Nothing new.", title="Day")
-    assert await circle.find("quokka") == ["A quokka."]
-    await circle.store("Narwhals. " + "And so on. " * 60, title="Long")
-    await circle.store("The end.", title="Long")
-    assert len(await circle.find("narwhals")) == 1
+    await memory.store("Nothing new.", title="Day")
+    assert await memory.find("quokka") == ["A quokka."]
+    await memory.store("Narwhals. " + "And so on. " * 60, title="Long")
+    await memory.store("The end.", title="Long")
+    assert len(await memory.find("narwhals")) == 1
 
 
-async def test_cited_notes_must_exist(circle: Circle):
-    note = await circle.store("One.")
-    await circle.store("Two.", cites=(note.id,))
+async def test_cited_notes_must_exist(memory: AgentMemory):
+    note = await memory.store("One.")
+    await memory.store("Two.", cites=(note.id,))
     with pytest.raises(NotFound):
-        await circle.store("Three.", cites=(str(uuid.uuid4()),))
-    assert len(await circle.db.fetch("SELECT 1 FROM notes")) == 2
-    assert len(await circle.db.fetch("SELECT 1 FROM note_citations")) == 1
+        await memory.store("Three.", cites=(str(uuid.uuid4()),))
+    assert len(await memory.db.fetch("SELECT 1 FROM notes")) == 2
+    assert len(await memory.db.fetch("SELECT 1 FROM note_citations")) == 1

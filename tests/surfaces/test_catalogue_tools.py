@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.catalogue.shop import POWERJET
+from tests.catalogue.sample_catalogue import POWERJET
 from tests.house import ERAS, Running, running, settings_for
 from tests.surfaces.gateway.conftest import stock
 from tests.surfaces.wire import audit_of

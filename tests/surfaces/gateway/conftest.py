@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.catalogue.shop import call_of, fill
+from tests.catalogue.sample_catalogue import call_of, import_sample
 from tests.house import Running, running, settings_for
 from tests.surfaces.gateway.caller import Caller
 
@@ -15,7 +15,7 @@ def stock(live: Running, org: str | None = None) -> None:
 
     async def work(db: object) -> None:
         call = await (call_of(db) if org is None else call_of(db, org))  # pyright: ignore[reportArgumentType]
-        await fill(call)
+        await import_sample(call)
 
     live.run(work)
     live.work()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.catalogue.shop import POWERJET
+from tests.catalogue.sample_catalogue import POWERJET
 from tests.house import Running
 from tests.surfaces.gateway.caller import Caller
 

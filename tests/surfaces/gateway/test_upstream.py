@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.catalogue.shop import POWERJET
+from tests.catalogue.sample_catalogue import POWERJET
 from tests.house import Running, running, settings_for
 from tests.surfaces.gateway.caller import Caller, initialize
 from tests.surfaces.gateway.conftest import stock

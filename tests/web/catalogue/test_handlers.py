@@ -11,7 +11,7 @@ from almanac.catalogue import access
 from almanac.core.database import Database
 from almanac.web import openapi
 from almanac.web.catalogue.routes import CATALOGUE_OPERATIONS
-from tests.catalogue.shop import FILE, POWERJET
+from tests.catalogue.sample_catalogue import FILE, POWERJET
 from tests.house import Running
 from tests.surfaces.wire import until
 from tests.web.api import jsonschema

@@ -1,4 +1,7 @@
-"""Stores notes and prints the id of each until it is killed: python -m tests.memory.storing DATABASE_URL ORG AGENT"""
+"""Stores notes and prints their ids until it is killed.
+
+python -m tests.memory.store_until_killed DATABASE_URL ORG AGENT
+"""
 
 import asyncio
 import sys

@@ -15,7 +15,7 @@ from tests.identity.people import Town, settle
 
 
 @dataclass
-class Circle:
+class AgentMemory:
     """Ada and Bob of one organisation, Eve of another."""
 
     town: Town
@@ -47,10 +47,10 @@ class Circle:
         return await notes.get(self.db, self.ada, note if isinstance(note, str) else note.id)
 
 
-async def gather(db: Database, search: SearchEngine) -> Circle:
+async def open_memory(db: Database, search: SearchEngine) -> AgentMemory:
     town = await settle(db)
     ada, bob, eve = [
         town.call(await town.actor(await town.add(name, kind="agent", org=org)))
         for name, org in (("ada", town.acme), ("bob", town.acme), ("eve", town.other))
     ]
-    return Circle(town, search, ada, bob, eve, DatabaseIdempotencyStore(db))
+    return AgentMemory(town, search, ada, bob, eve, DatabaseIdempotencyStore(db))

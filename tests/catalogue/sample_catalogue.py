@@ -36,7 +36,7 @@ async def call_of(db: Database, org: str = first_start.ORG, name: str = "admin",
     return Call(actor, db, "test")
 
 
-async def fill(call: Call, raw: bytes | None = None, format: str = "json", **options: Any) -> ImportReport:
+async def import_sample(call: Call, raw: bytes | None = None, format: str = "json", **options: Any) -> ImportReport:
     """Import a catalogue file: the sample catalogue unless `raw` is given."""
     file = catalogue_file.parse(FILE.read_bytes() if raw is None else raw, format)
     return await CatalogueImport(call, file, **options).run()
