@@ -1,10 +1,11 @@
-"""The rules of the house, as tests: what the design and the style ask of every file."""
+"""Rules of the design and the style, checked in every file."""
 
 import ast
+import functools
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from configparser import ConfigParser
 from dataclasses import fields
 from pathlib import Path
@@ -23,11 +24,14 @@ CODE = ROOT / "almanac"
 REFERENCE = ROOT / "docs" / "reference"
 FILES = sorted(CODE.rglob("*.py"))
 
-LONGEST_FILE = 500
-LONGEST_FUNCTION = 60
+# One worker runs all rules, so that each file is parsed once.
+pytestmark = pytest.mark.xdist_group("rules")
+
+MAX_FILE_LINES = 500
+MAX_FUNCTION_LINES = 60
 VAGUE_NAMES = {"service", "services", "utils", "util", "helpers", "helper", "manager", "base", "common", "misc"}
 
-# What one of the two databases says and the other does not, and the files that may say it.
+# SQL of one database that the other does not know, and the files that may contain it.
 DIALECT = re.compile(
     r"\bPRAGMA\b|\bSKIP LOCKED\b|\bsqlite_\w+|\bpg_\w+|\bAUTOINCREMENT\b|\bILIKE\b|\bJSONB\b|\bdatetime\('now'"
     r"|\bBYTEA\b|\bSERIAL\b|\bGLOB\b|\bROWID\b|\bjson_extract\b|\bto_tsvector\b|\bNOTIFY\b|\bstrftime\('%",
@@ -35,10 +39,10 @@ DIALECT = re.compile(
 )
 CAST = re.compile(r"[\w)\]'\"]::\w+")
 SQL = re.compile(r"\b(SELECT|INSERT INTO|UPDATE \w+ SET|DELETE FROM|CREATE (TABLE|INDEX)|ON CONFLICT)\b")
-# The last one reads source code of any language, SQL among them.
+# The last one parses source code in any language, SQL included.
 DIALECT_FILES = re.compile(r"^(db/.*|jobs/queue\.py|search/index/.*|knowledge/parsers/text/source_code\.py)$")
 
-# Where any failure at all has to be caught: a call, a job, a write and a request must not take others with them.
+# Files that may catch every exception: one failing call, job, write or request must not end the others.
 CATCHERS = {
     "operations/pipeline/pipeline.py",
     "surfaces/dispatcher.py",
@@ -54,42 +58,46 @@ def name(file: Path) -> str:
     return file.relative_to(CODE).as_posix()
 
 
+@functools.cache
 def tree(file: Path) -> ast.Module:
     return ast.parse(file.read_text("utf-8"), str(file))
 
 
-def imports(node: ast.AST) -> Iterator[tuple[str, int]]:
-    """The modules imported anywhere below a node, with their lines."""
-    for each in ast.walk(node):
+@functools.cache
+def nodes(file: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree(file)))
+
+
+def imports(below: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
+    """Return the imported modules, with their lines."""
+    for each in below:
         if isinstance(each, ast.Import):
             yield from ((alias.name, each.lineno) for alias in each.names)
         elif isinstance(each, ast.ImportFrom):
             yield each.module or "", each.lineno
 
 
-def functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for each in ast.walk(node):
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield each
+def functions(file: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (each for each in nodes(file) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
-def texts(module: ast.Module) -> Iterator[tuple[str, int]]:
-    """Every string but docstrings."""
+def texts(file: Path) -> Iterator[tuple[str, int]]:
+    """Return every string that is not a docstring, with its line."""
     documented = {
         id(each.body[0].value)
-        for each in ast.walk(module)
+        for each in nodes(file)
         if isinstance(each, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         and each.body
         and isinstance(each.body[0], ast.Expr)
     }
-    for each in ast.walk(module):
+    for each in nodes(file):
         if isinstance(each, ast.Constant) and isinstance(each.value, str) and id(each) not in documented:
             yield each.value, each.lineno
 
 
 @pytest.fixture(scope="module")
 def generator() -> Any:
-    """docs/reference/generate.py, which is a script and in no package."""
+    """Return docs/reference/generate.py, a script outside the package."""
     spec = importlib.util.spec_from_file_location("reference_generator", REFERENCE / "generate.py")
     assert spec is not None
     assert spec.loader is not None
@@ -102,12 +110,12 @@ def generator() -> Any:
 # Imports
 
 
-def test_imports_point_down(monkeypatch: pytest.MonkeyPatch):
+def test_imports_follow_the_order_of_the_layers(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
     assert lint_imports(config_filename=str(ROOT / ".importlinter"), no_cache=True) == EXIT_STATUS_SUCCESS
 
 
-def test_the_order_of_imports_is_the_one_of_the_design_and_leaves_nothing_out():
+def test_the_layers_are_those_of_the_design():
     config = ConfigParser()
     config.read(ROOT / ".importlinter")
     order = config["importlinter:contract:order"]
@@ -138,15 +146,18 @@ def test_the_mcp_sdk_is_imported_in_one_file():
     importers = {
         name(file)
         for file in FILES
-        for module, _ in imports(tree(file))
+        for module, _ in imports(nodes(file))
         if module.split(".")[0] in ("mcp", "mcp_types")
     }
     assert importers == {"surfaces/sdk_server.py"}
 
 
-def test_no_function_imports_but_those_that_need_an_extra():
+def test_only_functions_that_need_an_extra_import():
     found = {
-        (name(file), function.name) for file in FILES for function in functions(tree(file)) for _ in imports(function)
+        (name(file), function.name)
+        for file in FILES
+        for function in functions(file)
+        for _ in imports(ast.walk(function))
     }
     assert found == {
         ("telemetry.py", "open_tracer_provider"),  # [telemetry]
@@ -155,13 +166,13 @@ def test_no_function_imports_but_those_that_need_an_extra():
     }
 
 
-def test_core_holds_values_only_and_does_nothing_outside_the_process():
+def test_core_does_not_reach_outside_the_process():
     outside = {"socket", "subprocess", "sqlite3", "asyncpg", "redis", "httpx2", "requests", "os", "shutil"}
     found = {
         (name(file), module)
         for file in FILES
         if name(file).startswith("core/")
-        for module, _ in imports(tree(file))
+        for module, _ in imports(nodes(file))
         if module.split(".")[0] in outside or module == "urllib.request"
     }
     assert found == set()
@@ -170,39 +181,39 @@ def test_core_holds_values_only_and_does_nothing_outside_the_process():
 # Style
 
 
-def test_no_file_has_a_name_that_says_nothing():
+def test_no_file_has_a_vague_name():
     assert [name(file) for file in FILES if VAGUE_NAMES & set(file.relative_to(CODE).with_suffix("").parts)] == []
 
 
-def test_no_file_is_too_long_to_read():
-    assert {name(f): n for f in FILES if (n := len(f.read_text("utf-8").splitlines())) > LONGEST_FILE} == {}
+def test_no_file_is_too_long():
+    assert {name(f): n for f in FILES if (n := len(f.read_text("utf-8").splitlines())) > MAX_FILE_LINES} == {}
 
 
-def test_no_function_is_too_long_to_read():
+def test_no_function_is_too_long():
     found = {
         f"{name(file)}: {function.name}": lines
         for file in FILES
-        for function in functions(tree(file))
-        if (lines := (function.end_lineno or 0) - function.lineno + 1) > LONGEST_FUNCTION
+        for function in functions(file)
+        if (lines := (function.end_lineno or 0) - function.lineno + 1) > MAX_FUNCTION_LINES
     }
     assert found == {}
 
 
-def test_functions_are_as_short_as_we_aim_for():
-    lengths = sorted((f.end_lineno or 0) - f.lineno + 1 for file in FILES for f in functions(tree(file)))
+def test_most_functions_are_short():
+    lengths = sorted((f.end_lineno or 0) - f.lineno + 1 for file in FILES for f in functions(file))
     assert lengths[len(lengths) // 2] <= 9
     assert lengths[len(lengths) * 95 // 100] <= 45
 
 
-def test_every_file_begins_by_saying_what_it_is():
-    silent = [name(file) for file in FILES if file.read_text("utf-8").strip() and not ast.get_docstring(tree(file))]
-    assert silent == []
+def test_every_file_has_a_docstring():
+    missing = [name(file) for file in FILES if file.read_text("utf-8").strip() and not ast.get_docstring(tree(file))]
+    assert missing == []
 
 
-def test_everything_is_caught_only_where_one_failure_must_not_take_others_with_it():
+def test_only_listed_files_catch_every_exception():
     found: set[str] = set()
     for file in FILES:
-        for each in ast.walk(tree(file)):
+        for each in nodes(file):
             if not isinstance(each, ast.ExceptHandler):
                 continue
             caught = {node.id for node in ast.walk(each.type) if isinstance(node, ast.Name)} if each.type else {"all"}
@@ -212,11 +223,11 @@ def test_everything_is_caught_only_where_one_failure_must_not_take_others_with_i
     assert found == CATCHERS
 
 
-def test_nothing_is_suppressed_wholesale():
+def test_no_code_suppresses_every_exception():
     found = [
         f"{name(file)}:{each.lineno}"
         for file in FILES
-        for each in ast.walk(tree(file))
+        for each in nodes(file)
         if isinstance(each, ast.Call)
         and ast.unparse(each.func) in ("suppress", "contextlib.suppress")
         and {ast.unparse(argument) for argument in each.args} & {"Exception", "BaseException"}
@@ -224,18 +235,18 @@ def test_nothing_is_suppressed_wholesale():
     assert found == []
 
 
-def test_the_words_of_one_database_stay_in_its_files():
+def test_sql_of_one_database_stays_in_its_files():
     found: list[str] = []
     for file in FILES:
         if DIALECT_FILES.match(name(file)):
             continue
-        for text, line in texts(tree(file)):
+        for text, line in texts(file):
             if DIALECT.search(text) or (SQL.search(text) and CAST.search(text)):
                 found.append(f"{name(file)}:{line}")
     assert found == []
 
 
-def test_the_search_for_dialect_words_would_find_them():
+def test_the_patterns_recognise_sql_of_one_database():
     for text in ("PRAGMA x", "... FOR UPDATE SKIP LOCKED", "SELECT name FROM sqlite_master", "pg_advisory_lock($1)",
                  "a ILIKE b", "datetime('now')"):  # fmt: skip
         assert DIALECT.search(text), text
@@ -243,18 +254,18 @@ def test_the_search_for_dialect_words_would_find_them():
     assert not CAST.search("http://[::1]:80")
 
 
-def test_only_the_seam_s_own_files_ask_which_database_it_is():
-    asked = {
+def test_only_database_files_ask_for_the_dialect():
+    compares = {
         name(file)
         for file in FILES
-        for each in ast.walk(tree(file))
+        for each in nodes(file)
         if isinstance(each, ast.Compare)
         and any(isinstance(node, ast.Attribute) and node.attr == "dialect" for node in ast.walk(each))
     }
-    assert all(DIALECT_FILES.match(file) for file in asked), asked
+    assert all(DIALECT_FILES.match(file) for file in compares), compares
 
 
-def test_code_that_is_switched_off_or_unfinished_is_not_kept():
+def test_no_code_is_marked_as_unfinished():
     marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
     assert [name(file) for file in FILES if marks.search(file.read_text("utf-8"))] == []
 
@@ -265,12 +276,12 @@ def test_code_that_is_switched_off_or_unfinished_is_not_kept():
 @pytest.mark.parametrize(
     "page", ["settings.md", "cli.md", "scopes.md", "errors.md", "tools.md", "rest.md", "knowledge-base.md", "agents.md"]
 )
-def test_the_reference_says_what_the_code_says(generator: Any, page: str):
+def test_the_reference_pages_are_up_to_date(generator: Any, page: str):
     assert (REFERENCE / page).read_text("utf-8") == generator.PAGES[page](), "run: python docs/reference/generate.py"
 
 
 def rows(page: str) -> dict[str, list[str]]:
-    """The tables of a page: the cells of each row by its first."""
+    """Return the cells of each row of a page's tables, by the first cell."""
     lines = [line for line in (REFERENCE / page).read_text("utf-8").splitlines() if line.startswith("| `")]
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
     return {row[0].strip("`"): row[1:] for row in cells}
@@ -290,7 +301,7 @@ def test_every_command_is_documented_with_an_example(generator: Any):
     assert len(paths) > 20
     for path, command in generator.commands():
         assert f"\n## almanac {path}\n" in page
-        assert "Example:" in generator.text(command), f"almanac {path} --help teaches nothing"
+        assert "Example:" in generator.text(command), f"almanac {path} --help has no example"
         assert re.search(rf"almanac {path}\b", generator.text(command).partition("Example:")[2])
 
 
