@@ -1,7 +1,7 @@
-"""The shelf: what search is told of documents.
+"""Updates the search index when documents change.
 
-Search keeps its own note of every document that has been read: where it is, what it is called, and what it can be
-filtered by. Whatever changes about a document is told from here, in the transaction that changes it.
+Search has a row of its own for every parsed document: a source, with its collection, its title and the values that
+filters compare. Each function here runs in the transaction that changes the document.
 """
 
 from collections.abc import Iterable
@@ -15,6 +15,7 @@ from almanac.search import sources
 from almanac.search.sources import Source
 
 KIND = "document"
+_COLLECTION_PREFIX = "base:"
 
 _SELECT = """
 SELECT d.id, d.base_id, b.org_id, d.name, d.mime_type, d.folder_id, d.tags, d.metadata, d.created_at, d.updated_at,
@@ -22,15 +23,15 @@ SELECT d.id, d.base_id, b.org_id, d.name, d.mime_type, d.folder_id, d.tags, d.me
 FROM documents d JOIN bases b ON b.id = d.base_id JOIN readings r ON r.document_id = d.id
 WHERE d.id = $1
 """
-# Documents that have been read, and of which search knows nothing, or something else than it should.
-_DIFFERENT = """
-SELECT d.id, CASE WHEN s.id IS NULL THEN 1 ELSE 0 END AS is_unknown
+# Parsed documents without a source, or with a wrong one.
+_DIFFERENT = f"""
+SELECT d.id, CASE WHEN s.id IS NULL THEN 1 ELSE 0 END AS has_no_source
 FROM documents d JOIN readings r ON r.document_id = d.id
     LEFT JOIN sources s ON s.kind = 'document' AND s.owner_id = CAST(d.id AS TEXT)
-WHERE s.id IS NULL OR s.collection <> 'base:' || CAST(d.base_id AS TEXT)
+WHERE s.id IS NULL OR s.collection <> '{_COLLECTION_PREFIX}' || CAST(d.base_id AS TEXT)
     OR s.is_live <> CASE WHEN d.is_enabled = 1 AND d.removed_at IS NULL THEN 1 ELSE 0 END
 ORDER BY d.id
-"""
+"""  # noqa: S608 - constants
 _SURPLUS = """
 SELECT s.owner_id FROM sources s WHERE s.kind = 'document'
     AND NOT EXISTS (SELECT 1 FROM readings r WHERE r.document_id = CAST(s.owner_id AS BIGINT)) ORDER BY s.id
@@ -39,68 +40,68 @@ SELECT s.owner_id FROM sources s WHERE s.kind = 'document'
 
 @dataclass(frozen=True, slots=True)
 class IndexDifferences:
-    """Where documents and what search knows of them differ. There should be nothing."""
+    """Ids of documents whose sources are wrong. All three are empty unless there is a fault."""
 
-    unknown: tuple[int, ...]  # documents that search does not know
-    wrong: tuple[int, ...]  # that it knows in another base, or shows or hides against what holds
-    surplus: tuple[int, ...]  # that it knows, and that are not there or have not been read
+    unknown: tuple[int, ...]  # parsed documents without a source
+    wrong: tuple[int, ...]  # documents whose source is in another collection, or is searchable when it should not be
+    surplus: tuple[int, ...]  # sources without a parsed document
 
 
 async def compare(db: Database) -> IndexDifferences:
-    """Compare all documents with what search knows of them."""
+    """Compare all documents with their sources."""
     rows = await db.scan(_DIFFERENT)
     return IndexDifferences(
-        tuple(row["id"] for row in rows if row["is_unknown"]),
-        tuple(row["id"] for row in rows if not row["is_unknown"]),
+        tuple(row["id"] for row in rows if row["has_no_source"]),
+        tuple(row["id"] for row in rows if not row["has_no_source"]),
         tuple(int(row["owner_id"]) for row in await db.scan(_SURPLUS)),
     )
 
 
 async def repair(db: Database) -> int:
-    """Let search know again what it has lost or got wrong; of how many documents."""
-    found = await compare(db)
+    """Correct all differences; return their number."""
+    differences = await compare(db)
 
     async def body(tx: Transaction) -> None:
-        # One that has been read since it was compared is no surplus any more.
-        await remove(tx, [id for id in found.surplus if await describe(tx, id) is None])
-        await update(tx, found.wrong)
-        for document_id in found.unknown:
+        # A document that was parsed after the comparison is no longer surplus.
+        await remove(tx, [id for id in differences.surplus if await describe(tx, id) is None])
+        await update(tx, differences.wrong)
+        for document_id in differences.unknown:
             await queue.requeue(tx, document_id)
 
     await db.write(body)
-    return len(found.surplus) + len(found.wrong) + len(found.unknown)
+    return len(differences.surplus) + len(differences.wrong) + len(differences.unknown)
 
 
 async def update(tx: Transaction, document_ids: Iterable[int]) -> None:
-    """Let search know how documents are now, those of them that have been read."""
+    """Write the sources of documents again. Documents that have not been parsed have none."""
     for document_id in document_ids:
         if source := await describe(tx, document_id):
             await sources.put(tx, source)
 
 
 async def describe(tx: Transaction, document_id: int) -> Source | None:
-    """A document that has been read, as search knows it."""
+    """The source of a document, if it has been parsed."""
     row = await tx.fetch_one(_SELECT, document_id)
     return None if row is None else _source(row)
 
 
 def title_of(title: str | None, name: str) -> str:
-    """What a document is found by the name of: the title it gives itself, or its file's name."""
+    """The title of a document for search: its own title, or the name of its file."""
     return title or name
 
 
 def collection_of(base_id: int) -> str:
-    """What the passages of a knowledge base are searched by."""
-    return f"base:{base_id}"
+    """The name of the collection with the passages of a knowledge base."""
+    return f"{_COLLECTION_PREFIX}{base_id}"
 
 
 async def set_searchable(tx: Transaction, document_ids: Iterable[int], *, is_live: bool) -> None:
-    """Let documents be found, or hide them."""
+    """Include documents in search, or exclude them."""
     await sources.show(tx, KIND, map(str, document_ids), is_live=is_live)
 
 
 async def remove(tx: Transaction, document_ids: Iterable[int]) -> None:
-    """Let nothing of documents be found any more."""
+    """Remove documents from search."""
     await sources.remove(tx, KIND, map(str, document_ids))
 
 

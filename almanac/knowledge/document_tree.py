@@ -1,7 +1,7 @@
-"""Nodes: folders and documents as one browses them, a level at a time or as a whole tree.
+"""Lists of folders and documents: one folder, or the whole tree below a folder.
 
-A tree that a fault has broken (a missing parent, a cycle) is listed all the same: what hangs in the air is shown
-at the top as an orphan, and a warning says why.
+A tree that a fault has broken (a missing parent, a cycle) is listed too. Nodes that cannot be reached from the top are
+shown there as orphans, and a warning names the reason.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,21 +9,23 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from almanac.core.call import Call
+from almanac.core.database import Value
 from almanac.core.errors import AlmanacError
+from almanac.db.sql import id_list
 from almanac.knowledge import bases, folders
 from almanac.knowledge.bases import KnowledgeBase
 from almanac.knowledge.documents import SELECT, Document, document_from_row
-from almanac.knowledge.folders import ROOT, Folder
+from almanac.knowledge.folders import MAX_FOLDER_DEPTH, ROOT, Folder
 
 MOST_NODES = 5000
-DEEPEST = folders.MAX_FOLDER_DEPTH
-_FOLDERS = "SELECT * FROM folders"
-_HERE = "base_id = $1 AND {0} = $2 AND removed_at IS NULL"
-# What search can find: enabled, and read at least once.
-_ACTIVE = " AND d.is_enabled = 1 AND EXISTS (SELECT 1 FROM readings a WHERE a.document_id = d.id)"
-# After a large ingest PostgreSQL's statistics are old, and it believes that the base asked for has no rows: then any
-# index will do, and all rows are read and sorted for the newest of them. In a subquery it cannot look the base up and
-# expects as many rows as others have.
+_FOLDERS = "SELECT * FROM folders "
+_FOLDERS_OF_BASE = "folders WHERE base_id = $1 AND removed_at IS NULL"
+_DOCUMENTS_OF_BASE = "documents d WHERE d.base_id = $1 AND d.removed_at IS NULL"
+# Documents that search can find: they are enabled, and have been parsed at least once.
+_IS_ACTIVE = " AND d.is_enabled = 1 AND EXISTS (SELECT 1 FROM readings a WHERE a.document_id = d.id)"
+# After a large ingest, PostgreSQL's statistics are outdated and claim that the base has no rows. PostgreSQL then uses
+# any index, and reads and sorts all rows to find the newest. It cannot look up the value of a subquery in the
+# statistics, and expects as many rows as other bases have.
 _PAGE = (
     "WHERE {0}base_id = (SELECT CAST($1 AS BIGINT)) AND {0}{1} = (SELECT CAST($2 AS BIGINT))"
     " AND {0}removed_at IS NULL{2} ORDER BY {0}created_at DESC, {0}id DESC LIMIT $3 OFFSET $4"
@@ -39,7 +41,7 @@ class ResultTooLarge(AlmanacError):
 
 
 class DocumentBrief(NamedTuple):
-    """A document in brief, for listings of thousands: reading and making one takes a third of the time."""
+    """The main properties of a document, for large trees. It takes a third of the time of a `Document` to load."""
 
     id: int
     folder_id: int
@@ -74,24 +76,24 @@ class Node:
 
     @property
     def is_folder(self) -> bool:
-        """Whether it can have children."""
+        """Whether the node is a folder, which can have children."""
         return isinstance(self.item, Folder)
 
 
 @dataclass(frozen=True, slots=True)
 class FolderPage:
-    """Some of what is in one folder: its folders, then its documents."""
+    """A page of the contents of one folder: its folders, then its documents."""
 
     base: KnowledgeBase
     folder_id: int
     nodes: list[Node]
     has_more: bool
-    total: int | None = None  # where it was asked for: counting costs more than a page of a large folder
+    total: int | None = None  # only on request: to count a large folder costs more than to read a page of it
 
 
 @dataclass(frozen=True, slots=True)
 class FolderTree:
-    """Everything below a folder."""
+    """All folders and documents below a folder."""
 
     base: KnowledgeBase
     folder_id: int
@@ -110,91 +112,80 @@ async def browse(
     counted: bool = False,
     inactive: bool = True,
 ) -> FolderPage:
-    """A page of what is in a folder; without `inactive`, of documents only those that search can find."""
-    base, also = await _enter(call, base_id, folder_id), "" if inactive else _ACTIVE
+    """A page of the contents of a folder. Without `inactive`, it has only the documents that search can find."""
+    base, condition = await _base_of_folder(call, base_id, folder_id), "" if inactive else _IS_ACTIVE
     page = _PAGE.format("", "parent_id", "")
-    found = await call.db.scan(f"{_FOLDERS} {page}", base_id, folder_id, limit + 1, offset)
-    nodes = [Node(folders.folder_from_row(row)) for row in found]
-    within = 0
+    rows = await call.db.scan(_FOLDERS + page, base_id, folder_id, limit + 1, offset)
+    nodes = [Node(folders.folder_from_row(row)) for row in rows]
+    folder_count = 0
     if not nodes or counted:
-        count = await call.db.scan(
-            f"SELECT count(*) AS n FROM folders WHERE {_HERE.format('parent_id')}",  # noqa: S608
-            base_id,
-            folder_id,
-        )
-        within = count[0]["n"]
-    wanted = limit + 1 - len(nodes)
-    if wanted > 0:
-        skip = max(0, offset - within) if not nodes else 0
-        page = _PAGE.format("d.", "folder_id", also)
-        rows = await call.db.scan(f"{SELECT} {page}", base_id, folder_id, wanted, skip)
+        folder_count = await _count(call, f"{_FOLDERS_OF_BASE} AND parent_id = $2", base_id, folder_id)
+    missing = limit + 1 - len(nodes)
+    if missing > 0:
+        page = _PAGE.format("d.", "folder_id", condition)
+        document_offset = 0 if nodes else max(0, offset - folder_count)
+        rows = await call.db.scan(f"{SELECT} {page}", base_id, folder_id, missing, document_offset)
         nodes += [Node(document_from_row(row)) for row in rows]
     total = None
     if counted:
-        row = await call.db.scan(
-            f"SELECT count(*) AS n FROM documents d WHERE {_HERE.format('folder_id')}{also}",  # noqa: S608
-            base_id,
-            folder_id,
-        )
-        total = within + row[0]["n"]
+        documents = f"{_DOCUMENTS_OF_BASE} AND d.folder_id = $2{condition}"
+        total = folder_count + await _count(call, documents, base_id, folder_id)
     shown = nodes[:limit]
-    await _mark_parents(call, shown, also)
+    await _mark_parents(call, shown, condition)
     return FolderPage(base, folder_id, shown, len(nodes) > limit, total)
 
 
 async def tree(
     call: Call, base_id: int, folder_id: int = ROOT, *, inactive: bool = True, brief: bool = False
 ) -> FolderTree:
-    """Everything below a folder, if it is not too much: that is found out before anything is loaded.
+    """All folders and documents below a folder. They are counted first, so that a tree too large is never loaded.
 
-    With `brief`, documents are given as `Entry`.
+    With `brief`, the documents are `DocumentBrief` objects.
     """
-    base, also = await _enter(call, base_id, folder_id), "" if inactive else _ACTIVE
+    base, condition = await _base_of_folder(call, base_id, folder_id), "" if inactive else _IS_ACTIVE
     if folder_id == ROOT:
-        await _refuse_large(call, base_id, also)
-        found, documents = await _everything(call, base_id, also, brief)
-        return _whole(base, found, documents)
-    found, warnings = await _descendant_folders(call, base_id, folder_id)
-    places = [folder_id, *(folder.id for folder in found)]
-    await _refuse_full(call, base_id, places, len(found), also)
-    which = f"d.folder_id IN ({', '.join(map(str, places))}){also}"
-    documents = await _documents(call, base_id, which, brief)
-    return FolderTree(base, folder_id, _hang(found, documents), len(found) + len(documents), warnings)
+        await _check_size(call, base_id, await _count(call, _FOLDERS_OF_BASE, base_id), condition)
+        where = "WHERE base_id = $1 AND removed_at IS NULL LIMIT $2"
+        rows = await call.db.scan(_FOLDERS + where, base_id, MOST_NODES + 1)
+        documents = await _documents(call, base_id, condition, brief)
+        return _whole_tree(base, [folders.folder_from_row(row) for row in rows], documents)
+    descendants, warnings = await _descendant_folders(call, base_id, folder_id)
+    condition = f" AND d.folder_id IN ({id_list([folder_id, *(folder.id for folder in descendants)])}){condition}"
+    await _check_size(call, base_id, len(descendants), condition)
+    documents = await _documents(call, base_id, condition, brief)
+    nodes = _subtree(descendants, documents)
+    return FolderTree(base, folder_id, nodes, len(descendants) + len(documents), warnings)
 
 
 def too_large(count: int) -> ResultTooLarge:
-    """The refusal of a tree with so many nodes."""
+    """The error for a tree with this number of nodes."""
     return ResultTooLarge(f"Recursive result has {count} nodes, which exceeds the limit of {MOST_NODES}")
 
 
-async def _enter(call: Call, base_id: int, folder_id: int) -> KnowledgeBase:
+# Reading folders and documents
+
+
+async def _base_of_folder(call: Call, base_id: int, folder_id: int) -> KnowledgeBase:
+    """The base, after a check that it has the folder."""
     base = await bases.get(call.db, call, base_id)
-    if folder_id != ROOT and not await folders.is_there(call.db, base_id, folder_id):
+    if folder_id != ROOT and not await folders.exists(call.db, base_id, folder_id):
         raise folders.missing(folder_id, base_id)
     return base
 
 
-async def _refuse_large(call: Call, base_id: int, also: str) -> None:
-    rows = await call.db.scan(
-        "SELECT (SELECT count(*) FROM folders WHERE base_id = $1 AND removed_at IS NULL)"  # noqa: S608
-        f" + (SELECT count(*) FROM documents d WHERE d.base_id = $1 AND d.removed_at IS NULL{also}) AS n",
-        base_id,
-    )
-    if rows[0]["n"] > MOST_NODES:
-        raise too_large(rows[0]["n"])
+async def _count(call: Call, source: str, *args: Value) -> int:
+    return (await call.db.scan(f"SELECT count(*) AS n FROM {source}", *args))[0]["n"]  # noqa: S608 - constants
 
 
-async def _everything(
-    call: Call, base_id: int, also: str, brief: bool
-) -> tuple[list[Folder], list[Document] | list[DocumentBrief]]:
-    found = await call.db.scan(
-        f"{_FOLDERS} WHERE base_id = $1 AND removed_at IS NULL LIMIT $2", base_id, MOST_NODES + 1
-    )
-    return [folders.folder_from_row(row) for row in found], await _documents(call, base_id, f"1 = 1{also}", brief)
+async def _check_size(call: Call, base_id: int, folder_count: int, condition: str) -> None:
+    """Refuse a tree if its documents, together with its folders, are too many."""
+    count = folder_count + await _count(call, f"{_DOCUMENTS_OF_BASE}{condition}", base_id)
+    if count > MOST_NODES:
+        raise too_large(count)
 
 
-async def _documents(call: Call, base_id: int, which: str, brief: bool) -> list[Document] | list[DocumentBrief]:
-    where = f"WHERE d.base_id = $1 AND d.removed_at IS NULL AND {which} LIMIT $2"
+async def _documents(call: Call, base_id: int, condition: str, brief: bool) -> list[Document] | list[DocumentBrief]:
+    where = f"WHERE d.base_id = $1 AND d.removed_at IS NULL{condition} LIMIT $2"
     rows = await call.db.scan(f"{_BRIEF if brief else SELECT} {where}", base_id, MOST_NODES + 1)
     if brief:
         return [DocumentBrief._make(cast("Iterable[Any]", row)) for row in rows]
@@ -202,53 +193,45 @@ async def _documents(call: Call, base_id: int, which: str, brief: bool) -> list[
 
 
 async def _descendant_folders(call: Call, base_id: int, folder_id: int) -> tuple[list[Folder], list[str]]:
-    """The folders below one; an edge that leads back to it is left out."""
-    levels = await folders.descend(call.db.scan, base_id, folder_id, most=MOST_NODES)
+    """The folders below a folder, and warnings about a cycle that was cut and about folders that are too deep."""
+    levels = await folders.descend(call.db.scan, base_id, folder_id, max_folders=MOST_NODES)
     if (count := sum(map(len, levels))) > MOST_NODES:
         raise too_large(count)
-    found = [folders.folder_from_row(row) for level in levels[:DEEPEST] for row in level]
+    descendants = [folders.folder_from_row(row) for level in levels[:MAX_FOLDER_DEPTH] for row in level]
     start = await call.db.fetch_one("SELECT parent_id FROM folders WHERE id = $1", folder_id)
-    is_cyclic = start is not None and start["parent_id"] in {folder_id, *(folder.id for folder in found)}
+    is_cyclic = start is not None and start["parent_id"] in {folder_id, *(folder.id for folder in descendants)}
     warnings = [f"Cycle detected at folder {folder_id}; edge skipped"] if is_cyclic else []
-    if len(levels) > DEEPEST:
-        deep = sorted(row["id"] for row in levels[DEEPEST])
-        warnings.append(f"Max folder depth {DEEPEST} exceeded at folders {deep}; subtree skipped")
-    return found, warnings
+    if len(levels) > MAX_FOLDER_DEPTH:
+        too_deep = sorted(row["id"] for row in levels[MAX_FOLDER_DEPTH])
+        warnings.append(f"Max folder depth {MAX_FOLDER_DEPTH} exceeded at folders {too_deep}; subtree skipped")
+    return descendants, warnings
 
 
-async def _refuse_full(call: Call, base_id: int, folder_ids: Sequence[int], besides: int, also: str) -> None:
-    """Refuse folders whose documents are, with so many other nodes, too many."""
-    places = ", ".join(map(str, folder_ids))
-    counted = await call.db.scan(
-        "SELECT count(*) AS n FROM documents d"  # noqa: S608 - numbers of our own
-        f" WHERE d.base_id = $1 AND d.folder_id IN ({places}) AND d.removed_at IS NULL{also}",
-        base_id,
-    )
-    if (count := besides + counted[0]["n"]) > MOST_NODES:
-        raise too_large(count)
-
-
-async def _mark_parents(call: Call, page: Iterable[Node], also: str) -> None:
-    ids = ", ".join(str(node.item.id) for node in page if node.is_folder)
+async def _mark_parents(call: Call, page: Iterable[Node], condition: str) -> None:
+    """Set `has_children` of the folders on a page."""
+    ids = [node.item.id for node in page if node.is_folder]
     if not ids:
         return
-    # Ordered as an index is, so that the one row there may be is looked up there, however many others there are.
+    # The order is that of an index. The database then looks up the first row in the index instead of reading all rows.
     first = (
         "WHERE {0}.base_id = f.base_id AND {0}.{1} = f.id AND {0}.removed_at IS NULL{2} ORDER BY {0}.created_at, {0}.id"
     )
     rows = await call.db.scan(
-        f"SELECT f.id FROM folders f WHERE f.id IN ({ids}) AND coalesce("  # noqa: S608 - numbers of our own
+        f"SELECT f.id FROM folders f WHERE f.id IN ({id_list(ids)}) AND coalesce("  # noqa: S608 - ids are integers
         f"(SELECT c.id FROM folders c {first.format('c', 'parent_id', '')} LIMIT 1),"
-        f" (SELECT d.id FROM documents d {first.format('d', 'folder_id', also)} LIMIT 1)) IS NOT NULL"
+        f" (SELECT d.id FROM documents d {first.format('d', 'folder_id', condition)} LIMIT 1)) IS NOT NULL"
     )
-    full = {row["id"] for row in rows}
+    parents = {row["id"] for row in rows}
     for node in page:
-        node.has_children = node.is_folder and node.item.id in full
+        node.has_children = node.is_folder and node.item.id in parents
 
 
-def _hang(found: list[Folder], documents: Sequence[Document | DocumentBrief]) -> list[Node]:
-    """The nodes below one folder, each in its place."""
-    nodes = {folder.id: Node(folder) for folder in found}
+# Building trees
+
+
+def _subtree(descendants: list[Folder], documents: Sequence[Document | DocumentBrief]) -> list[Node]:
+    """The nodes directly below a folder, each with its own descendants."""
+    nodes = {folder.id: Node(folder) for folder in descendants}
     top: list[Node] = []
     for node in nodes.values():
         parent = nodes.get(node.item.parent_id) if isinstance(node.item, Folder) else None
@@ -256,13 +239,15 @@ def _hang(found: list[Folder], documents: Sequence[Document | DocumentBrief]) ->
     for document in documents:
         parent = nodes.get(document.folder_id)
         (parent.children if parent else top).append(Node(document))
-    return _ordered(top)
+    return _sorted(top)
 
 
-def _whole(base: KnowledgeBase, found: list[Folder], documents: Sequence[Document | DocumentBrief]) -> FolderTree:
-    """The tree of a base, with what is not connected to its top attached there, as orphans."""
-    nodes = {folder.id: Node(folder) for folder in found}
-    parents = {folder.id: folder.parent_id for folder in found}
+def _whole_tree(
+    base: KnowledgeBase, base_folders: list[Folder], documents: Sequence[Document | DocumentBrief]
+) -> FolderTree:
+    """The tree of a base. Nodes that are not connected to its top are attached there as orphans."""
+    nodes = {folder.id: Node(folder) for folder in base_folders}
+    parents = {folder.id: folder.parent_id for folder in base_folders}
     warnings: list[str] = []
     top: list[Node] = []
     for id, node in sorted(nodes.items()):
@@ -274,9 +259,9 @@ def _whole(base: KnowledgeBase, found: list[Folder], documents: Sequence[Documen
             node.is_orphan = True
             top.append(node)
     top += _break_cycles(nodes, parents, warnings)
-    loose = {node.item.id for node in top}
+    attached = {node.item.id for node in top}
     for id, node in nodes.items():
-        if id not in loose:
+        if id not in attached:
             nodes[parents[id]].children.append(node)
     for document in documents:
         node = Node(document)
@@ -288,60 +273,61 @@ def _whole(base: KnowledgeBase, found: list[Folder], documents: Sequence[Documen
             warnings.append(f"Document {document.id} references missing folder {document.folder_id}")
             node.is_orphan = True
             top.append(node)
-    count = _cut_deep(top, warnings)
-    return FolderTree(base, ROOT, _ordered(top), count, warnings)
+    count = _cut_deep_levels(top, warnings)
+    return FolderTree(base, ROOT, _sorted(top), count, warnings)
 
 
 def _break_cycles(nodes: dict[int, Node], parents: dict[int, int], warnings: list[str]) -> list[Node]:
-    """One folder of each cycle, to be attached at the top: from the others it can be reached no more."""
-    seen: dict[int, int] = {}  # folder: the walk that came by
-    found: list[Node] = []
+    """One folder of each cycle, to attach at the top. It keeps its children, but is no longer a child itself."""
+    walk_by_folder: dict[int, int] = {}  # the walk that first reached each folder
+    orphans: list[Node] = []
     for start in sorted(nodes):
         walk: list[int] = []
         at = start
-        while at in nodes and at not in seen:
-            seen[at] = start
+        while at in nodes and at not in walk_by_folder:
+            walk_by_folder[at] = start
             walk.append(at)
             at = parents[at]
-        if at in nodes and seen.get(at) == start and at in walk:
+        if at in nodes and walk_by_folder.get(at) == start and at in walk:
             first = min(walk[walk.index(at) :])
             warnings.append(f"Folder {first} is not reachable from root; attached as orphan")
             warnings.append(f"Cycle detected at folder {first}; subtree skipped")
             nodes[first].is_orphan = True
-            found.append(nodes[first])
-    return found
+            orphans.append(nodes[first])
+    return orphans
 
 
-def _cut_deep(top: list[Node], warnings: list[str]) -> int:
+def _cut_deep_levels(top: list[Node], warnings: list[str]) -> int:
+    """Remove folders that are too deep, and return the number of remaining nodes."""
     count, level, depth = 0, top, 1
     while level:
         count += len(level)
-        for node in level if depth == DEEPEST else ():
-            if any(child.is_folder for child in node.children):
-                warnings += [
-                    f"Max folder depth {DEEPEST} exceeded at folder {child.item.id}; subtree skipped"
-                    for child in node.children
-                    if child.is_folder
-                ]
-                node.children = [child for child in node.children if not child.is_folder]
+        for node in level if depth == MAX_FOLDER_DEPTH else ():
+            warnings += [
+                f"Max folder depth {MAX_FOLDER_DEPTH} exceeded at folder {child.item.id}; subtree skipped"
+                for child in node.children
+                if child.is_folder
+            ]
+            node.children = [child for child in node.children if not child.is_folder]
         level = [child for node in level for child in node.children]
         depth += 1
     return count
 
 
-def _ordered(top: list[Node]) -> list[Node]:
-    waiting = [top]
-    while waiting:
-        siblings = waiting.pop()
-        siblings.sort(key=_rank)
+def _sorted(top: list[Node]) -> list[Node]:
+    """The nodes, with the children at every level in order."""
+    pending = [top]
+    while pending:
+        siblings = pending.pop()
+        siblings.sort(key=_sort_key)
         for node in siblings:
             if node.children:
                 node.has_children = True
-                waiting.append(node.children)
+                pending.append(node.children)
     return top
 
 
-def _rank(node: Node) -> tuple[bool, int, int]:
-    """A node's place among its siblings: folders first, then the newest first."""
+def _sort_key(node: Node) -> tuple[bool, int, int]:
+    """Folders come before documents, and newer nodes before older ones."""
     item = node.item
     return not isinstance(item, Folder), -item.created_at, -item.id

@@ -1,9 +1,9 @@
-"""Documents of a knowledge base: files that came, were read, and can be found, read and downloaded.
+"""Documents of a knowledge base: uploaded files with their extracted text and metadata.
 
-    queued → converting → success          (a file that could not be read: failed, with a reason)
-       ↑  ↘ pending_conversion ↗            (waiting for another attempt after a fault that was not the file's)
+    queued → converting → success          (failed, with a reason, if the file cannot be parsed)
+       ↑  ↘ pending_conversion ↗            (waits for another attempt after a fault that the file did not cause)
 
-Every new content gives a document the next generation, and whatever comes back for an older one is dropped.
+Every new content gives a document the next generation. Results for an older generation are dropped.
 """
 
 import dataclasses
@@ -17,21 +17,22 @@ from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, Conflict, NotFound
+from almanac.core.text import CONTROL_CHARACTERS, one_line
 from almanac.knowledge import bases, document_index, files, folders
 from almanac.knowledge.bases import KnowledgeBase
 from almanac.knowledge.files import StoredFile
 from almanac.knowledge.ingest import queue
+from almanac.knowledge.ingest.queue import STATUSES as STATUSES
+from almanac.knowledge.ingest.queue import UNFINISHED_STATUSES
 from almanac.knowledge.parsers import file_types
 
-STATUSES = ("not_indexed", "queued", "pending_conversion", "converting", "indexing", "success", "failed")
-UNFINISHED_STATUSES = queue.UNFINISHED_STATUSES
 IF_EXISTS = ("error", "replace", "keep_both")
 MOST_TAGS = 50
-LONGEST_TAG = 100
-MOST_METADATA = 16_384  # bytes of JSON
+MAX_TAG_CHARS = 100
+MAX_METADATA_BYTES = 16_384  # as JSON
 MOST_AT_ONCE = 500
 
-# In the order of the fields of `Document`: a listing makes thousands of them.
+# The columns are in the order of the fields of `Document`, because a list converts thousands of rows.
 SELECT = """
 SELECT d.id, d.base_id, d.folder_id, d.name, d.source_type, d.source_url, d.extension, d.mime_type, d.size, d.tags,
     d.metadata, d.is_enabled, d.creator_id, p.name AS creator_name, d.created_at, d.updated_at, d.generation,
@@ -44,9 +45,9 @@ FROM documents d JOIN blobs b ON b.id = d.blob_id JOIN principals p ON p.id = d.
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a document could not be read."""
+    """The reason why a document could not be parsed."""
 
-    stage: str  # dispatch, conversion, indexing or system
+    stage: str  # conversion or system
     code: str
     message: str
     retryable: bool
@@ -56,7 +57,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document, as it is listed."""
+    """One document, without its text."""
 
     id: int
     base_id: int
@@ -81,10 +82,10 @@ class Document:
     blob_hash: str
     blob_name: str
     title: str | None
-    characters: int | None  # None: not read yet
+    characters: int | None  # None: not parsed yet
     page_count: int | None
     passages: int | None
-    warnings: tuple[str, ...]  # what reading it had to leave out
+    warnings: tuple[str, ...]  # about parts that the parser left out
 
 
 _TAGS, _METADATA, _ENABLED, _FAILURE, _TITLE, _WARNINGS = (
@@ -95,28 +96,28 @@ _TAGS, _METADATA, _ENABLED, _FAILURE, _TITLE, _WARNINGS = (
 
 @dataclass(frozen=True, slots=True)
 class DocumentDraft:
-    """What whoever adds a document says of it."""
+    """The properties of a new document."""
 
     name: str
     folder_id: int = folders.ROOT
     tags: tuple[str, ...] = ()
     metadata: dict[str, Any] | None = None
-    source_type: str | None = None  # None: told from the content
+    source_type: str | None = None  # None: derived from the content
     source_url: str | None = None
     if_exists: str = "error"
-    folder: str = ""  # a path below that folder, made where it is missing
+    folder: str = ""  # a path below that folder; missing folders are created
 
 
 @dataclass(frozen=True, slots=True)
 class AddResult:
-    """What became of it: added, replaced, or unchanged, where the same content was there already."""
+    """The document and the outcome: added, replaced, or unchanged if it already had this content."""
 
     document: Document
     outcome: str
 
 
 async def add(call: Call, tx: Transaction, base_id: int, draft: DocumentDraft, stored: StoredFile) -> AddResult:
-    """Add a stored file as a document, to be read as soon as a worker can."""
+    """Add a stored file as a document and queue the job that parses it."""
     await bases.get(tx, call, base_id, "write")
     if draft.if_exists not in IF_EXISTS:
         raise BadRequest(f"'if_exists' is one of: {', '.join(IF_EXISTS)}.")
@@ -125,13 +126,13 @@ async def add(call: Call, tx: Transaction, base_id: int, draft: DocumentDraft, s
         draft = dataclasses.replace(draft, folder_id=folder_id)
     await folders.lock_folder(tx, base_id, draft.folder_id)
     while (document_id := await _insert(call, tx, base_id, draft, stored)) is None:
-        # Nobody there: it was removed since. And whoever keeps both tries the next number.
-        there = await _named(tx, base_id, draft.folder_id, folders.check_name(draft.name))
-        if there and draft.if_exists == "replace":
-            return await replace(call, tx, there, stored, draft)
-        if there and draft.if_exists == "error":
+        # The loop repeats if the other document was removed in the meantime, or with the next number for 'keep_both'.
+        existing_id = await _id_by_name(tx, base_id, draft.folder_id, folders.check_name(draft.name))
+        if existing_id and draft.if_exists == "replace":
+            return await replace(call, tx, existing_id, stored, draft)
+        if existing_id and draft.if_exists == "error":
             raise Conflict(
-                f"There is already a document named {draft.name!r} here, with the id {there}.",
+                f"There is already a document named {draft.name!r} here, with the id {existing_id}.",
                 remedy="Say if_exists 'replace' for a new version of it, 'keep_both' to number this one, or rename it.",
             )
     await queue.enqueue(tx, document_id, 1)
@@ -141,12 +142,14 @@ async def add(call: Call, tx: Transaction, base_id: int, draft: DocumentDraft, s
 async def replace(
     call: Call, tx: Transaction, document_id: int, stored: StoredFile, source: DocumentDraft | None = None
 ) -> AddResult:
-    """Give a document new content, and what else `source` says. What was read before stays until this has been read."""
+    """Give a document new content, and the tags, metadata and source of the draft.
+
+    The text of the old content stays until the new content has been parsed.
+    """
     document = await get(tx, call, document_id, "write")
     if source is not None and (source.tags or source.metadata is not None):
         document = await update(call, tx, document_id, tags=source.tags or None, metadata=source.metadata)
-    is_same = document.blob_hash == stored.hash and document.index_status != "failed"
-    if is_same:
+    if document.blob_hash == stored.hash and document.index_status != "failed":
         return AddResult(document, "unchanged")
     kind = file_types.detect_file_type(stored.head, document.name)
     row = await tx.fetch_one(
@@ -168,23 +171,23 @@ async def replace(
 
 
 async def get(db: Reader, call: Call, document_id: int, action: str = "read", *, removed: bool = False) -> Document:
-    """A document in a base on which the caller may do this."""
+    """A document in a base on which the caller may perform the action. With `removed`, a document in the trash."""
     return (await get_with_base(db, call, document_id, action, removed=removed))[0]
 
 
 async def get_with_base(
     db: Reader, call: Call, document_id: int, action: str = "read", *, removed: bool = False
 ) -> tuple[Document, KnowledgeBase]:
-    """A document, and the base it is in."""
+    """A document and its base."""
     row = await db.fetch_one(
         f"{SELECT} WHERE d.id = $1 AND d.base_id IN (SELECT id FROM bases WHERE org_id = $2 AND id = d.base_id)",  # noqa: S608
         document_id,
         call.actor.org_id,
     )
-    is_there = row is not None and (row["removed_at"] is not None) == removed
+    is_found = row is not None and (row["removed_at"] is not None) == removed
     try:
-        # Also for one that is not there, so that it takes as long as one that the caller may not see.
-        base = await bases.get(db, call, row["base_id"] if row is not None and is_there else 0, action)
+        # The query also runs if there is no document. Response times then do not reveal whether a document exists.
+        base = await bases.get(db, call, row["base_id"] if row is not None and is_found else 0, action)
     except NotFound:
         raise _missing(document_id) from None
     assert row is not None
@@ -192,8 +195,8 @@ async def get_with_base(
     return document_from_row(row), base
 
 
-async def is_there(call: Call, document_id: int) -> bool:
-    """Whether the caller's organisation has a document, whoever may read it."""
+async def exists(call: Call, document_id: int) -> bool:
+    """Whether the caller's organisation has a document, which the caller need not be able to read."""
     row = await call.db.fetch_one(
         "SELECT 1 FROM documents d JOIN bases b ON b.id = d.base_id WHERE d.id = $1 AND b.org_id = $2"
         " AND d.removed_at IS NULL AND b.removed_at IS NULL",
@@ -212,10 +215,10 @@ async def update(
     tags: Sequence[str] | None = None,
     metadata: dict[str, Any] | None = None,
 ) -> Document:
-    """Rename, tag or describe a document."""
+    """Change the name, the tags or the metadata of a document."""
     document = await get(tx, call, document_id, "write")
     name = document.name if name is None else folders.check_name(name)
-    if name != document.name and await _named(tx, document.base_id, document.folder_id, name):
+    if name != document.name and await _id_by_name(tx, document.base_id, document.folder_id, name):
         raise Conflict(f"There is already a document named {name!r} here.", remedy="Choose another name.")
     await tx.execute(
         "UPDATE documents SET name = $2, tags = $3, metadata = $4, updated_at = $5 WHERE id = $1",
@@ -232,7 +235,7 @@ async def update(
 async def move(
     call: Call, tx: Transaction, document_ids: Sequence[int], folder_id: int, base_id: int | None = None
 ) -> None:
-    """Put documents into another folder, of the same base or of one named."""
+    """Move documents into another folder of their base, or of another base."""
     for document_id in _check_batch(document_ids):
         document = await get(tx, call, document_id, "write")
         target = document.base_id if base_id is None else base_id
@@ -248,12 +251,12 @@ async def move(
             await folders.unique_name(tx, "documents", target, folder_id, document.name),
             clock.now(),
         )
-        # After the document itself: whoever was storing its passages has done so, or will see where it went.
+        # After the document's own row: a job that stores its passages has finished, or will see the new folder.
         await document_index.update(tx, [document_id])
 
 
 async def enable(call: Call, tx: Transaction, document_ids: Sequence[int], is_enabled: bool) -> None:
-    """Let documents be found by search, or keep them out of it."""
+    """Include documents in search, or exclude them."""
     ids = _check_batch(document_ids)
     for document_id in ids:
         await get(tx, call, document_id, "write")
@@ -267,7 +270,7 @@ async def enable(call: Call, tx: Transaction, document_ids: Sequence[int], is_en
 
 
 async def remove(call: Call, tx: Transaction, document_ids: Sequence[int]) -> None:
-    """Put documents into the trash: search no longer finds them."""
+    """Put documents into the trash. Search no longer finds them."""
     ids = _check_batch(document_ids)
     for document_id in ids:
         await get(tx, call, document_id, "write")
@@ -278,7 +281,7 @@ async def remove(call: Call, tx: Transaction, document_ids: Sequence[int]) -> No
 
 
 async def restore(call: Call, tx: Transaction, document_ids: Sequence[int]) -> None:
-    """Take documents out of the trash, into their folder, or to the top where that is gone."""
+    """Take documents out of the trash, into their former folder, or to the top if that folder is gone."""
     for document_id in _check_batch(document_ids):
         document = await get(tx, call, document_id, "write", removed=True)
         folder_id = await folders.lock_folder_or_root(tx, document.base_id, document.folder_id)
@@ -290,29 +293,29 @@ async def restore(call: Call, tx: Transaction, document_ids: Sequence[int]) -> N
             await folders.unique_name(tx, "documents", document.base_id, folder_id, document.name),
             clock.now(),
         ):
-            raise _missing(document_id)  # it was purged at this very moment
+            raise _missing(document_id)  # it has just been purged
         await document_index.update(tx, [document_id])
-        if document.index_status in UNFINISHED_STATUSES:  # what was being read when it was removed has been dropped
+        if document.index_status in UNFINISHED_STATUSES:  # the job of a removed document drops its result
             await queue.requeue(tx, document_id)
 
 
 async def reindex(call: Call, tx: Transaction, document_ids: Sequence[int]) -> None:
-    """Read documents again, as the next generation."""
+    """Parse documents again, as their next generation."""
     for document_id in _check_batch(document_ids):
         await get(tx, call, document_id, "write")
         await queue.requeue(tx, document_id)
 
 
 async def retry_all(call: Call, base_id: int) -> int:
-    """Read again every document of a base that has failed until now; how many. Others may write in between."""
+    """Parse again all documents of a base that have failed so far, in several transactions; return their number."""
     now, total = clock.now(), 0
-    while number := await call.db.write(lambda tx: retry(call, tx, base_id, now)):
-        total += number
+    while count := await call.db.write(lambda tx: retry(call, tx, base_id, now)):
+        total += count
     return total
 
 
 async def retry(call: Call, tx: Transaction, base_id: int, before: int | None = None) -> int:
-    """Read again some documents of a base that failed before a moment; how many."""
+    """Parse again one batch of the documents of a base that failed before a time; return their number."""
     await bases.get(tx, call, base_id, "write")
     rows = await tx.fetch(
         "SELECT id FROM documents WHERE base_id = $1 AND index_status = 'failed' AND removed_at IS NULL"
@@ -329,16 +332,16 @@ async def retry(call: Call, tx: Transaction, base_id: int, before: int | None = 
 def document_from_row(row: Row) -> Document:
     """A document from a row of `SELECT`."""
     values = list(cast("Sequence[Any]", row))
-    values[_TAGS] = _listed(values[_TAGS])
+    values[_TAGS] = _tuple_from_json(values[_TAGS])
     values[_METADATA] = orjson.loads(values[_METADATA])
     values[_ENABLED] = bool(values[_ENABLED])
     values[_TITLE] = values[_TITLE] or None
-    values[_WARNINGS] = _listed(values[_WARNINGS])
+    values[_WARNINGS] = _tuple_from_json(values[_WARNINGS])
     values[_FAILURE] = Failure(**orjson.loads(values[_FAILURE])) if values[_FAILURE] else None
     return Document(*values)
 
 
-def _listed(text: str | None) -> tuple[str, ...]:
+def _tuple_from_json(text: str | None) -> tuple[str, ...]:
     return tuple(orjson.loads(text)) if text and text != "[]" else ()
 
 
@@ -369,7 +372,7 @@ async def _insert(call: Call, tx: Transaction, base_id: int, draft: DocumentDraf
     return row["id"] if row else None
 
 
-async def _named(db: Reader, base_id: int, folder_id: int, name: str) -> int:
+async def _id_by_name(db: Reader, base_id: int, folder_id: int, name: str) -> int:
     row = await db.fetch_one(
         "SELECT id FROM documents WHERE base_id = $1 AND folder_id = $2 AND name = $3 AND removed_at IS NULL",
         base_id,
@@ -380,29 +383,30 @@ async def _named(db: Reader, base_id: int, folder_id: int, name: str) -> int:
 
 
 def _check_batch(ids: Sequence[int]) -> list[int]:
-    unique = sorted(set(ids))  # in one order, so that two callers cannot lock each other out
+    unique = sorted(set(ids))  # sorted, so that two callers lock rows in the same order and cannot deadlock
     if not 1 <= len(unique) <= MOST_AT_ONCE:
         raise BadRequest(f"Name 1 to {MOST_AT_ONCE} documents at once.")
     return unique
 
 
 def _check_tags(tags: Sequence[str]) -> str:
-    cleaned = list(dict.fromkeys(" ".join(tag.split()) for tag in tags))
-    if len(cleaned) > MOST_TAGS or any(not 1 <= len(tag) <= LONGEST_TAG or bases.UNFIT.search(tag) for tag in cleaned):
+    cleaned = list(dict.fromkeys(one_line(tag) for tag in tags))
+    are_valid = all(1 <= len(tag) <= MAX_TAG_CHARS and not CONTROL_CHARACTERS.search(tag) for tag in cleaned)
+    if len(cleaned) > MOST_TAGS or not are_valid:
         raise BadRequest(
-            f"A document has at most {MOST_TAGS} tags of 1 to {LONGEST_TAG} characters, without control characters."
+            f"A document has at most {MOST_TAGS} tags of 1 to {MAX_TAG_CHARS} characters, without control characters."
         )
     return orjson.dumps(cleaned).decode()
 
 
 def _check_metadata(metadata: dict[str, Any] | None) -> str:
     try:
-        packed = orjson.dumps(metadata or {})
+        encoded = orjson.dumps(metadata or {})
     except TypeError:
         raise BadRequest("The metadata cannot be stored.", remedy="Use plain JSON values.") from None
-    if len(packed) > MOST_METADATA:
-        raise BadRequest(f"The metadata is larger than {MOST_METADATA} bytes.")
-    return packed.decode()
+    if len(encoded) > MAX_METADATA_BYTES:
+        raise BadRequest(f"The metadata is larger than {MAX_METADATA_BYTES} bytes.")
+    return encoded.decode()
 
 
 def _missing(document_id: int) -> NotFound:

@@ -1,6 +1,6 @@
-"""Downloads: a credential that is good for one document, for one user, for a few minutes.
+"""Download tokens: each permits one user to download the file of one document within a few minutes.
 
-It is a signed statement (a JWT) and no key to anything: whoever redeems it is checked again, as they are now.
+A download token is a signed JWT. When it is used, the current permissions of the user are checked again.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ from almanac.knowledge.files import FileStore
 
 DOWNLOAD_TOKEN_SECONDS = 300
 HEADER = "X-Almanac-Download-Token"
-TYPE = "external_knowledge_document_download"
+_CLAIM_TYPE = "external_knowledge_document_download"
 DISPOSITIONS = ("inline", "attachment")
 
-# What a browser shows without running anything of it.
+# Media types that a browser displays without running code of the file.
 PREVIEWABLE = frozenset(
     {"application/pdf", "image/jpeg", "image/png", "image/webp", "image/gif", "text/plain", "text/markdown", "text/csv"}
 )
@@ -40,7 +40,7 @@ class NotPreviewable(AlmanacError):
 
     code = "unsupported_media_type"
     status = 415
-    remedy = "Ask for it with the disposition 'attachment'."
+    remedy = "Use the disposition 'attachment'."
 
 
 class FileUnavailable(NotFound):
@@ -49,19 +49,19 @@ class FileUnavailable(NotFound):
     code = "file_unavailable"
 
 
-class Revoked(Forbidden):
+class DownloadForbidden(Forbidden):
     """Access denied to this document."""
 
 
 class BadCredential(Unauthorized):
     """Invalid or expired download token."""
 
-    remedy = "Ask for a new one; it is good for 300 s."
+    remedy = f"Request a new one; it is valid for {DOWNLOAD_TOKEN_SECONDS} s."
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadToken:
-    """Permission to fetch one file."""
+    """A signed permission to download one file."""
 
     token: str
     document: Document
@@ -70,13 +70,13 @@ class DownloadToken:
 
     @property
     def path(self) -> str:
-        """Where it is redeemed."""
+        """The path of the download on this server."""
         return f"/api/v1/documents/{self.document.id}/file"
 
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A file to send."""
+    """A file to send, and how to send it."""
 
     path: Path
     document: Document
@@ -85,12 +85,12 @@ class Download:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What it is sent with."""
+        """The response headers of the file."""
         return headers_of(self.document.name, self.disposition, self.document.blob_hash)
 
 
 def headers_of(file_name: str, disposition: str, hash: str) -> dict[str, str]:
-    """What a file is sent with, so that no browser runs anything of it."""
+    """The response headers of a file, which keep browsers from running code in it."""
     name = quote(file_name, safe="")
     return {
         "content-disposition": f"{disposition}; filename=\"{name}\"; filename*=UTF-8''{name}",
@@ -102,14 +102,14 @@ def headers_of(file_name: str, disposition: str, hash: str) -> dict[str, str]:
 
 
 def is_previewable(document: Document) -> bool:
-    """Whether a browser may show it in place."""
+    """Whether a browser may display the file of a document."""
     return document.mime_type in PREVIEWABLE
 
 
 async def issue(
     call: Call, key: bytes, document_id: int, disposition: str = "inline", *, files: FileStore | None = None
 ) -> DownloadToken:
-    """A credential for a document that the caller may read and whose file, if the store is given, is there."""
+    """A download token for a document that the caller may read. With `files`, the file must exist."""
     disposition = disposition.strip().lower()
     if disposition not in DISPOSITIONS:
         raise BadRequest("disposition must be either inline or attachment")
@@ -119,7 +119,7 @@ async def issue(
     if files is not None:
         await state_of(files.path(document.blob_name))
     claims = {
-        "type": TYPE,
+        "type": _CLAIM_TYPE,
         "user_id": call.actor.id,
         "document_id": document_id,
         "disposition": disposition,
@@ -131,8 +131,8 @@ async def issue(
 
 
 async def token_holder(db: Reader, key: bytes, token: str, document_id: int) -> tuple[Actor, str]:
-    """Whoever a credential for this document was given to, as they are now, and how they want it sent."""
-    claims = _verified(key, token)
+    """The actor to whom a download token for this document was issued, with current scopes, and the disposition."""
+    claims = _decode(key, token)
     if claims["document_id"] != document_id:
         raise BadCredential()
     actor = await tokens.actor_by_token_id(db, claims["user_id"], claims["token_id"])
@@ -142,40 +142,44 @@ async def token_holder(db: Reader, key: bytes, token: str, document_id: int) -> 
 
 
 async def open_with_token(call: Call, files: FileStore, document_id: int, disposition: str) -> Download:
-    """As `open_file`, for whoever holds a credential: that the document exists is no secret to them."""
+    """`open_file` for the holder of a download token, who may learn that the document exists."""
     try:
         return await open_file(call, files, document_id, disposition)
     except FileUnavailable:
         raise
     except (NotFound, Forbidden):
-        if await documents.is_there(call, document_id):
-            raise Revoked() from None
+        if await documents.exists(call, document_id):
+            raise DownloadForbidden() from None
         raise NotFound("Document not found.") from None
 
 
 async def open_file(call: Call, files: FileStore, document_id: int, disposition: str) -> Download:
-    """The file of a document, if the caller may read it and wants it in a way it can be sent."""
+    """The file of a document that the caller may read, with a disposition that the file permits."""
     document = await documents.get(call.db, call, document_id)
     if disposition == "inline" and not is_previewable(document):
-        raise NotPreviewable()  # it may have been replaced by something else since
+        raise NotPreviewable()  # the file may have been replaced after the token was issued
     path = files.path(document.blob_name)
     return Download(path, document, disposition, await state_of(path))
 
 
 async def state_of(path: Path) -> os.stat_result:
-    """What the system knows of a stored file, if it is there."""
+    """The size and times of a stored file. FileUnavailable if the file is missing."""
     try:
         return await asyncio.to_thread(os.stat, path)
     except FileNotFoundError:
         raise FileUnavailable() from None
 
 
-def _verified(key: bytes, token: str) -> dict[str, Any]:
+def _decode(key: bytes, token: str) -> dict[str, Any]:
     try:
         claims: dict[str, Any] = jwt.decode(token, key, [_ALGORITHM], options={"require": list(_CLAIMS)})
     except (jwt.PyJWTError, UnicodeEncodeError):
         raise BadCredential() from None
     ids = (claims["user_id"], claims["document_id"], claims["token_id"])
-    if claims["type"] != TYPE or any(type(id) is not int for id in ids) or claims["disposition"] not in DISPOSITIONS:
+    if (
+        claims["type"] != _CLAIM_TYPE
+        or any(type(id) is not int for id in ids)
+        or claims["disposition"] not in DISPOSITIONS
+    ):
         raise BadCredential()
     return claims

@@ -1,4 +1,4 @@
-"""Folders of a knowledge base: a tree, without cycles, whose names are unique side by side."""
+"""Folders of a knowledge base: a tree without cycles. The folders in one folder have different names."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -8,6 +8,8 @@ from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, Conflict, NotFound
+from almanac.core.text import escape_like
+from almanac.db.sql import id_list
 from almanac.knowledge import bases, document_index
 from almanac.knowledge.ingest import queue
 from almanac.search import sources
@@ -15,23 +17,25 @@ from almanac.search import sources
 ROOT = 0
 MAX_FOLDER_DEPTH = 100
 LONGEST_NAME = 255
-_BOTTOM = 2 * MAX_FOLDER_DEPTH  # of a tree that a fault has broken
-_SHALLOW = 4  # levels read one by one; of what goes deeper, all folders of the base are read at once
-_MOST_AT_ONCE = 20_000  # where they are not more than this
+_MAX_LEVELS = 2 * MAX_FOLDER_DEPTH  # read from a tree that a fault has made deeper than allowed
+_SINGLE_LEVELS = 4  # levels that are read one by one; for deeper ones, all folders of the base are read at once
+_MAX_FOLDERS_AT_ONCE = 20_000  # in a base with more folders, every level is read by itself
+_MAX_STEM_CHARS = 240  # of a name that gets a number
 _LIVE = "removed_at IS NULL"
 
-Ask = Callable[..., Awaitable[list[Row]]]  # `fetch` or `scan`
+Fetch = Callable[..., Awaitable[list[Row]]]  # `Reader.fetch` or `Database.scan`
 
-# Characters that no name of a folder or document holds: they would divide paths, or could not be stored or shown.
+# Characters that a name may not contain: separators of paths, and characters that cannot be stored or displayed.
 _FORBIDDEN = re.compile(r"[/\\\x00-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
-_ABOVE = """
+# A folder and the folders above it.
+_ABOVE = f"""
 WITH RECURSIVE above (id, parent_id, depth) AS (
     SELECT id, parent_id, 1 FROM folders WHERE id = $1
     UNION SELECT f.id, f.parent_id, above.depth + 1 FROM folders f JOIN above ON f.id = above.parent_id
-    WHERE above.depth <= 200
+    WHERE above.depth <= {_MAX_LEVELS}
 )
-"""
+"""  # noqa: S608 - a number
 
 
 class FolderNotFound(NotFound):
@@ -44,7 +48,7 @@ class Folder:
 
     id: int
     base_id: int
-    parent_id: int  # 0: at the top
+    parent_id: int  # ROOT for a folder at the top
     name: str
     creator_id: int
     created_at: int
@@ -59,7 +63,7 @@ async def add(call: Call, tx: Transaction, base_id: int, name: str, parent_id: i
     await bases.lock_tree(tx, base_id)
     await lock_folder(tx, base_id, parent_id)
     if await _depth(tx, parent_id) >= MAX_FOLDER_DEPTH:
-        raise BadRequest(f"Folders can be {MAX_FOLDER_DEPTH} deep and no deeper.")
+        raise BadRequest(f"Folders can be at most {MAX_FOLDER_DEPTH} deep.")
     now = clock.now()
     row = await tx.fetch_one(
         "INSERT INTO folders (base_id, parent_id, name, creator_id, created_at, updated_at)"
@@ -77,19 +81,19 @@ async def add(call: Call, tx: Transaction, base_id: int, name: str, parent_id: i
 
 
 async def ensure(call: Call, tx: Transaction, base_id: int, path: str, parent_id: int = ROOT) -> int:
-    """The id of the folder at a path such as `manuals/pumps`, with the folders on the way created where missing."""
+    """The id of the folder at a path such as `manuals/pumps`. Missing folders of the path are created."""
     await bases.get(tx, call, base_id, "write")
     for name in [check_name(part) for part in path.split("/") if part.strip()]:
-        found = await _named(tx, base_id, parent_id, name)
-        if not found:
-            await bases.lock_tree(tx, base_id)  # somebody else may be making it at this moment
-            found = await _named(tx, base_id, parent_id, name)
-        parent_id = found or (await add(call, tx, base_id, name, parent_id)).id
+        folder_id = await _id_by_name(tx, base_id, parent_id, name)
+        if not folder_id:
+            await bases.lock_tree(tx, base_id)  # another transaction may be creating the folder
+            folder_id = await _id_by_name(tx, base_id, parent_id, name)
+        parent_id = folder_id or (await add(call, tx, base_id, name, parent_id)).id
     return parent_id
 
 
 async def get(db: Reader, call: Call, folder_id: int, action: str = "read", *, removed: bool = False) -> Folder:
-    """A folder in a base on which the caller may do this."""
+    """A folder in a base on which the caller may perform the action. With `removed`, a folder in the trash."""
     row = await db.fetch_one("SELECT * FROM folders WHERE id = $1", folder_id)
     folder = None if row is None else folder_from_row(row)
     if folder is None or (folder.removed_at is not None) != removed:
@@ -102,100 +106,91 @@ async def get(db: Reader, call: Call, folder_id: int, action: str = "read", *, r
     return folder
 
 
-async def path_of(db: Reader, folder_id: int) -> str:
-    """The names from the top down, as in `manuals/pumps`; empty at the top."""
-    rows = await db.fetch(
-        f"{_ABOVE} SELECT f.name FROM above JOIN folders f ON f.id = above.id ORDER BY above.depth DESC",  # noqa: S608
-        folder_id,
-    )
-    return "/".join(row["name"] for row in rows[:MAX_FOLDER_DEPTH])
-
-
 async def rename(call: Call, tx: Transaction, folder_id: int, name: str) -> Folder:
     """Give a folder another name."""
-    folder = await _hold(call, tx, folder_id)
-    return await _place(tx, folder, folder.parent_id, check_name(name))
+    folder = await _get_locked(call, tx, folder_id)
+    return await _put(tx, folder, folder.parent_id, check_name(name))
 
 
 async def move(call: Call, tx: Transaction, folder_id: int, parent_id: int) -> Folder:
-    """Put a folder, with all that is in it, into another folder of the same base, or at the top."""
-    folder = await _hold(call, tx, folder_id)
+    """Move a folder with its contents into another folder of the same base, or to the top."""
+    folder = await _get_locked(call, tx, folder_id)
     await lock_folder(tx, folder.base_id, parent_id)
-    below = await descend(tx.fetch, folder.base_id, folder_id)
-    if parent_id == folder_id or any(row["id"] == parent_id for level in below for row in level):
+    levels = await descend(tx.fetch, folder.base_id, folder_id)
+    if parent_id == folder_id or any(row["id"] == parent_id for level in levels for row in level):
         raise Conflict("A folder cannot be moved into itself or into a folder below it.", remedy="Choose another.")
-    if await _depth(tx, parent_id) + 1 + len(below) > MAX_FOLDER_DEPTH:
-        raise BadRequest(f"Folders can be {MAX_FOLDER_DEPTH} deep and no deeper.")
-    return await _place(tx, folder, parent_id, folder.name)
+    if await _depth(tx, parent_id) + 1 + len(levels) > MAX_FOLDER_DEPTH:
+        raise BadRequest(f"Folders can be at most {MAX_FOLDER_DEPTH} deep.")
+    return await _put(tx, folder, parent_id, folder.name)
 
 
 async def remove(call: Call, tx: Transaction, folder_id: int, *, contents: str) -> None:
-    """Remove a folder; its `contents` either "move" to where it was or, "delete", go to the trash with it."""
+    """Put a folder into the trash. Its `contents` either "move" to its parent or go to the trash with it ("delete")."""
     if contents not in ("move", "delete"):
-        raise BadRequest("'contents' says what happens to what is in the folder: 'move' or 'delete'.")
-    folder = await _hold(call, tx, folder_id)
-    # The folders before what is in them: from then on nobody can put anything into them.
-    below = await descend(tx.fetch, folder.base_id, folder_id) if contents == "delete" else []
-    gone = [folder_id, *(row["id"] for level in below for row in level)]
+        raise BadRequest("'contents' is either 'move' or 'delete': it decides what happens to the folder's contents.")
+    folder = await _get_locked(call, tx, folder_id)
+    # Folders are removed before their documents: afterwards, no other transaction can put a document into them.
+    levels = await descend(tx.fetch, folder.base_id, folder_id) if contents == "delete" else []
+    ids = id_list([folder_id, *(row["id"] for level in levels for row in level)])
     args = (folder_id, folder.base_id, clock.now())
-    away = "SET removed_at = $3, updated_at = $3, removed_with = $1 WHERE base_id = $2 AND removed_at IS NULL AND"
-    ids = ", ".join(map(str, gone))
-    await tx.execute(f"UPDATE folders {away} id IN ({ids})", *args)
+    removal = "SET removed_at = $3, updated_at = $3, removed_with = $1 WHERE base_id = $2 AND removed_at IS NULL AND"
+    await tx.execute(f"UPDATE folders {removal} id IN ({ids})", *args)
     if contents == "move":
-        await _empty(tx, folder)
+        await _move_contents_up(tx, folder)
         return
-    rows = await tx.fetch(f"UPDATE documents {away} folder_id IN ({ids}) RETURNING id", *args)
+    rows = await tx.fetch(f"UPDATE documents {removal} folder_id IN ({ids}) RETURNING id", *args)
     await document_index.set_searchable(tx, (row["id"] for row in rows), is_live=False)
 
 
 async def restore(call: Call, tx: Transaction, folder_id: int) -> Folder:
-    """Take a folder out of the trash, with what is in it, as far as that was removed together with it."""
-    folder = await _hold(call, tx, folder_id, removed=True)
-    row = await tx.fetch_one("SELECT coalesce(removed_with, 0) AS act FROM folders WHERE id = $1", folder_id)
+    """Take a folder out of the trash, with the contents that were removed together with it."""
+    folder = await _get_locked(call, tx, folder_id, removed=True)
+    row = await tx.fetch_one("SELECT coalesce(removed_with, 0) AS removal FROM folders WHERE id = $1", folder_id)
     assert row is not None
-    together = f"removed_with = {row['act']}"
-    below = await descend(tx.fetch, folder.base_id, folder_id, together)
-    ids = [folder_id, *(row["id"] for level in below for row in level)]
+    removed_together = f"removed_with = {row['removal']}"
+    levels = await descend(tx.fetch, folder.base_id, folder_id, removed_together)
+    ids = [folder_id, *(row["id"] for level in levels for row in level)]
     documents = await tx.fetch(
-        "SELECT id, is_enabled, index_status FROM documents"  # noqa: S608 - numbers of our own
-        f" WHERE base_id = $1 AND folder_id IN ({', '.join(map(str, ids))}) AND {together}",
+        "SELECT id, is_enabled, index_status FROM documents"  # noqa: S608 - ids are integers
+        f" WHERE base_id = $1 AND folder_id IN ({id_list(ids)}) AND {removed_together}",
         folder.base_id,
     )
-    parent_id = await _home(tx, folder, 1 + len(below))
+    parent_id = await _parent_after_restore(tx, folder, 1 + len(levels))
     name = await unique_name(tx, "folders", folder.base_id, parent_id, folder.name)
-    again = "SET removed_at = NULL, removed_with = NULL, updated_at = $2"
+    restored = "SET removed_at = NULL, removed_with = NULL, updated_at = $2"
     now = clock.now()
     await tx.execute(
-        f"UPDATE folders {again}, parent_id = $3, name = $4 WHERE id = $1", folder_id, now, parent_id, name
+        f"UPDATE folders {restored}, parent_id = $3, name = $4 WHERE id = $1", folder_id, now, parent_id, name
     )
-    await tx.execute_many(f"UPDATE folders {again} WHERE id = $1", [(id, now) for id in ids])
-    await tx.execute_many(f"UPDATE documents {again} WHERE id = $1", [(row["id"], now) for row in documents])
+    await tx.execute_many(f"UPDATE folders {restored} WHERE id = $1", [(id, now) for id in ids])
+    await tx.execute_many(f"UPDATE documents {restored} WHERE id = $1", [(row["id"], now) for row in documents])
     await document_index.set_searchable(tx, (row["id"] for row in documents if row["is_enabled"]), is_live=True)
     for row in documents:
-        if row["index_status"] in queue.UNFINISHED_STATUSES:  # what was being read when it was removed has been dropped
+        if row["index_status"] in queue.UNFINISHED_STATUSES:  # the job of a removed document drops its result
             await queue.requeue(tx, row["id"])
     return await get(tx, call, folder_id, "write")
 
 
 async def descend(
-    ask: Ask, base_id: int, folder_id: int, which: str = _LIVE, most: int | None = None
+    fetch: Fetch, base_id: int, folder_id: int, condition: str = _LIVE, max_folders: int | None = None
 ) -> list[list[Row]]:
-    """The folders below one, level by level, until they are more than `most`; what leads back to it is left out.
+    """The folders below a folder, level by level. A cycle back to the folder is cut.
 
-    A recursive query would be planned from statistics that a large ingest leaves behind, and take quadratic time.
+    Reading stops after the level with which there are more than `max_folders`. A recursive query is no alternative:
+    after a large ingest the database plans it from outdated statistics, and it takes quadratic time.
     """
     levels: list[list[Row]] = []
     parents, count = [folder_id], 0
     children: dict[int, list[Row]] | None = None
-    while parents and len(levels) < _BOTTOM and (most is None or count <= most):
-        if len(levels) == _SHALLOW:
-            children = await _children(ask, base_id, folder_id, which)
+    while parents and len(levels) < _MAX_LEVELS and (max_folders is None or count <= max_folders):
+        if len(levels) == _SINGLE_LEVELS:
+            children = await _children_by_parent(fetch, base_id, folder_id, condition)
         if children is not None:
             rows = [row for id in parents for row in children.get(id, ())]
         else:
-            rows = await ask(
-                f"SELECT * FROM folders WHERE base_id = $1 AND parent_id IN ({', '.join(map(str, parents))})"  # noqa: S608
-                f" AND id <> $2 AND {which}",
+            rows = await fetch(
+                f"SELECT * FROM folders WHERE base_id = $1 AND parent_id IN ({id_list(parents)})"  # noqa: S608
+                f" AND id <> $2 AND {condition}",
                 base_id,
                 folder_id,
             )
@@ -205,23 +200,26 @@ async def descend(
     return levels
 
 
-async def _children(ask: Ask, base_id: int, folder_id: int, which: str) -> dict[int, list[Row]] | None:
-    """All folders of a base by their parent; None where they are too many to be read for the sake of some."""
-    rows = await ask(
-        f"SELECT * FROM folders WHERE base_id = $1 AND id <> $2 AND {which} LIMIT {_MOST_AT_ONCE + 1}",  # noqa: S608
+async def _children_by_parent(
+    fetch: Fetch, base_id: int, folder_id: int, condition: str
+) -> dict[int, list[Row]] | None:
+    """All folders of a base by their parent. None if there are too many to read them for a part of the tree."""
+    rows = await fetch(
+        f"SELECT * FROM folders WHERE base_id = $1 AND id <> $2 AND {condition}"  # noqa: S608 - constants
+        f" LIMIT {_MAX_FOLDERS_AT_ONCE + 1}",
         base_id,
         folder_id,
     )
-    if len(rows) > _MOST_AT_ONCE:
+    if len(rows) > _MAX_FOLDERS_AT_ONCE:
         return None
-    found: dict[int, list[Row]] = {}
+    children: dict[int, list[Row]] = {}
     for row in rows:
-        found.setdefault(row["parent_id"], []).append(row)
-    return found
+        children.setdefault(row["parent_id"], []).append(row)
+    return children
 
 
 def check_name(name: str) -> str:
-    """A name fit for a folder or a document."""
+    """The name without outer white space, if a folder or a document can have it."""
     name = name.strip()
     if not 1 <= len(name) <= LONGEST_NAME or _FORBIDDEN.search(name) or name in (".", ".."):
         raise BadRequest(
@@ -232,13 +230,13 @@ def check_name(name: str) -> str:
 
 
 async def lock_folder(tx: Transaction, base_id: int, folder_id: int) -> None:
-    """Make sure that a folder is there and stays there until the transaction ends."""
+    """Check that a folder exists, and keep others from removing it until the transaction ends."""
     if not await _lock(tx, base_id, folder_id):
         raise missing(folder_id, base_id)
 
 
 async def lock_folder_or_root(tx: Transaction, base_id: int, folder_id: int) -> int:
-    """As `enter`; the top where the folder is gone."""
+    """Lock a folder and return its id. If the folder is gone, return ROOT."""
     return folder_id if await _lock(tx, base_id, folder_id) else ROOT
 
 
@@ -246,26 +244,28 @@ async def unique_name(tx: Transaction, table: str, base_id: int, parent_id: int,
     """The name, with a number if it is taken: `plan.pdf`, `plan (2).pdf` …"""
     column = "folder_id" if table == "documents" else "parent_id"
     stem, dot, extension = name.rpartition(".") if table == "documents" else (name, "", "")
-    stem, tail = (stem, dot + extension) if stem and len(extension) < 10 else (name, "")
-    taken = await tx.fetch(
+    stem, suffix = (stem, dot + extension) if stem and len(extension) < 10 else (name, "")
+    stem = stem[:_MAX_STEM_CHARS]
+    rows = await tx.fetch(
         f"SELECT name FROM {table} WHERE base_id = $1 AND {column} = $2 AND removed_at IS NULL"  # noqa: S608
         " AND (name = $3 OR name LIKE $4 ESCAPE '\\')",
         base_id,
         parent_id,
         name,
-        f"{bases.escaped(stem[:240])} (%",
+        f"{escape_like(stem)} (%",
     )
-    names = {row["name"] for row in taken}
-    free = (f"{stem[:240]} ({number}){tail}" for number in range(2, len(names) + 3))
-    return name if name not in names else next(each for each in free if each not in names)
+    taken = {row["name"] for row in rows}
+    numbered = (f"{stem} ({number}){suffix}" for number in range(2, len(taken) + 3))
+    return name if name not in taken else next(candidate for candidate in numbered if candidate not in taken)
 
 
-async def _empty(tx: Transaction, folder: Folder) -> None:
+async def _move_contents_up(tx: Transaction, folder: Folder) -> None:
+    """Move the contents of a folder to its parent."""
     now = clock.now()
     for table, column in (("folders", "parent_id"), ("documents", "folder_id")):
-        here = f"{table}.base_id = $1 AND {table}.{column} = $2 AND {table}.removed_at IS NULL"
+        is_inside = f"{table}.base_id = $1 AND {table}.{column} = $2 AND {table}.removed_at IS NULL"
         await tx.execute(
-            f"UPDATE {table} SET {column} = $3, updated_at = $4 WHERE {here} AND NOT EXISTS ("  # noqa: S608
+            f"UPDATE {table} SET {column} = $3, updated_at = $4 WHERE {is_inside} AND NOT EXISTS ("  # noqa: S608
             f"SELECT 1 FROM {table} o WHERE o.base_id = $1 AND o.{column} = $3 AND o.name = {table}.name"
             " AND o.removed_at IS NULL)",
             folder.base_id,
@@ -273,8 +273,8 @@ async def _empty(tx: Transaction, folder: Folder) -> None:
             folder.parent_id,
             now,
         )
-        # What is left has a name that is taken there.
-        for row in await tx.fetch(f"SELECT id, name FROM {table} WHERE {here}", folder.base_id, folder.id):  # noqa: S608
+        # The names of the remaining rows are taken in the parent.
+        for row in await tx.fetch(f"SELECT id, name FROM {table} WHERE {is_inside}", folder.base_id, folder.id):  # noqa: S608
             await tx.execute(
                 f"UPDATE {table} SET {column} = $2, name = $3, updated_at = $4 WHERE id = $1",  # noqa: S608
                 row["id"],
@@ -287,17 +287,17 @@ async def _empty(tx: Transaction, folder: Folder) -> None:
     await sources.move_folder(tx, document_index.collection_of(folder.base_id), folder.id, folder.parent_id)
 
 
-async def _hold(call: Call, tx: Transaction, folder_id: int, *, removed: bool = False) -> Folder:
-    """A folder of the caller's to change, as it is once nobody else changes the tree any more."""
+async def _get_locked(call: Call, tx: Transaction, folder_id: int, *, removed: bool = False) -> Folder:
+    """A folder that the caller may change, read again after the tree of its base has been locked."""
     folder = await get(tx, call, folder_id, "write", removed=removed)
     await bases.lock_tree(tx, folder.base_id)
     return await get(tx, call, folder_id, "write", removed=removed)
 
 
-async def _home(tx: Transaction, folder: Folder, height: int) -> int:
-    """Where a folder comes back to: where it was, if that is still there and there is room for it."""
+async def _parent_after_restore(tx: Transaction, folder: Folder, height: int) -> int:
+    """The former parent of a folder. ROOT if the parent is gone, or if the folder would become too deep there."""
     fits = await _depth(tx, folder.parent_id) + height <= MAX_FOLDER_DEPTH
-    return folder.parent_id if fits and await is_there(tx, folder.base_id, folder.parent_id) else ROOT
+    return folder.parent_id if fits and await exists(tx, folder.base_id, folder.parent_id) else ROOT
 
 
 async def _lock(tx: Transaction, base_id: int, folder_id: int) -> bool:
@@ -311,7 +311,7 @@ async def _lock(tx: Transaction, base_id: int, folder_id: int) -> bool:
     )
 
 
-async def _named(db: Reader, base_id: int, parent_id: int, name: str) -> int:
+async def _id_by_name(db: Reader, base_id: int, parent_id: int, name: str) -> int:
     row = await db.fetch_one(
         "SELECT id FROM folders WHERE base_id = $1 AND parent_id = $2 AND name = $3 AND removed_at IS NULL",
         base_id,
@@ -321,8 +321,8 @@ async def _named(db: Reader, base_id: int, parent_id: int, name: str) -> int:
     return row["id"] if row else 0
 
 
-async def _place(tx: Transaction, folder: Folder, parent_id: int, name: str) -> Folder:
-    if await _named(tx, folder.base_id, parent_id, name) not in (0, folder.id):
+async def _put(tx: Transaction, folder: Folder, parent_id: int, name: str) -> Folder:
+    if await _id_by_name(tx, folder.base_id, parent_id, name) not in (0, folder.id):
         raise _taken(name)
     row = await tx.fetch_one(
         "UPDATE folders SET parent_id = $2, name = $3, updated_at = $4 WHERE id = $1 RETURNING *",
@@ -335,8 +335,8 @@ async def _place(tx: Transaction, folder: Folder, parent_id: int, name: str) -> 
     return folder_from_row(row)
 
 
-async def is_there(db: Reader, base_id: int, folder_id: int) -> bool:
-    """Whether a folder is where it was, and not in the trash."""
+async def exists(db: Reader, base_id: int, folder_id: int) -> bool:
+    """Whether a folder is in a base, and not in the trash."""
     return folder_id == ROOT or bool(
         await db.fetch_one(
             "SELECT 1 FROM folders WHERE id = $1 AND base_id = $2 AND removed_at IS NULL", folder_id, base_id
@@ -351,9 +351,9 @@ async def _depth(db: Reader, folder_id: int) -> int:
 
 
 def missing(folder_id: int, base_id: int | None = None) -> FolderNotFound:
-    """What is said of a folder that is not there for the caller."""
-    where = f" in knowledge base {base_id}" if base_id is not None else ""
-    return FolderNotFound(f"There is no folder {folder_id}{where}, or you may not see it.")
+    """The error for a folder that does not exist or that the caller may not see."""
+    location = f" in knowledge base {base_id}" if base_id is not None else ""
+    return FolderNotFound(f"There is no folder {folder_id}{location}, or you may not see it.")
 
 
 def _taken(name: str) -> Conflict:

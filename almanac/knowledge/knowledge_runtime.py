@@ -1,9 +1,9 @@
-"""The runtime: where a query is answered. By our own search or, where an operator says so, by a knowledge runtime.
+"""Answers queries of the external surface: with our own search, or with the knowledge runtime of an operator.
 
-`RAG_RUNTIME_MODE` is `local`, `remote`, or a JSON map of operations to one of the two. This server asks the runtime
-queries and nothing else: the modes of other operations are read, so that one value can serve several programs, and
-change nothing here. A runtime that cannot be reached, or says that it failed, is stood in for by our own search; one
-that refuses a query is not.
+`RAG_RUNTIME_MODE` is `local`, `remote`, or a JSON map of operations to one of the two. This server sends only queries
+to the runtime. The modes of other operations are accepted, so that several programs can share one value, but they have
+no effect here. If the runtime cannot be reached or reports a failure, our own search answers instead. If the runtime
+refuses a query, the caller gets an error.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -27,9 +27,9 @@ from almanac.search.engine import SearchEngine
 OPERATIONS = ("default", "index", "query", "delete", "list_chunks")
 MODES = ("local", "remote")
 SECONDS = 30
-CHARACTERS_PER_TOKEN = 4
+CHARS_PER_TOKEN = 4  # an estimate
 
-_MOST_BYTES = 32_000_000
+_MAX_ANSWER_BYTES = 32_000_000
 _log = structlog.get_logger("almanac.runtime")
 
 
@@ -39,15 +39,15 @@ class RuntimeFailed(AlmanacError):
     code = "knowledge_runtime_failed"
     status = 502
 
-    def __init__(self, reason: str, *, passes: bool) -> None:
+    def __init__(self, reason: str, *, can_fall_back: bool) -> None:
         self.reason = reason
-        self.can_fall_back = passes  # whether another may answer in its place
+        self.can_fall_back = can_fall_back  # whether our own search may answer instead
         super().__init__()
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeQuery:
-    """What is looked for, in bases that the caller may read."""
+    """A query, and the bases to search, which the caller may read."""
 
     text: str
     base_ids: tuple[int, ...]
@@ -56,60 +56,60 @@ class RuntimeQuery:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeAnswer:
-    """Records in the runtime's own form, the best first, and about how many tokens they are."""
+    """Records in the format of the runtime, best first, with an estimate of their tokens."""
 
     records: list[dict[str, Any]]
     tokens: int
-    total: int | None = None  # as a runtime says it; None for as many as there are records
+    total: int | None = None  # from the runtime; None means the number of records
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A knowledge runtime at an address that an operator chose."""
+    """A knowledge runtime at a URL that an operator configured."""
 
     url: str
     fetcher: Fetcher
     token: str = field(default="", repr=False)
 
     async def ask(self, user_id: int, query: RuntimeQuery) -> RuntimeAnswer:
-        """Its answer. It is told what is asked, where and by whom, and nothing of how we would search."""
-        spec: dict[str, Any] = {
+        """Send a query with its bases and the user. The runtime gets none of our search settings."""
+        body: dict[str, Any] = {
             "knowledge_base_ids": list(query.base_ids),
             "user_id": user_id,
             "query": query.text,
             "max_results": query.limit,
         }
-        headers = {"content-type": "application/json", "authorization": f"Bearer {self.token}"}
+        authorization = {"authorization": f"Bearer {self.token}"} if self.token else {}
         try:
             answer = await self.fetcher.send(
                 "POST",
                 f"{self.url}/internal/rag/query",
-                content=orjson.dumps(spec),
-                headers=headers if self.token else {"content-type": "application/json"},
-                max_bytes=_MOST_BYTES,
+                content=orjson.dumps(body),
+                headers={"content-type": "application/json", **authorization},
+                max_bytes=_MAX_ANSWER_BYTES,
             )
         except FetchError as error:
-            raise RuntimeFailed(f"remote_transport_error: {error.code}", passes=True) from None
+            raise RuntimeFailed(f"remote_transport_error: {error.code}", can_fall_back=True) from None
         if answer.status != 200:
             raise _failure(answer.status, answer.body)
-        return _read(answer.body, query)
+        return _parse_answer(answer.body, query)
 
 
-async def query(call: Call, search: SearchEngine, runtime: Runtime | None, asked: RuntimeQuery) -> RuntimeAnswer:
-    """The answer of the runtime, or of our own search where there is none or it cannot answer."""
+async def query(call: Call, search: SearchEngine, runtime: Runtime | None, query: RuntimeQuery) -> RuntimeAnswer:
+    """The answer of the runtime. Our own search answers if there is no runtime or it cannot answer."""
     if runtime is not None:
         try:
-            return await runtime.ask(call.actor.id, asked)
+            return await runtime.ask(call.actor.id, query)
         except RuntimeFailed as error:
             if not error.can_fall_back:
                 _log.error("runtime_refused", reason=error.reason)
                 raise
             _log.warning("runtime_unavailable", reason=error.reason)
-    return await _search(call, search, asked)
+    return await _search(call, search, query)
 
 
 def check(settings: Settings) -> str:
-    """Where queries are answered; an error where that is not well said."""
+    """The mode of queries: `local` or `remote`. InvalidSetting if the settings make no sense."""
     modes = _modes(settings.rag_runtime_mode)
     mode = modes.get("query", modes.get("default", "local"))
     if mode == "remote":
@@ -117,7 +117,7 @@ def check(settings: Settings) -> str:
             read_url(settings.knowledge_runtime_url)
         except BadUrl:
             raise InvalidSetting(
-                "rag_runtime_mode sends queries to a knowledge runtime, and knowledge_runtime_url is no address.",
+                "rag_runtime_mode sends queries to a knowledge runtime, but knowledge_runtime_url is not a URL.",
                 remedy="Set KNOWLEDGE_RUNTIME_URL, such as http://runtime.internal:8200.",
             ) from None
     return mode
@@ -125,13 +125,13 @@ def check(settings: Settings) -> str:
 
 @asynccontextmanager
 async def open_runtime(settings: Settings) -> AsyncGenerator[Runtime | None]:
-    """The runtime that queries go to; None where they stay here."""
+    """The runtime for queries, or None if our own search answers them."""
     if check(settings) == "local":
         yield None
         return
-    # An operator chose the address, so it may be inside; everything else of a fetch is guarded as ever.
+    # The host may be internal, because an operator configured it. All other checks of the fetcher apply.
     host = read_url(settings.knowledge_runtime_url).host
-    async with Fetcher(FetchRules(allow=(host,), max_bytes=_MOST_BYTES, total_seconds=SECONDS)) as fetcher:
+    async with Fetcher(FetchRules(allow=(host,), max_bytes=_MAX_ANSWER_BYTES, total_seconds=SECONDS)) as fetcher:
         yield Runtime(settings.knowledge_runtime_url.rstrip("/"), fetcher, settings.internal_service_token)
 
 
@@ -139,69 +139,72 @@ def _modes(text: str) -> dict[str, str]:
     if text in MODES:
         return {"default": text}
     try:
-        given = orjson.loads(text)
+        modes = orjson.loads(text)
     except orjson.JSONDecodeError:
-        given = None
-    if not isinstance(given, dict) or not all(
-        key in OPERATIONS and value in MODES for key, value in cast("dict[str, Any]", given).items()
+        modes = None
+    if not isinstance(modes, dict) or not all(
+        key in OPERATIONS and value in MODES for key, value in cast("dict[str, Any]", modes).items()
     ):
         raise InvalidSetting(
             "rag_runtime_mode is neither a mode nor a map of operations to modes.",
             remedy=f"The modes are: {', '.join(MODES)}. The operations are: {', '.join(OPERATIONS)}.",
         )
-    return cast("dict[str, str]", given)
+    return cast("dict[str, str]", modes)
 
 
-async def _search(call: Call, search: SearchEngine, asked: RuntimeQuery) -> RuntimeAnswer:
-    # One search of all the bases: as many as are asked for of each, merged and cut, come to the same records.
-    inquiry = SearchArguments(
-        query=asked.text, bases=list(asked.base_ids), folders=[], documents=[], kinds=[], tags=[],
-        limit=asked.limit, most_per_document=0,
+async def _search(call: Call, search: SearchEngine, query: RuntimeQuery) -> RuntimeAnswer:
+    # One search of all bases gives the same records as one search of each base, merged and cut to the limit.
+    arguments = SearchArguments(
+        query=query.text, bases=list(query.base_ids), folders=[], documents=[], kinds=[], tags=[],
+        limit=query.limit, most_per_document=0,
     )  # fmt: skip
-    found = await document_search.search_documents(call, search, inquiry)
-    records = [_record(hit) for hit in found.hits]
-    return RuntimeAnswer(records, sum(len(record["content"]) // CHARACTERS_PER_TOKEN for record in records))
+    results = await document_search.search_documents(call, search, arguments)
+    records = [_record(result) for result in results.hits]
+    return RuntimeAnswer(records, _count_tokens(records))
 
 
-def _record(hit: DocumentResult) -> dict[str, Any]:
-    found = hit.found
+def _record(result: DocumentResult) -> dict[str, Any]:
+    passage = result.found
     return {
-        "content": found.text,
-        "title": found.title,
-        "score": found.score,
-        "knowledge_base_id": hit.base_id,
-        "document_id": hit.document_id,
+        "content": passage.text,
+        "title": passage.title,
+        "score": passage.score,
+        "knowledge_base_id": result.base_id,
+        "document_id": result.document_id,
     }
+
+
+def _count_tokens(records: Sequence[dict[str, Any]]) -> int:
+    return sum(len(record["content"]) // CHARS_PER_TOKEN for record in records)
 
 
 def _failure(status: int, body: bytes) -> RuntimeFailed:
     try:
-        said = orjson.loads(body)
+        answer = orjson.loads(body)
     except orjson.JSONDecodeError:
-        said = None
-    retryable = isinstance(said, dict) and cast("dict[str, Any]", said).get("retryable") is True
-    return RuntimeFailed(f"status {status}", passes=retryable or status >= 500)
+        answer = None
+    is_retryable = isinstance(answer, dict) and cast("dict[str, Any]", answer).get("retryable") is True
+    return RuntimeFailed(f"status {status}", can_fall_back=is_retryable or status >= 500)
 
 
-def _read(body: bytes, query: RuntimeQuery) -> RuntimeAnswer:
-    """The records of an answer, as far as they are of bases that were asked about."""
+def _parse_answer(body: bytes, query: RuntimeQuery) -> RuntimeAnswer:
+    """The valid records of an answer. Records of bases outside the query are left out."""
     try:
-        said = orjson.loads(body)
-        records: list[dict[str, Any]] = [{**record} for record in said["records"]]
-        tokens, total = said.get("total_estimated_tokens"), said.get("total")
+        answer = orjson.loads(body)
+        records: list[dict[str, Any]] = [{**record} for record in answer["records"]]
+        tokens, total = answer.get("total_estimated_tokens"), answer.get("total")
     except (orjson.JSONDecodeError, TypeError, LookupError, AttributeError):
-        raise RuntimeFailed("remote_transport_error: not an answer", passes=True) from None
-    kept = [each for each in records if _is_sound(each, query.base_ids)][: query.limit]
-    counted = sum(len(each["content"]) // CHARACTERS_PER_TOKEN for each in kept)
-    is_whole = len(kept) == len(records)  # otherwise a count would tell of what is withheld
+        raise RuntimeFailed("remote_transport_error: not an answer", can_fall_back=True) from None
+    kept = [record for record in records if _is_valid(record, query.base_ids)][: query.limit]
+    is_complete = len(kept) == len(records)  # otherwise the counts of the runtime would reveal the omitted records
     return RuntimeAnswer(
         kept,
-        tokens if type(tokens) is int and is_whole else counted,
-        total if type(total) is int and total >= 0 and is_whole else None,
+        tokens if type(tokens) is int and is_complete else _count_tokens(kept),
+        total if type(total) is int and total >= 0 and is_complete else None,
     )
 
 
-def _is_sound(record: dict[str, Any], base_ids: Sequence[int]) -> bool:
+def _is_valid(record: dict[str, Any], base_ids: Sequence[int]) -> bool:
     score, base_id = record.get("score"), record.get("knowledge_base_id")
     return (
         isinstance(record.setdefault("content", ""), str)

@@ -1,4 +1,4 @@
-"""The trash: what was removed can be restored for a while, and is then purged for good."""
+"""The trash. Removed folders, documents and bases can be restored for a while, and are then purged."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from almanac.core.database import Database, Transaction
 from almanac.knowledge import bases, document_index, document_text, files
 from almanac.knowledge.files import FileStore
 
-AT_ONCE = 200  # documents purged in a transaction: others wait for the writer meanwhile
+_BATCH_DOCUMENTS = 200  # purged in one transaction, because other writers wait for it
 
-_DOOMED = """
+_EXPIRED = """
 SELECT d.id FROM documents d LEFT JOIN bases b ON b.id = d.base_id
 WHERE d.removed_at < $1 OR b.removed_at < $1 ORDER BY d.id LIMIT $2
 """
-# An update, to keep hold of those that nobody has restored meanwhile.
-_STILL_DOOMED = """
+# The update locks the document, if it has not been restored in the meantime.
+_LOCK_EXPIRED = """
 UPDATE documents SET updated_at = updated_at
 WHERE id = $2 AND (removed_at < $1 OR base_id IN (SELECT id FROM bases WHERE removed_at < $1)) RETURNING id
 """
@@ -32,7 +32,7 @@ class Removed:
 
 
 async def find(call: Call, base_id: int, *, limit: int = 100, offset: int = 0) -> list[Removed]:
-    """What was removed from a base, the latest first; what went with a folder is in it."""
+    """The folders and documents removed from a base, latest first, without the contents of removed folders."""
     await bases.get(call.db, call, base_id, "write")
     rows = await call.db.scan(
         "SELECT 'folder' AS kind, id, name, removed_at FROM folders WHERE base_id = $1 AND removed_at IS NOT NULL"
@@ -46,38 +46,38 @@ async def find(call: Call, base_id: int, *, limit: int = 100, offset: int = 0) -
 
 
 async def purge(db: Database, before: int) -> int:
-    """Remove for good what was put into the trash before a moment; how many documents."""
+    """Delete everything that was removed before a time; return the number of documents."""
     purged = 0
-    while rows := await db.scan(_DOOMED, before, AT_ONCE):
+    while rows := await db.scan(_EXPIRED, before, _BATCH_DOCUMENTS):
         ids = [row["id"] for row in rows]
         purged += await db.write(lambda tx, ids=ids: _purge_documents(tx, ids, before))
-    await db.write(lambda tx: _purge_places(tx, before))
+    await db.write(lambda tx: _purge_folders_and_bases(tx, before))
     return purged
 
 
 async def remove_unused(db: Database, store: FileStore) -> int:
-    """Remove the files that nothing refers to any more; how many."""
+    """Remove the files that no document and no attachment refers to; return their number."""
     removed = 0
     while unused := await files.unused(db):
         async with store.mark_for_deletion([blob.name for blob in unused]):
-            names = await db.write(lambda tx, unused=unused: files.forget(tx, unused))
+            names = await db.write(lambda tx, unused=unused: files.delete_unused(tx, unused))
             for name in names:
                 store.remove(name)
         removed += len(names)
         if not names:
-            break  # all of them have been adopted again
+            break  # all of them are used again
     return removed
 
 
 async def _purge_documents(tx: Transaction, ids: Sequence[int], before: int) -> int:
-    doomed = [row["id"] for id in ids if (row := await tx.fetch_one(_STILL_DOOMED, before, id))]
-    await document_text.remove(tx, doomed)
-    await document_index.remove(tx, doomed)
-    await tx.execute_many("DELETE FROM documents WHERE id = $1", [(id,) for id in doomed])
-    return len(doomed)
+    expired = [row["id"] for id in ids if (row := await tx.fetch_one(_LOCK_EXPIRED, before, id))]
+    await document_text.remove(tx, expired)
+    await document_index.remove(tx, expired)
+    await tx.execute_many("DELETE FROM documents WHERE id = $1", [(id,) for id in expired])
+    return len(expired)
 
 
-async def _purge_places(tx: Transaction, before: int) -> None:
+async def _purge_folders_and_bases(tx: Transaction, before: int) -> None:
     await tx.execute(
         "DELETE FROM folders WHERE removed_at < $1 OR base_id IN (SELECT id FROM bases WHERE removed_at < $1)", before
     )

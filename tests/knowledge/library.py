@@ -133,6 +133,11 @@ class Library:
     async def count(self, table: str, where: str = "1 = 1", *args: Any) -> int:
         return (await self.db.fetch(f"SELECT count(*) AS n FROM {table} WHERE {where}", *args))[0]["n"]
 
+    async def text(self, document_id: int) -> str:
+        """The stored text of a document."""
+        rows = await self.rows("SELECT text FROM reading_parts WHERE document_id = $1 ORDER BY part", document_id)
+        return "".join(row["text"] for row in rows)
+
     def stored(self) -> set[str]:
         """The names of the files in the store."""
         return {file.name for file in self.files.path("xx").parent.parent.glob("[0-9a-f][0-9a-f]/*")}

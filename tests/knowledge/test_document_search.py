@@ -219,7 +219,7 @@ async def test_all_that_is_named_has_to_hold(library: Library, search: SearchEng
 async def test_where_too_many_bases_may_be_read_the_newest_are_searched(
     library: Library, search: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(document_search, "MOST_BASES", 2)
+    monkeypatch.setattr(document_search, "MAX_SEARCHED_BASES", 2)
     old = await library.shelve("old.txt", "A pump.")
     newer = [
         await library.shelve("new.txt", "A pump.", base=await base_of(library, f"Newer {number}")) for number in "ab"
@@ -234,7 +234,7 @@ async def test_more_folders_than_can_be_searched_are_refused(
     library: Library, search: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ):
     names, _ = await shelved(library)
-    monkeypatch.setattr(document_search, "MOST_FOLDERS", 2)
+    monkeypatch.setattr(document_search, "MAX_SEARCHED_FOLDERS", 2)
     error = await refusal(library.call, search, folders=[names["a"]])
     assert isinstance(error, BadRequest)
     assert "more than 2 folders" in error.message

@@ -163,7 +163,7 @@ async def test_a_deep_tree_in_a_base_of_very_many_folders_is_read_level_by_level
     library: Library, monkeypatch: pytest.MonkeyPatch
 ):
     made = await chain(library, 12)
-    monkeypatch.setattr(folders, "_MOST_AT_ONCE", 3)
+    monkeypatch.setattr(folders, "_MAX_FOLDERS_AT_ONCE", 3)
     assert (await tree(library, made[0])).count == 11
 
 

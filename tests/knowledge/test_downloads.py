@@ -14,7 +14,7 @@ from almanac.identity import principals, tokens
 from almanac.identity.roles import Role
 from almanac.knowledge import bases, documents, downloads
 from almanac.knowledge.documents import Document
-from almanac.knowledge.downloads import BadCredential, FileUnavailable, NotPreviewable, Revoked
+from almanac.knowledge.downloads import BadCredential, DownloadForbidden, FileUnavailable, NotPreviewable
 from tests.knowledge.library import Library
 
 KEY = b"a key that is long enough for HS256"
@@ -195,7 +195,7 @@ async def test_a_token_s_own_limits_hold_for_its_credentials(library: Library):
     document = await library.shelve("a.txt", "A.")
     claims = await claims_for(library, document)
     limited = await library.town.actor(library.librarian, bases=[9_999])
-    with pytest.raises(Revoked):
+    with pytest.raises(DownloadForbidden):
         await redeem(library, signed({**claims, "token_id": limited.token_id}), document.id)
 
 
@@ -204,7 +204,7 @@ async def test_permission_is_asked_for_again_when_the_file_is_fetched(library: L
     _, call = await reader(library)
     credential = await downloads.issue(call, KEY, document.id)
     await library.do(lambda tx: bases.share(library.call, tx, library.base.id, None, user="maria"))
-    with pytest.raises(Revoked, match="Access denied to this document"):
+    with pytest.raises(DownloadForbidden, match="Access denied to this document"):
         await redeem(library, credential.token, document.id)
 
 

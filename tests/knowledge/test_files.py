@@ -332,7 +332,7 @@ async def test_whenever_a_process_dies_clearing_up_leaves_exactly_the_files_that
         assert library.drafts() == []
         await library.do(lambda tx: tx.execute("DELETE FROM documents WHERE name = 'dead.txt'"))
         dead = await files.unused(library.db)
-        for name in await library.do(lambda tx, d=dead: files.forget(tx, d)):
+        for name in await library.do(lambda tx, d=dead: files.delete_unused(tx, d)):
             library.files.remove(name)
     assert len(library.stored()) == 1
 
@@ -356,7 +356,7 @@ async def test_a_row_is_forgotten_only_after_whoever_is_adopting_it_has_done_so(
         await adopted.wait()
     else:
         await upload
-    assert await library.do(lambda tx: files.forget(tx, [blob])) == []
+    assert await library.do(lambda tx: files.delete_unused(tx, [blob])) == []
     await upload
     await check_store(library)
 
@@ -364,7 +364,7 @@ async def test_a_row_is_forgotten_only_after_whoever_is_adopting_it_has_done_so(
 async def test_a_row_that_is_adopted_is_not_forgotten(library: Library):
     await library.add("a.txt", "A text.")
     (blob,) = [files.Blob(row["id"], row["name"]) for row in await library.rows("SELECT id, name FROM blobs")]
-    assert await library.do(lambda tx: files.forget(tx, [blob])) == []
+    assert await library.do(lambda tx: files.delete_unused(tx, [blob])) == []
     assert await files.unused(library.db) == []
 
 
@@ -379,7 +379,7 @@ async def test_content_that_is_forgotten_and_stored_anew_at_once_is_there(librar
 
         async def forget(unused: list[files.Blob] = unused) -> None:
             async with library.files.mark_for_deletion([blob.name for blob in unused]):
-                for name in await library.do(lambda tx: files.forget(tx, unused)):
+                for name in await library.do(lambda tx: files.delete_unused(tx, unused)):
                     library.files.remove(name)
 
         work: list[Callable[[], Awaitable[object]]] = [

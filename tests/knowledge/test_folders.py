@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from almanac.core.database import Transaction
 from almanac.core.errors import AlmanacError, BadRequest, Conflict, NotFound
 from almanac.db.connect import connect
-from almanac.knowledge import bases, document_tree, documents, folders, trash
+from almanac.knowledge import bases, document_status, document_tree, documents, folders, trash
 from almanac.knowledge.folders import ROOT
 from tests.knowledge.library import Library, found
 
@@ -36,6 +36,10 @@ async def parents(library: Library) -> dict[int, int]:
     return {row["id"]: row["parent_id"] for row in rows}
 
 
+async def path_of(library: Library, folder_id: int) -> str:
+    return (await document_status.paths(library.call, library.base.id))[folder_id]
+
+
 def has_cycle(tree: dict[int, int]) -> bool:
     for start in tree:
         at, steps = start, 0
@@ -54,8 +58,7 @@ async def test_a_folder_is_made_renamed_moved_and_named_by_its_path(library: Lib
     pumps = await library.folder(" Pumps ")
     care = await library.folder("Care", pumps.id)
     assert (pumps.name, pumps.parent_id, care.parent_id) == ("Pumps", ROOT, pumps.id)
-    assert await folders.path_of(library.db, care.id) == "Pumps/Care"
-    assert await folders.path_of(library.db, ROOT) == ""
+    assert await path_of(library, care.id) == "Pumps/Care"
     renamed = await library.do(lambda tx: folders.rename(call, tx, pumps.id, "Valves"))
     assert (renamed.id, renamed.name) == (pumps.id, "Valves")
     moved = await library.do(lambda tx: folders.move(call, tx, care.id, ROOT))
@@ -66,10 +69,10 @@ async def test_a_folder_is_made_renamed_moved_and_named_by_its_path(library: Lib
 
 async def test_the_folders_of_a_path_are_made_where_they_are_missing(library: Library):
     ensured = await library.do(lambda tx: folders.ensure(library.call, tx, library.base.id, " a / b //c/ "))
-    assert await folders.path_of(library.db, ensured) == "a/b/c"
+    assert await path_of(library, ensured) == "a/b/c"
     assert await library.do(lambda tx: folders.ensure(library.call, tx, library.base.id, "a/b/c")) == ensured
     below = await library.do(lambda tx: folders.ensure(library.call, tx, library.base.id, "d", ensured))
-    assert await folders.path_of(library.db, below) == "a/b/c/d"
+    assert await path_of(library, below) == "a/b/c/d"
     assert await library.do(lambda tx: folders.ensure(library.call, tx, library.base.id, "")) == ROOT
     assert await library.count("folders") == 4
 
@@ -131,7 +134,7 @@ async def test_a_folder_goes_neither_into_itself_nor_below_itself_nor_into_anoth
 async def test_folders_can_be_a_hundred_deep_and_no_deeper(library: Library):
     path = "/".join(f"f{n}" for n in range(100))
     deepest = await library.do(lambda tx: folders.ensure(library.call, tx, library.base.id, path))
-    assert await folders.path_of(library.db, deepest) == path
+    assert await path_of(library, deepest) == path
     with pytest.raises(BadRequest, match="100 deep"):
         await library.folder("one more", deepest)
     single = await library.folder("single")

@@ -102,7 +102,7 @@ async def test_a_removed_base_is_purged_with_all_that_was_in_it_and_all_that_was
 
 
 async def test_more_than_fit_into_one_transaction_are_purged(library: Library, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(trash, "AT_ONCE", 3)
+    monkeypatch.setattr(trash, "_BATCH_DOCUMENTS", 3)
     ids = [(await library.add(f"{n}.txt", f"{n}")).document.id for n in range(8)]
     await library.do(lambda tx: documents.remove(library.call, tx, ids))
     assert await empty(library) == 8

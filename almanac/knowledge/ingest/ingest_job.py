@@ -1,8 +1,8 @@
-"""Ingest: from a stored file to a document that can be read and searched.
+"""The job that parses a stored file and makes its text readable and searchable.
 
-The file is read in a confined child. What it was read as, its passages and the status `success` are then written in one
-transaction, together with the job's end: whoever looks sees the old document or the new one, and whoever is
-interrupted begins again.
+The file is parsed in a sandboxed child process. The text, the passages and the status `success` are then written in one
+transaction, together with the end of the job. Readers therefore see either the old document or the new one, and an
+interrupted job starts again from the beginning.
 """
 
 import asyncio
@@ -14,8 +14,9 @@ from almanac.core.database import Database, Transaction
 from almanac.jobs.queue import Job
 from almanac.jobs.worker import Effect
 from almanac.knowledge import bases, document_index, document_text
-from almanac.knowledge.documents import SELECT, UNFINISHED_STATUSES, Document, document_from_row
+from almanac.knowledge.documents import SELECT, Document, document_from_row
 from almanac.knowledge.files import FileStore
+from almanac.knowledge.ingest.queue import HAS_JOB, IS_UNFINISHED
 from almanac.knowledge.parsers.parse_file import ParsedDocument, unpack
 from almanac.knowledge.parsers.parsed_file import UnreadableFile
 from almanac.sandbox.errors import SandboxUnavailable, WorkRejected
@@ -23,22 +24,22 @@ from almanac.sandbox.pool import SandboxPool
 from almanac.search import passage_store
 from almanac.search.passage_store import AnalysedPassages
 
-_LARGE = 1_000_000  # bytes; a larger answer is unpacked in a thread, for the loop has leases to keep
+_MAX_LOOP_BYTES = 1_000_000  # a larger parser message is unpacked in a thread, because the event loop renews leases
 _ABANDONED_AFTER = 10 * clock.MINUTE
-_MINE = "WHERE id = $1 AND generation = $2 AND removed_at IS NULL"  # nobody has replaced or removed it meanwhile
+_IS_CURRENT = "WHERE id = $1 AND generation = $2 AND removed_at IS NULL"  # not replaced or removed in the meantime
 
 
 class Ingest:
     """The handler of ingest jobs."""
 
-    def __init__(self, db: Database, files: FileStore, nursery: SandboxPool, at_once: int) -> None:
+    def __init__(self, db: Database, files: FileStore, sandbox: SandboxPool, max_parsers: int) -> None:
         self._db = db
         self._files = files
-        self._nursery = nursery
-        self._slots = asyncio.Semaphore(at_once)  # parsing is all computing: more than there are cores gain nothing
+        self._sandbox = sandbox
+        self._slots = asyncio.Semaphore(max_parsers)  # parsing only computes: more than one per core gains nothing
 
     async def __call__(self, job: Job) -> Effect | None:
-        """Read the document of a job."""
+        """Parse the document of a job."""
         row = await self._db.fetch_one(f"{SELECT} WHERE d.id = $1", job.payload["document_id"])
         document = None if row is None else document_from_row(row)
         if document is None or document.generation != job.payload["generation"] or document.removed_at is not None:
@@ -48,32 +49,30 @@ class Ingest:
         async with self._slots:
             await self._mark(document, "converting")
             try:
-                reading = await self._read(document, base.splitter.as_options())
+                parsed = await self._parse(document, base.splitter.as_options())
             except WorkRejected as error:
-                problem = error  # the name of an exception ends with its block
-                return lambda tx: fail(tx, document, "conversion", problem)
+                reason = error  # Python deletes `error` at the end of the block
+                return lambda tx: fail(tx, document, "conversion", reason)
             except SandboxUnavailable:
                 await self._mark(document, "pending_conversion")
                 raise
-        title = document_index.title_of(reading.title, document.name)
-        prepared = await asyncio.to_thread(passage_store.analyse, title, reading.passages)
-        return lambda tx: _store(tx, document, reading, prepared)
+        title = document_index.title_of(parsed.title, document.name)
+        passages = await asyncio.to_thread(passage_store.analyse, title, parsed.passages)
+        return lambda tx: _store(tx, document, parsed, passages)
 
-    async def _read(self, document: Document, options: dict[str, object]) -> ParsedDocument:
+    async def _parse(self, document: Document, options: dict[str, object]) -> ParsedDocument:
         path = self._files.path(document.blob_name)
         if not path.exists():
             raise UnreadableFile(
-                "file_missing", "The stored file is gone; add the document again, and look at the disk.", retryable=True
+                "file_missing", "The stored file is missing; add the document again and check the disk.", retryable=True
             )
-        outcome = await self._nursery.parse(path, document.name, options)
-        if len(outcome.result) > _LARGE:
-            return await asyncio.to_thread(unpack, outcome.result)
-        return unpack(outcome.result)
+        result = (await self._sandbox.parse(path, document.name, options)).result
+        return await asyncio.to_thread(unpack, result) if len(result) > _MAX_LOOP_BYTES else unpack(result)
 
     async def _mark(self, document: Document, status: str) -> None:
         await self._db.write(
             lambda tx: tx.execute(
-                f"UPDATE documents SET index_status = $3 {_MINE}",  # noqa: S608
+                f"UPDATE documents SET index_status = $3 {_IS_CURRENT}",  # noqa: S608
                 document.id,
                 document.generation,
                 status,
@@ -81,22 +80,22 @@ class Ingest:
         )
 
 
-async def fail(tx: Transaction, document: Document, stage: str, problem: WorkRejected) -> None:
-    """Note why a document could not be read. Nothing of it is to be found from then on."""
+async def fail(tx: Transaction, document: Document, stage: str, reason: WorkRejected) -> None:
+    """Store the reason why a document could not be parsed, and remove its text and passages."""
     now = clock.now()
-    reason = {
+    failure = {
         "stage": stage,
-        "code": problem.code,
-        "message": problem.message,
-        "retryable": problem.retryable,
+        "code": reason.code,
+        "message": reason.message,
+        "retryable": reason.retryable,
         "generation": document.generation,
         "occurred_at": now,
     }
     if await tx.execute(
-        f"UPDATE documents SET index_status = 'failed', failure = $3, updated_at = $4 {_MINE}",  # noqa: S608
+        f"UPDATE documents SET index_status = 'failed', failure = $3, updated_at = $4 {_IS_CURRENT}",  # noqa: S608
         document.id,
         document.generation,
-        orjson.dumps(reason).decode(),
+        orjson.dumps(failure).decode(),
         now,
     ):
         await document_text.remove(tx, [document.id])
@@ -104,37 +103,34 @@ async def fail(tx: Transaction, document: Document, stage: str, problem: WorkRej
 
 
 async def sweep(db: Database) -> int:
-    """Give up on documents whose job is gone: one that killed every worker that tried it. How many."""
-    waiting = ", ".join(f"'{status}'" for status in UNFINISHED_STATUSES)
+    """Fail the documents whose job is dead because it killed every worker that ran it; return their number."""
     rows = await db.scan(
-        f"{SELECT} WHERE d.index_status IN ({waiting}) AND d.updated_at < $1 AND d.removed_at IS NULL"  # noqa: S608
-        " AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.key = 'ingest:' || d.id || ':' || d.generation"
-        " AND j.state IN ('queued', 'running')) LIMIT 1000",
+        f"{SELECT} WHERE {IS_UNFINISHED} AND NOT {HAS_JOB} AND d.updated_at < $1 AND d.removed_at IS NULL LIMIT 1000",
         clock.now() - _ABANDONED_AFTER,
     )
-    gone = UnreadableFile(
-        "processing_failed", "Reading it was given up after several attempts; retry it.", retryable=True
+    reason = UnreadableFile(
+        "processing_failed", "Parsing was given up after several attempts; retry the document.", retryable=True
     )
     for row in rows:
         document = document_from_row(row)
-        await db.write(lambda tx, document=document: fail(tx, document, "system", gone))
+        await db.write(lambda tx, document=document: fail(tx, document, "system", reason))
     return len(rows)
 
 
-async def _store(tx: Transaction, document: Document, reading: ParsedDocument, prepared: AnalysedPassages) -> None:
+async def _store(tx: Transaction, document: Document, parsed: ParsedDocument, passages: AnalysedPassages) -> None:
     if not await tx.execute(
         "UPDATE documents SET index_status = 'success', failure = NULL, mime_type = $3, extension = $4,"  # noqa: S608
         " source_type = CASE WHEN source_type IN ('web', 'text') THEN source_type ELSE $5 END, updated_at = $6"
-        f" {_MINE}",
+        f" {_IS_CURRENT}",
         document.id,
         document.generation,
-        reading.mime_type,
-        reading.extension,
-        reading.source_type,
+        parsed.mime_type,
+        parsed.extension,
+        parsed.source_type,
         clock.now(),
     ):
         return
-    await document_text.save(tx, document.id, document.generation, reading)
-    source = await document_index.describe(tx, document.id)  # where and what it is by now
+    await document_text.save(tx, document.id, document.generation, parsed)
+    source = await document_index.describe(tx, document.id)  # with its current base, folder and name
     assert source is not None
-    await passage_store.replace(tx, source, prepared)
+    await passage_store.replace(tx, source, passages)

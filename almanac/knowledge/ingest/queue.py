@@ -1,24 +1,38 @@
-"""Generations of a document: each content it has had, and each attempt to read it afresh, has a number and a job.
+"""The queue of documents that wait to be parsed: their statuses and their jobs.
 
-A job that runs may already have looked at the document and found it in the trash or gone, so that what has to be read
-from now on is never left to a job that is there already: it gets the next number, and a job of its own.
+Each content of a document, and each attempt to parse it again, is a generation with a job of its own. A job that is
+running may already have found the document in the trash or replaced. Work that comes up later is therefore never left
+to an existing job: it gets the next generation and another job.
 """
 
 from almanac.core import clock
 from almanac.core.database import Transaction
 from almanac.jobs import queue
 
-UNFINISHED_STATUSES = ("queued", "pending_conversion", "converting", "indexing")
+UNFINISHED_STATUSES = ("queued", "pending_conversion", "converting")
+STATUSES = (*UNFINISHED_STATUSES, "success", "failed")
+
+# Conditions on a row `d` of `documents`. A job and its effects end in one transaction, so that a single query with both
+# conditions finds the documents that no job will finish. The first repeats the condition of the partial index
+# `documents_unfinished` to the letter, or SQLite would not use the index. No code writes 'indexing'.
+IS_UNFINISHED = "d.index_status IN ('queued', 'pending_conversion', 'converting', 'indexing')"
+HAS_JOB = """EXISTS (SELECT 1 FROM jobs j
+    WHERE j.key = 'ingest:' || d.id || ':' || d.generation AND j.state IN ('queued', 'running'))"""
+
+
+def job_key(document_id: int, generation: int) -> str:
+    """The key of the job that parses this generation of a document. `HAS_JOB` builds the same key."""
+    return f"ingest:{document_id}:{generation}"
 
 
 async def enqueue(tx: Transaction, document_id: int, generation: int) -> None:
-    """Have this generation of a document read as soon as a worker can."""
+    """Queue the job that parses this generation of a document."""
     payload = {"document_id": document_id, "generation": generation}
-    await queue.add(tx, "ingest", payload, key=f"ingest:{document_id}:{generation}")
+    await queue.add(tx, "ingest", payload, key=job_key(document_id, generation))
 
 
 async def requeue(tx: Transaction, document_id: int) -> None:
-    """Have a document read again, as its next generation. What was read before stays until then."""
+    """Parse a document again, as its next generation. The text of the last generation stays until then."""
     row = await tx.fetch_one(
         "UPDATE documents SET generation = generation + 1, index_status = 'queued', failure = NULL, updated_at = $2"
         " WHERE id = $1 RETURNING generation",

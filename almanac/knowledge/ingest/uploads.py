@@ -1,7 +1,7 @@
-"""Intake: the ways in which content arrives, each ending in a document that waits to be read.
+"""The ways in which content arrives: as text, base64, an upload or a URL. Each adds or replaces a document.
 
-What arrives is stored before the transaction that adds the document, since it may take minutes; whether the caller may
-add it is therefore asked twice, first so that nothing is taken in from somebody who may not.
+Content is stored before the transaction that adds the document, because storing may take minutes. The permission of the
+caller is therefore checked twice; the first check keeps content of callers without permission from being stored.
 """
 
 import base64
@@ -17,7 +17,7 @@ from almanac.knowledge.documents import AddResult, DocumentDraft
 from almanac.knowledge.files import FileStore, IncomingFile
 from almanac.net.fetcher import Fetcher
 
-MOST_BASE64 = 10 * 1024 * 1024  # bytes decoded; larger files are uploaded
+MAX_BASE64_BYTES = 10 * 1024 * 1024  # after decoding; larger files are uploaded
 _TEXT_EXTENSION = ".md"
 
 WriteContent = Callable[[IncomingFile], Awaitable[DocumentDraft | None]]
@@ -25,52 +25,53 @@ WriteContent = Callable[[IncomingFile], Awaitable[DocumentDraft | None]]
 
 @dataclass(frozen=True, slots=True)
 class UploadTarget:
-    """Where content goes: into a base as a new document, or into a document as its new content."""
+    """The destination of content: a base for a new document, or a document that gets new content."""
 
     base_id: int | None = None
     document_id: int | None = None
 
 
 async def store_content(
-    call: Call, files: FileStore, target: UploadTarget, draft: DocumentDraft, pour: WriteContent
+    call: Call, files: FileStore, target: UploadTarget, draft: DocumentDraft, write_content: WriteContent
 ) -> AddResult:
-    """Store what `pour` writes, and make it a document; `pour` may know better what it is and return another draft."""
-    await _check(call, target)
+    """Store content as a document. `write_content` may return another draft, with properties of the content."""
+    await _check_permission(call, target)
     async with files.receive(call.db) as incoming:
-        found = await pour(incoming) or draft
+        final_draft = await write_content(incoming) or draft
         stored = await incoming.finish()
 
         async def add(tx: Transaction) -> AddResult:
             if target.document_id is not None:
-                return await documents.replace(call, tx, target.document_id, stored, found)
+                return await documents.replace(call, tx, target.document_id, stored, final_draft)
             assert target.base_id is not None
-            return await documents.add(call, tx, target.base_id, found, stored)
+            return await documents.add(call, tx, target.base_id, final_draft, stored)
 
         return await call.db.write(add)
 
 
 async def take_text(call: Call, files: FileStore, target: UploadTarget, draft: DocumentDraft, text: str) -> AddResult:
-    """Text written by the caller; Markdown, unless its name says otherwise."""
-    named = draft.name if "." in draft.name or target.document_id else draft.name + _TEXT_EXTENSION
+    """Add text from the caller. A name without an extension gets that of Markdown."""
+    name = draft.name if "." in draft.name or target.document_id else draft.name + _TEXT_EXTENSION
     content = text.encode("utf-8", "replace")
     return await store_content(
-        call, files, target, replace(draft, name=named, source_type="text"), lambda incoming: incoming.write(content)
+        call, files, target, replace(draft, name=name, source_type="text"), lambda incoming: incoming.write(content)
     )
 
 
 async def take_base64(
     call: Call, files: FileStore, target: UploadTarget, draft: DocumentDraft, encoded: str
 ) -> AddResult:
-    """A small file, as base64."""
+    """Add a small file that is encoded as base64."""
     content = decode(encoded)
     return await store_content(call, files, target, draft, lambda incoming: incoming.write(content))
 
 
 def decode(encoded: str) -> bytes:
-    """What base64 stands for, if it is not too much to be sent so."""
-    if len(encoded) > MOST_BASE64 * 4 // 3 + 1000:
+    """The bytes of a base64 text, if they are not too many."""
+    if len(encoded) > MAX_BASE64_BYTES * 4 // 3 + 1000:
         raise TooLarge(
-            f"A file sent as base64 may have {MOST_BASE64} bytes.", remedy="Upload it over REST, or give its URL."
+            f"A file sent as base64 may have at most {MAX_BASE64_BYTES} bytes.",
+            remedy="Upload it over REST, or give its URL.",
         )
     try:
         return base64.b64decode(encoded, validate=True)
@@ -83,17 +84,17 @@ def decode(encoded: str) -> bytes:
 async def take_url(
     call: Call, files: FileStore, fetcher: Fetcher, target: UploadTarget, draft: DocumentDraft, url: str
 ) -> AddResult:
-    """What is at a URL, fetched now. Its name is the one it has there, unless the draft gives one."""
+    """Fetch the file at a URL and add it. If the draft has no name, the file keeps the name that it has there."""
 
-    async def pour(incoming: IncomingFile) -> DocumentDraft:
+    async def download(incoming: IncomingFile) -> DocumentDraft:
         fetched = await fetcher.download(url, incoming.write)
         source = url.partition("?")[0].partition("#")[0]  # a query may hold a secret
         return replace(draft, name=draft.name or fetched.filename, source_type="web", source_url=source)
 
-    return await store_content(call, files, target, draft, pour)
+    return await store_content(call, files, target, draft, download)
 
 
-async def _check(call: Call, target: UploadTarget) -> None:
+async def _check_permission(call: Call, target: UploadTarget) -> None:
     if target.document_id is not None:
         await documents.get(call.db, call, target.document_id, "write")
     else:

@@ -273,13 +273,13 @@ def test_a_crash_is_an_internal_error_and_says_nothing_of_itself(ada: Caller, mo
 def test_documents_are_counted_for_the_page_alone(town: Town, ada: Caller, monkeypatch: pytest.MonkeyPatch):
     """In one query, whatever the length of the page, and of no base that is not on it."""
     counted: list[list[int]] = []
-    completed = bases._completed  # pyright: ignore[reportPrivateUsage]
+    completed = bases._with_roles_and_counts  # pyright: ignore[reportPrivateUsage]
 
     async def watched(call: Any, found: list[bases.KnowledgeBase]) -> list[bases.KnowledgeBase]:
         counted.append([base.id for base in found])
         return await completed(call, found)
 
-    monkeypatch.setattr(bases, "_completed", watched)
+    monkeypatch.setattr(bases, "_with_roles_and_counts", watched)
     ada.bases(limit=1, offset=1)
     assert counted == [[town["group"]]]
 

@@ -246,10 +246,11 @@ def test_a_base_too_large_is_refused_before_it_is_loaded(town: Town, ada: Caller
         raise AssertionError("the tree was loaded")
 
     monkeypatch.setattr(document_tree, "MOST_NODES", 4)
-    monkeypatch.setattr(document_tree, "_everything", never)
-    assert ada.nodes(knowledge_base_id=town["own"], recursive=True) == failed(
-        "result_too_large", "Recursive result has 5 nodes, which exceeds the limit of 4"
-    )
+    with monkeypatch.context() as patch:
+        patch.setattr(document_tree, "_documents", never)
+        assert ada.nodes(knowledge_base_id=town["own"], recursive=True) == failed(
+            "result_too_large", "Recursive result has 5 nodes, which exceeds the limit of 4"
+        )
     # What is in a folder is listed all the same, whatever else the base holds.
     below = ada.nodes(knowledge_base_id=town["own"], folder_id=town["machines"], recursive=True)
     assert below["total_returned"] == 2
