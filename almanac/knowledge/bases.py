@@ -4,17 +4,16 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import orjson
 
 from almanac.core import clock
 from almanac.core.call import Call
-from almanac.core.database import Reader, Row, Transaction
+from almanac.core.database import Reader, Row, Transaction, Value
 from almanac.core.errors import BadRequest, Forbidden, NotFound
 from almanac.core.pages import Page
 from almanac.core.text import CONTROL_CHARACTERS, escape_like, one_line
-from almanac.db.sql import id_list
+from almanac.db.sql import Parameters, id_list
 from almanac.identity import access, groups, principals
 from almanac.identity.access import MIN_ROLE_BY_ACTION, ProtectedObject
 from almanac.identity.roles import Role
@@ -153,20 +152,21 @@ async def find(
         raise BadRequest(f"There is no scope {scope!r}.", remedy=f"The scopes are: {', '.join(SCOPES)}.")
     if CONTROL_CHARACTERS.search(f"{group}{query}"):
         raise BadRequest("The group or the query contains control characters.", remedy="Leave them out.")
-    visible, parameters = visible_bases.condition(call.actor, scope)
-    conditions, args = [visible, f"b.removed_at IS {'NOT ' if removed else ''}NULL"], list[Any](parameters)
+    parameters = Parameters()
+    conditions = [
+        visible_bases.condition(call.actor, parameters, scope),
+        f"b.removed_at IS {'NOT ' if removed else ''}NULL",
+    ]
     if group is not None:
-        args.append(group)
-        conditions.append(f"g.name = ${len(args)}")
+        conditions.append(f"g.name = {parameters.add(group)}")
     if query:
-        args.append(f"%{escape_like(query.casefold())}%")
-        conditions.append(f"b.folded LIKE ${len(args)} ESCAPE '\\'")
+        conditions.append(f"b.folded LIKE {parameters.add(f'%{escape_like(query.casefold())}%')} ESCAPE '\\'")
     if owners:
         conditions.append(f"b.owner_id IN ({id_list(owners)})")
-    where = " AND ".join(conditions)
-    page = f"ORDER BY b.created_at DESC, b.id DESC LIMIT ${len(args) + 1} OFFSET ${len(args) + 2}"
+    where, args = " AND ".join(conditions), tuple(parameters.values)
+    page = f"ORDER BY b.created_at DESC, b.id DESC LIMIT {parameters.add(limit)} OFFSET {parameters.add(offset)}"
     select = _SELECT.replace("SELECT", "SELECT count(*) OVER () AS total,", 1)
-    rows = await call.db.scan(f"{select} WHERE {where} {page}", *args, limit, offset)
+    rows = await call.db.scan(f"{select} WHERE {where} {page}", *parameters.values)
     bases = await _with_roles_and_counts(call, [base_from_row(row) for row in rows])
     return Page(bases, rows[0]["total"] if rows else await _count(call, where, args), offset)
 
@@ -254,7 +254,7 @@ async def lock_tree(tx: Transaction, base_id: int) -> None:
     await tx.execute("UPDATE bases SET updated_at = updated_at WHERE id = $1", base_id)
 
 
-async def _count(call: Call, where: str, args: Sequence[Any]) -> int:
+async def _count(call: Call, where: str, args: Sequence[Value]) -> int:
     """The number of bases, for a page after the last of them, which has no row with the total."""
     rows = await call.db.scan(
         f"SELECT count(*) AS n FROM bases b LEFT JOIN groups g ON g.id = b.group_id WHERE {where}",  # noqa: S608

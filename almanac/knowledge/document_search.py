@@ -15,7 +15,7 @@ from almanac.core import clock
 from almanac.core.arguments import MAX_ID, Arguments, Id
 from almanac.core.call import Call
 from almanac.core.errors import BadRequest, NotFound
-from almanac.db.sql import id_list
+from almanac.db.sql import Parameters, id_list
 from almanac.identity.access import MIN_ROLE_BY_ACTION
 from almanac.knowledge import bases, document_index, document_text, documents, folders, visible_bases
 from almanac.search import citations
@@ -372,11 +372,12 @@ async def _with_descendants(call: Call, folder_ids: Sequence[int]) -> tuple[set[
 
 async def _all_readable_bases(call: Call) -> tuple[set[int], tuple[str, ...]]:
     """The bases that the caller may read, and a note if there are none or only the newest are searched."""
-    visible, parameters = visible_bases.condition(call.actor, min_role=MIN_ROLE_BY_ACTION["read"])
+    parameters = Parameters()
+    visible = visible_bases.condition(call.actor, parameters, min_role=MIN_ROLE_BY_ACTION["read"])
     rows = await call.db.scan(
         f"SELECT b.id FROM bases b WHERE {visible} AND b.removed_at IS NULL"  # noqa: S608 - numbers and constants
         f" ORDER BY b.created_at DESC, b.id DESC LIMIT {MAX_SEARCHED_BASES + 1}",
-        *parameters,
+        *parameters.values,
     )
     if not rows:
         return set(), ("There is no knowledge base that you may read.",)

@@ -34,9 +34,9 @@ async def tally(db: Database, base_ids: Iterable[int]) -> dict[int, IngestCounts
 
 async def coverages(db: Reader, index: SearchIndex, base_ids: Iterable[int]) -> dict[int, Coverage]:
     """The number of passages, and of passages with vectors, of each base in which passages still lack vectors."""
-    names = {document_index.collection_of(base_id): base_id for base_id in base_ids}
-    found = await collection_status.coverages(db, index, list(names))
-    return {names[name]: covered for name, covered in found.items()}
+    bases_by_collection = {document_index.collection_of(base_id): base_id for base_id in base_ids}
+    coverages = await collection_status.coverages(db, index, list(bases_by_collection))
+    return {bases_by_collection[collection]: coverage for collection, coverage in coverages.items()}
 
 
 async def names(db: Reader) -> dict[str, str]:

@@ -127,7 +127,8 @@ async def add(call: Call, tx: Transaction, base_id: int, draft: DocumentDraft, s
     await folders.lock_folder(tx, base_id, draft.folder_id)
     while (document_id := await _insert(call, tx, base_id, draft, stored)) is None:
         # The loop repeats if the other document was removed in the meantime, or with the next number for 'keep_both'.
-        existing_id = await _id_by_name(tx, base_id, draft.folder_id, folders.check_name(draft.name))
+        name = folders.check_name(draft.name)
+        existing_id = await folders.id_by_name(tx, "documents", base_id, draft.folder_id, name)
         if existing_id and draft.if_exists == "replace":
             return await replace(call, tx, existing_id, stored, draft)
         if existing_id and draft.if_exists == "error":
@@ -140,15 +141,15 @@ async def add(call: Call, tx: Transaction, base_id: int, draft: DocumentDraft, s
 
 
 async def replace(
-    call: Call, tx: Transaction, document_id: int, stored: StoredFile, source: DocumentDraft | None = None
+    call: Call, tx: Transaction, document_id: int, stored: StoredFile, draft: DocumentDraft | None = None
 ) -> AddResult:
     """Give a document new content, and the tags, metadata and source of the draft.
 
     The text of the old content stays until the new content has been parsed.
     """
     document = await get(tx, call, document_id, "write")
-    if source is not None and (source.tags or source.metadata is not None):
-        document = await update(call, tx, document_id, tags=source.tags or None, metadata=source.metadata)
+    if draft is not None and (draft.tags or draft.metadata is not None):
+        document = await update(call, tx, document_id, tags=draft.tags or None, metadata=draft.metadata)
     if document.blob_hash == stored.hash and document.index_status != "failed":
         return AddResult(document, "unchanged")
     kind = file_types.detect_file_type(stored.head, document.name)
@@ -161,8 +162,8 @@ async def replace(
         stored.size,
         kind.mime_type,
         kind.extension,
-        (source.source_type if source else None) or kind.source_type,
-        source.source_url if source else None,
+        (draft.source_type if draft else None) or kind.source_type,
+        draft.source_url if draft else None,
         clock.now(),
     )
     assert row is not None
@@ -218,7 +219,8 @@ async def update(
     """Change the name, the tags or the metadata of a document."""
     document = await get(tx, call, document_id, "write")
     name = document.name if name is None else folders.check_name(name)
-    if name != document.name and await _id_by_name(tx, document.base_id, document.folder_id, name):
+    place = document.base_id, document.folder_id
+    if name != document.name and await folders.id_by_name(tx, "documents", *place, name):
         raise Conflict(f"There is already a document named {name!r} here.", remedy="Choose another name.")
     await tx.execute(
         "UPDATE documents SET name = $2, tags = $3, metadata = $4, updated_at = $5 WHERE id = $1",
@@ -370,16 +372,6 @@ async def _insert(call: Call, tx: Transaction, base_id: int, draft: DocumentDraf
         clock.now(),
     )
     return row["id"] if row else None
-
-
-async def _id_by_name(db: Reader, base_id: int, folder_id: int, name: str) -> int:
-    row = await db.fetch_one(
-        "SELECT id FROM documents WHERE base_id = $1 AND folder_id = $2 AND name = $3 AND removed_at IS NULL",
-        base_id,
-        folder_id,
-        name,
-    )
-    return row["id"] if row else 0
 
 
 def _check_batch(ids: Sequence[int]) -> list[int]:

@@ -22,6 +22,7 @@ _SINGLE_LEVELS = 4  # levels that are read one by one; for deeper ones, all fold
 _MAX_FOLDERS_AT_ONCE = 20_000  # in a base with more folders, every level is read by itself
 _MAX_STEM_CHARS = 240  # of a name that gets a number
 _LIVE = "removed_at IS NULL"
+_PARENT_COLUMN = {"folders": "parent_id", "documents": "folder_id"}
 
 Fetch = Callable[..., Awaitable[list[Row]]]  # `Reader.fetch` or `Database.scan`
 
@@ -84,10 +85,10 @@ async def ensure(call: Call, tx: Transaction, base_id: int, path: str, parent_id
     """The id of the folder at a path such as `manuals/pumps`. Missing folders of the path are created."""
     await bases.get(tx, call, base_id, "write")
     for name in [check_name(part) for part in path.split("/") if part.strip()]:
-        folder_id = await _id_by_name(tx, base_id, parent_id, name)
+        folder_id = await id_by_name(tx, "folders", base_id, parent_id, name)
         if not folder_id:
             await bases.lock_tree(tx, base_id)  # another transaction may be creating the folder
-            folder_id = await _id_by_name(tx, base_id, parent_id, name)
+            folder_id = await id_by_name(tx, "folders", base_id, parent_id, name)
         parent_id = folder_id or (await add(call, tx, base_id, name, parent_id)).id
     return parent_id
 
@@ -240,14 +241,25 @@ async def lock_folder_or_root(tx: Transaction, base_id: int, folder_id: int) -> 
     return folder_id if await _lock(tx, base_id, folder_id) else ROOT
 
 
+async def id_by_name(db: Reader, table: str, base_id: int, parent_id: int, name: str) -> int:
+    """The id of the folder or document with this name in a folder, or 0."""
+    row = await db.fetch_one(
+        f"SELECT id FROM {table} WHERE base_id = $1 AND {_PARENT_COLUMN[table]} = $2 AND name = $3"  # noqa: S608
+        " AND removed_at IS NULL",
+        base_id,
+        parent_id,
+        name,
+    )
+    return row["id"] if row else 0
+
+
 async def unique_name(tx: Transaction, table: str, base_id: int, parent_id: int, name: str) -> str:
     """The name, with a number if it is taken: `plan.pdf`, `plan (2).pdf` …"""
-    column = "folder_id" if table == "documents" else "parent_id"
     stem, dot, extension = name.rpartition(".") if table == "documents" else (name, "", "")
     stem, suffix = (stem, dot + extension) if stem and len(extension) < 10 else (name, "")
     stem = stem[:_MAX_STEM_CHARS]
     rows = await tx.fetch(
-        f"SELECT name FROM {table} WHERE base_id = $1 AND {column} = $2 AND removed_at IS NULL"  # noqa: S608
+        f"SELECT name FROM {table} WHERE base_id = $1 AND {_PARENT_COLUMN[table]} = $2 AND removed_at IS NULL"  # noqa: S608
         " AND (name = $3 OR name LIKE $4 ESCAPE '\\')",
         base_id,
         parent_id,
@@ -262,7 +274,7 @@ async def unique_name(tx: Transaction, table: str, base_id: int, parent_id: int,
 async def _move_contents_up(tx: Transaction, folder: Folder) -> None:
     """Move the contents of a folder to its parent."""
     now = clock.now()
-    for table, column in (("folders", "parent_id"), ("documents", "folder_id")):
+    for table, column in _PARENT_COLUMN.items():
         is_inside = f"{table}.base_id = $1 AND {table}.{column} = $2 AND {table}.removed_at IS NULL"
         await tx.execute(
             f"UPDATE {table} SET {column} = $3, updated_at = $4 WHERE {is_inside} AND NOT EXISTS ("  # noqa: S608
@@ -311,18 +323,8 @@ async def _lock(tx: Transaction, base_id: int, folder_id: int) -> bool:
     )
 
 
-async def _id_by_name(db: Reader, base_id: int, parent_id: int, name: str) -> int:
-    row = await db.fetch_one(
-        "SELECT id FROM folders WHERE base_id = $1 AND parent_id = $2 AND name = $3 AND removed_at IS NULL",
-        base_id,
-        parent_id,
-        name,
-    )
-    return row["id"] if row else 0
-
-
 async def _put(tx: Transaction, folder: Folder, parent_id: int, name: str) -> Folder:
-    if await _id_by_name(tx, folder.base_id, parent_id, name) not in (0, folder.id):
+    if await id_by_name(tx, "folders", folder.base_id, parent_id, name) not in (0, folder.id):
         raise _taken(name)
     row = await tx.fetch_one(
         "UPDATE folders SET parent_id = $2, name = $3, updated_at = $4 WHERE id = $1 RETURNING *",
