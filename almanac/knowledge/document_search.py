@@ -32,15 +32,8 @@ MAX_KINDS = 50
 
 # Fields of `SearchArguments` that can leave a search without results.
 RESTRICTING_FIELDS = (
-    "kinds",
-    "tags",
-    "condition",
-    "created_from",
-    "created_until",
-    "updated_from",
-    "updated_until",
-    "min_score",
-)
+    "kinds", "tags", "condition", "created_from", "created_until", "updated_from", "updated_until", "min_score",
+)  # fmt: skip
 _DATE_CHARS = len("2026-11-02")  # in every form of ISO 8601, a longer text also has a time
 _MEDIA_TYPE = re.compile(r"[a-zA-Z0-9-]{1,30}/[a-zA-Z0-9._+-]{0,100}")
 _DOCUMENT_REF = re.compile(r"document:([1-9][0-9]{0,18})", re.ASCII)
@@ -140,10 +133,7 @@ class CitationArguments(CitationSpan):
 
 @dataclass(frozen=True, slots=True)
 class DocumentScope:
-    """The part of the requested bases, folders and documents that the caller may read.
-
-    Empty `folders` or `documents` mean no restriction.
-    """
+    """The part of a search request that the caller may read. Empty `folders` or `documents` mean no restriction."""
 
     collections: tuple[str, ...]
     folders: tuple[int, ...] = ()
@@ -193,10 +183,8 @@ async def search_documents(call: Call, search: SearchEngine, arguments: SearchAr
 async def resolve_scope(
     call: Call, base_ids: Iterable[int] = (), folder_ids: Iterable[int] = (), document_ids: Iterable[int] = ()
 ) -> DocumentScope:
-    """The bases that contain all requested objects, or every base that the caller may read if none is requested.
-
-    An object that the caller may not read is an error.
-    """
+    """The bases that contain all requested objects; without a request, all bases that the caller may read. An object
+    that the caller may not read is an error."""
     requested_bases, folder_scope, document_scope = (
         tuple(dict.fromkeys(ids)) for ids in (base_ids, folder_ids, document_ids)
     )
@@ -282,10 +270,8 @@ async def with_documents(
 
 
 async def verify(call: Call, citation: CitationArguments) -> CitationCheck:
-    """Check whether a quotation is still in its document.
-
-    A document that the caller may not read is reported as `gone`, like a document that does not exist.
-    """
+    """Check whether a quotation is still in its document. A document that the caller may not read is `gone`, like a
+    document that does not exist."""
     document_id = parse_document_ref(citation.id)
     if citation.hash is None and citation.text is None:
         raise BadRequest("Give what was quoted: its hash, as search gave it, or its text.")

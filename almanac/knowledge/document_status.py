@@ -75,10 +75,7 @@ async def named(db: Reader, base_id: int, folder_id: int, name: str) -> Document
 
 
 async def paths(call: Call, base_id: int) -> dict[int, str]:
-    """The paths of the folders of a base, such as `manuals/pumps`, by id.
-
-    If a fault has broken the tree, a path begins at the highest folder that can be reached.
-    """
+    """The paths of the folders of a base, such as `manuals/pumps`, by id. In a broken tree they begin at the break."""
     await bases.get(call.db, call, base_id)
     rows = await call.db.scan("SELECT id, parent_id, name FROM folders WHERE base_id = $1", base_id)
     parents_and_names = {row["id"]: (row["parent_id"], row["name"]) for row in rows}

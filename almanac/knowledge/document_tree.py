@@ -138,10 +138,8 @@ async def browse(
 async def tree(
     call: Call, base_id: int, folder_id: int = ROOT, *, inactive: bool = True, brief: bool = False
 ) -> FolderTree:
-    """All folders and documents below a folder. They are counted first, so that a tree too large is never loaded.
-
-    With `brief`, the documents are `DocumentBrief` objects.
-    """
+    """All folders and documents below a folder; with `brief`, documents as `DocumentBrief`. They are counted first, so
+    that a tree too large is never loaded."""
     base, condition = await _base_of_folder(call, base_id, folder_id), "" if inactive else _IS_ACTIVE
     if folder_id == ROOT:
         await _check_size(call, base_id, await _count(call, _FOLDERS_OF_BASE, base_id), condition)

@@ -143,10 +143,7 @@ async def add(call: Call, tx: Transaction, base_id: int, draft: DocumentDraft, s
 async def replace(
     call: Call, tx: Transaction, document_id: int, stored: StoredFile, draft: DocumentDraft | None = None
 ) -> AddResult:
-    """Give a document new content, and the tags, metadata and source of the draft.
-
-    The text of the old content stays until the new content has been parsed.
-    """
+    """Give a document new content and the properties of the draft. Its text stays until the content has been parsed."""
     document = await get(tx, call, document_id, "write")
     if draft is not None and (draft.tags or draft.metadata is not None):
         document = await update(call, tx, document_id, tags=draft.tags or None, metadata=draft.metadata)

@@ -87,9 +87,9 @@ class FileStore:
 
     @asynccontextmanager
     async def mark_for_deletion(self, names: Sequence[str]) -> AsyncGenerator[None]:
-        """Mark files whose rows the block may delete. If this process dies in the block, `clear` removes the files.
+        """Mark files whose rows the block may delete, so that `clear` removes them if this process dies in the block.
 
-        An error leaves the marks, because the transaction may have been committed all the same.
+        An error leaves the marks, because the transaction may have been committed.
         """
         marks = await asyncio.to_thread(self._mark, names)
         yield

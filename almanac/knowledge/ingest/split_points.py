@@ -208,10 +208,7 @@ def last_character(text: str, low: int, limit: int) -> int:
 
 
 def _is_inside_cluster(text: str, at: int, boundary: int) -> bool:
-    """Whether a reader sees the code points before and after a point as one character.
-
-    `boundary` is an earlier point that is between two characters.
-    """
+    """Whether a point is inside a character of several code points. `boundary` is an earlier point that is not."""
     before, after = text[at - 1], text[at]
     if before == "\n" or (before.isascii() and after.isascii()):
         return False
