@@ -1,4 +1,4 @@
-"""What the tests of the knowledge slice stand on."""
+"""Fixtures for the tests of the knowledge package."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from almanac.core.database import Database
-from tests.knowledge.library import Library, found
+from tests.knowledge.workspace import Workspace, open_workspace
 
 
 @pytest.fixture
-async def library(database: Database, tmp_path: Path) -> AsyncIterator[Library]:
-    """A knowledge base and whatever a test puts into it, on both databases."""
-    made = await found(database, tmp_path / "home")
-    yield made
-    made.files.close()
+async def workspace(database: Database, tmp_path: Path) -> AsyncIterator[Workspace]:
+    """A knowledge base with its file store, on both databases."""
+    workspace = await open_workspace(database, tmp_path / "home")
+    yield workspace
+    workspace.files.close()

@@ -1,4 +1,4 @@
-"""Passages: what every cut must keep, on documents made up by the hundred, and a few documents to read."""
+"""Passages: properties of every split, on hundreds of generated documents, and a few readable examples."""
 
 import unicodedata
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ LONG_WORDS = ["x" * 90, "y" * 700]
 RIGHT_TO_LEFT = ["مرحبا", "بالعالم.", "؟", "שלום", "עולם!"]
 UNSPACED = ["港口", "每晚关闭", "。", "，", "？」", "カタカナ", "ひらがな", "한국어", "ไปเที่ยว", "𠮷"]
 SPACES = [" ", " ", " ", "  ", "\n", "\n\n", "\u00a0", "\u3000", ". ", " " * 300]
-# What a reader takes for one character, though it is several code points.
+# Clusters of several code points that a reader sees as one character.
 CLUSTERS = [
     "👩\u200d👩\u200d👧\u200d👦", "👍🏽", "🇫🇷", "🇬🇧", "e\u0301", "e\u0323\u0300", "1\ufe0f\u20e3", "❤\ufe0f\u200d🔥",
     "\u1100\u1161\u11a8", "क\u094dष\u093f", "ก\u0e33", "🏴\U000e0067\U000e0062\U000e007f", "か\u3099", "ﾊﾟ",
@@ -41,12 +41,12 @@ SYMBOLS = ["", "", "Trail", "Trail.open", "Trail.flush", "Trailer", "main"]
 
 
 def repeat(atoms: list[str], times: int) -> list[str]:
-    """The atoms again and again, but no more than a few pages of them."""
+    """The atoms repeated, up to a few pages."""
     return atoms * min(times, 1 + 3000 // len("".join(atoms)))
 
 
 class Document:
-    """A document in the making, which remembers where its clusters are."""
+    """A document under construction, with the spans of its clusters."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -103,7 +103,7 @@ class Document:
 
 @st.composite
 def documents(draw: st.DrawFn) -> tuple[ParsedFile, list[tuple[int, int]]]:
-    """A document of any blocks, and where its clusters are."""
+    """A document of random blocks, and the spans of its clusters."""
     document = Document()
     for kind in draw(st.lists(st.sampled_from(["heading", "heading", "text", "text", "table", "code"]), max_size=8)):
         document.add(draw, kind)
@@ -124,7 +124,7 @@ many = settings(
 )
 
 
-# What holds of every document, told again in the plainest way
+# Properties of every document, computed in the simplest way
 
 
 @cache
@@ -138,13 +138,13 @@ def length(text: str) -> int:
 
 
 def leaves(passages: list[Passage]) -> list[Passage]:
-    """Those that hold no others."""
+    """The passages without children."""
     parents = {passage.parent for passage in passages}
     return [passage for index, passage in enumerate(passages) if index not in parents]
 
 
 def uncovered(text: str, passages: list[Passage]) -> str:
-    """What of a text is in no passage, but for white space."""
+    """The characters of a text, except white space, that are in no passage."""
     seen = bytearray(len(text))
     for passage in passages:
         seen[passage.start : passage.end] = b"\1" * (passage.end - passage.start)
@@ -156,7 +156,7 @@ def touched(parsed: ParsedFile, passage: Passage) -> list[Block]:
 
 
 def path_of(parsed: ParsedFile, block: Block) -> list[Block]:
-    """The headings that a block stands under, the highest first; a heading stands under itself."""
+    """The headings above a block, highest first. A heading is above itself."""
     path: list[Block] = []
     for each in parsed.blocks[: parsed.blocks.index(block) + 1]:
         if each.kind == "heading":
@@ -218,7 +218,7 @@ def test_passages_come_in_order_and_the_same_each_time(made: tuple[ParsedFile, A
 
 @given(documents(), splitters())
 @many
-def test_no_passage_is_longer_than_asked(made: tuple[ParsedFile, Any], splitter: PassageSplitter):
+def test_no_passage_is_longer_than_the_size(made: tuple[ParsedFile, Any], splitter: PassageSplitter):
     parsed, _ = made
     passages = split(parsed, splitter)
     parents = {passage.parent for passage in passages}
@@ -240,7 +240,7 @@ def header_end(parsed: ParsedFile, passage: Passage) -> int:
 
 @given(documents(), splitters())
 @many
-def test_what_a_reader_sees_as_one_character_is_never_cut(
+def test_a_character_of_several_code_points_is_never_cut(
     made: tuple[ParsedFile, list[tuple[int, int]]], splitter: PassageSplitter
 ):
     parsed, clusters = made
@@ -250,9 +250,7 @@ def test_what_a_reader_sees_as_one_character_is_never_cut(
 
 @given(documents(), splitters())
 @many
-def test_a_passage_carries_the_headings_common_to_all_that_it_holds(
-    made: tuple[ParsedFile, Any], splitter: PassageSplitter
-):
+def test_a_passage_has_the_headings_common_to_its_blocks(made: tuple[ParsedFile, Any], splitter: PassageSplitter):
     parsed, _ = made
     for passage in split(parsed, splitter):
         blocks = touched(parsed, passage)
@@ -273,7 +271,7 @@ def test_a_passage_carries_the_headings_common_to_all_that_it_holds(
 
 @given(documents(), splitters())
 @many
-def test_a_heading_begins_a_passage_unless_what_is_before_it_is_bare_or_tiny(
+def test_a_heading_begins_a_passage_unless_the_section_before_it_is_bare_or_tiny(
     made: tuple[ParsedFile, Any], splitter: PassageSplitter
 ):
     parsed, _ = made
@@ -289,7 +287,7 @@ def test_a_heading_begins_a_passage_unless_what_is_before_it_is_bare_or_tiny(
 
 @given(documents(), splitters())
 @many
-def test_passages_overlap_within_a_section_only_and_no_more_than_asked(
+def test_passages_overlap_only_within_a_section_and_at_most_by_the_overlap(
     made: tuple[ParsedFile, Any], splitter: PassageSplitter
 ):
     parsed, _ = made
@@ -326,7 +324,7 @@ def test_every_passage_of_a_table_begins_with_its_header_and_with_a_row(
 
 @given(documents(), splitters())
 @many
-def test_a_passage_knows_its_page_and_where_on_each_page_it_is(made: tuple[ParsedFile, Any], splitter: PassageSplitter):
+def test_a_passage_has_its_page_and_a_box_on_each_page(made: tuple[ParsedFile, Any], splitter: PassageSplitter):
     parsed, _ = made
     for passage in split(parsed, splitter):
         pages = [page.number for page in parsed.pages if page.start <= passage.start < page.end]
@@ -340,7 +338,7 @@ def test_a_passage_knows_its_page_and_where_on_each_page_it_is(made: tuple[Parse
 
 @given(documents(), splitters())
 @many
-def test_children_lie_within_their_parent_and_hold_all_of_it(made: tuple[ParsedFile, Any], splitter: PassageSplitter):
+def test_children_are_inside_their_parent_and_cover_it(made: tuple[ParsedFile, Any], splitter: PassageSplitter):
     parsed, _ = made
     passages = split(parsed, splitter)
     if splitter.strategy == "flat":
@@ -353,10 +351,10 @@ def test_children_lie_within_their_parent_and_hold_all_of_it(made: tuple[ParsedF
         children = [passage for passage in passages if passage.parent == index]
         assert children == passages[index + 1 : index + 1 + len(children)] != []
         assert all(around.start <= child.start < child.end <= around.end for child in children)
-        assert uncovered(around_text(parsed, around), [shifted(child, around) for child in children]) == ""
+        assert uncovered(text_of(parsed, around), [shifted(child, around) for child in children]) == ""
 
 
-def around_text(parsed: ParsedFile, passage: Passage) -> str:
+def text_of(parsed: ParsedFile, passage: Passage) -> str:
     return parsed.text[passage.start : passage.end]
 
 
@@ -372,7 +370,7 @@ def shifted(child: Passage, around: Passage) -> Passage:
 @example("x" + " " * 900 + "y", PassageSplitter(size=128, overlap=63))
 @example("." * 900, PassageSplitter(size=128, overlap=63))
 @many
-def test_any_characters_at_all_are_cut_to_size_and_kept(text: str, splitter: PassageSplitter):
+def test_any_text_is_split_completely(text: str, splitter: PassageSplitter):
     passages = split(ParsedFile(text, (Block("text", 0, len(text)),)), splitter)
     assert uncovered(text, leaves(passages)) == ""
     assert all(passage.text == text[passage.start : passage.end] == passage.text.strip() for passage in passages)
@@ -382,7 +380,7 @@ def test_any_characters_at_all_are_cut_to_size_and_kept(text: str, splitter: Pas
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize("before", ["", "x", "xx"])
-def test_a_text_of_nothing_but_one_cluster_is_cut_between_two_of_them(cluster: str, before: str):
+def test_a_text_of_repeated_clusters_is_cut_between_two_of_them(cluster: str, before: str):
     text = before + cluster * 300
     passages = split(ParsedFile(text, (Block("text", 0, len(text)),)), PassageSplitter(size=128, overlap=50))
     assert len(passages) > 3
@@ -390,11 +388,11 @@ def test_a_text_of_nothing_but_one_cluster_is_cut_between_two_of_them(cluster: s
     assert {(passage.end - len(before)) % len(cluster) for passage in passages} == {0}
 
 
-# Documents to read
+# Readable examples
 
 
 def document(*parts: tuple[Any, str] | tuple[Any, str, dict[str, Any]], gap: str = "\n\n") -> ParsedFile:
-    """A document of blocks, each a kind, its text, and what else is known of it: `header` is how long that is."""
+    """A document of blocks: each has a kind, a text and other properties. `header` is the length of the header."""
     text, blocks = "", list[Block]()
     for kind, words, *more in parts:
         known: dict[str, Any] = dict(more[0]) if more else {}
@@ -415,7 +413,7 @@ def outline(passages: list[Passage]) -> list[tuple[tuple[str, ...], str]]:
 SMALL = PassageSplitter(size=128, overlap=0)
 
 
-def test_a_heading_begins_a_passage_and_is_carried_by_all_below_it():
+def test_a_heading_begins_a_passage_and_is_a_heading_of_all_passages_below_it():
     parsed = document(
         heading(1, "Harbour"), ("text", "A port on the north coast, open to ships of any size."),
         heading(2, "Gate"), ("text", "It is closed at night."), ("text", "Ring the bell and wait for the pilot."),
@@ -430,7 +428,7 @@ def test_a_heading_begins_a_passage_and_is_carried_by_all_below_it():
     ]
 
 
-def test_a_heading_without_text_goes_with_what_follows_it():
+def test_a_heading_without_text_is_joined_to_the_next_section():
     parsed = document(heading(1, "Harbour"), heading(2, "Gate"), ("text", "Closed."), heading(2, "Quay"))
     assert outline(split(parsed, SMALL)) == [
         (("Harbour", "Gate"), "# Harbour\n\n## Gate\n\nClosed."),
@@ -438,7 +436,7 @@ def test_a_heading_without_text_goes_with_what_follows_it():
     ]
 
 
-def test_a_heading_without_text_at_the_end_of_a_chapter_stays_out_of_the_next():
+def test_a_heading_without_text_is_not_joined_to_the_next_chapter():
     parsed = document(
         heading(1, "Harbour"), ("text", "Closed."), heading(2, "Gate"), heading(1, "Town"), ("text", "Open.")
     )
@@ -449,13 +447,13 @@ def test_a_heading_without_text_at_the_end_of_a_chapter_stays_out_of_the_next():
     ]
 
 
-def test_a_heading_is_not_parted_from_the_long_paragraph_after_it():
+def test_a_heading_is_not_separated_from_the_long_paragraph_after_it():
     name = "A harbour on the north coast, and its gate"
     passages = split(document(heading(1, name), ("text", "word " * 60)), SMALL)
     assert passages[0].text.startswith(f"# {name}\n\nword word word")
 
 
-def test_tiny_sections_side_by_side_share_a_passage_under_what_is_above_them():
+def test_tiny_sibling_sections_share_a_passage_under_their_parent_headings():
     entries = [part for name in ("Aft", "Bow", "Keel") for part in (heading(2, name), ("text", f"See {name}."))]
     parsed = document(heading(1, "Words"), ("text", "Said on board."), *entries, heading(1, "Maps"), ("text", "None."))
     assert outline(split(parsed, PassageSplitter(size=1000, overlap=0))) == [
@@ -477,7 +475,7 @@ def test_a_tiny_section_with_a_table_keeps_its_own_heading():
 
 
 @pytest.mark.parametrize("gap", ["\n\n", "\n"])
-def test_small_paragraphs_are_packed_and_cut_between_them(gap: str):
+def test_small_paragraphs_share_passages_and_are_not_cut(gap: str):
     words = ["The gate is closed at night by the watch.", "Ring the bell.", "Wait for the pilot, who comes by boat.",
              "Pay the harbour dues before you leave again.", "Keep the receipt."]  # fmt: skip
     parsed = document(*(("text", each) for each in words), gap=gap)
@@ -506,7 +504,7 @@ def test_no_more_than_half_of_a_short_passage_is_repeated():
     assert second.text.startswith("for the pilot.\n\nword")
 
 
-def test_text_without_sentences_is_cut_between_words_and_without_words_anywhere():
+def test_text_without_sentences_is_cut_between_words_and_text_without_words_anywhere():
     words = split(document(("text", "harbour " * 40)), SMALL)
     assert {word for passage in words for word in passage.text.split(" ")} == {"harbour"}
     letters = split(document(("text", "x" * 300)), SMALL)
@@ -540,7 +538,7 @@ def test_a_row_with_an_empty_first_cell_keeps_its_columns():
     }
 
 
-def test_a_row_longer_than_a_passage_is_one_unless_it_is_far_longer():
+def test_a_row_longer_than_the_size_is_one_passage_unless_it_is_much_longer():
     rows = ["short | row", "long | " + "word " * 60, "short | again", "endless | " + "word " * 200]
     passages = split(document(("table", "a | b\n" + "\n".join(rows), {"header": 6})), SMALL)
     texts = [passage.text for passage in passages]
@@ -549,14 +547,14 @@ def test_a_row_longer_than_a_passage_is_one_unless_it_is_far_longer():
     assert all(text.startswith("a | b\n") and len(text) <= 128 for text in texts[3:])
 
 
-def test_a_heading_goes_with_the_first_row_of_a_table_without_header_however_long():
+def test_a_heading_is_joined_to_the_first_row_of_a_table_without_header():
     row = "cell " * 40
     assert outline(split(document(heading(1, "Wide"), ("table", row)), SMALL)) == [
         (("Wide",), f"# Wide\n\n{row}".strip())
     ]
 
 
-def test_a_header_too_long_to_repeat_is_repeated_in_part():
+def test_a_long_header_is_repeated_in_part():
     parsed = document(("table", "column " * 50 + "\n" + "cell\n" * 60, {"header": 351}))
     first, *others = split(parsed, SMALL)
     assert first.text == ("column " * 50).rstrip()
@@ -564,7 +562,7 @@ def test_a_header_too_long_to_repeat_is_repeated_in_part():
     assert all(len(passage.text) <= 128 for passage in others)
 
 
-def test_a_heading_before_a_header_too_long_to_repeat_is_a_passage_of_its_own():
+def test_a_heading_before_a_long_header_is_a_passage_of_its_own():
     parsed = document(heading(1, "Wide"), ("table", "column " * 90 + "\n" + "cell\n" * 9, {"header": 631}))
     first, second, *_ = split(parsed, SMALL)
     assert (first.kind, first.text) == ("text", "# Wide")
@@ -578,7 +576,7 @@ METHODS: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-def test_small_symbols_are_packed_under_the_name_that_they_share():
+def test_small_symbols_share_a_passage_under_their_common_name():
     parsed = document(("code", "import os"), *METHODS, ("code", "def main():\n" + "    go()\n" * 9, {"name": "main"}))
     assert [(passage.kind, passage.headings, passage.text.split("\n")[0]) for passage in split(parsed, SMALL)] == [
         ("code", ("Trail",), "import os"),
@@ -588,7 +586,7 @@ def test_small_symbols_are_packed_under_the_name_that_they_share():
     assert [passage.headings for passage in split(document(*METHODS), PassageSplitter())] == [("Trail",)]
 
 
-def test_a_large_symbol_is_cut_at_the_blank_line_that_is_indented_least():
+def test_a_large_symbol_is_cut_at_the_blank_line_with_the_smallest_indentation():
     body = ["def main():", "    for ship in ships:", "        greet(ship)", "", "        berth(ship)", "",
             "    close_gate()", "    if late:", "        sleep()", "    return 0"]  # fmt: skip
     passages = split(document(("code", "\n".join(body), {"name": "main"})), SMALL)
@@ -596,20 +594,20 @@ def test_a_large_symbol_is_cut_at_the_blank_line_that_is_indented_least():
     assert {passage.headings for passage in passages} == {("main",)}
 
 
-def test_an_example_of_code_stays_with_the_prose_around_it():
+def test_a_code_example_stays_with_the_prose_around_it():
     parsed = document(("text", "Ring the bell:"), ("code", "bell.ring()"), ("text", "Then wait."))
     (passage,) = split(parsed, SMALL)
     assert (passage.kind, passage.text) == ("text", "Ring the bell:\n\nbell.ring()\n\nThen wait.")
 
 
-def test_a_section_of_nothing_but_an_example_is_code():
+def test_a_section_with_only_a_code_example_is_code():
     parsed = document(
         heading(1, "Bell"), ("code", "bell.ring()"), heading(2, "Gate"), ("code", "gate()"), ("text", "Wait.")
     )
     assert [passage.kind for passage in split(parsed, SMALL)] == ["code", "text"]
 
 
-def test_parents_hold_their_children_and_each_stands_right_before_them():
+def test_each_parent_comes_directly_before_its_children():
     words = [f"Paragraph {number} of the rules says what is to be done on deck and what is not." for number in range(7)]
     parsed = document(heading(1, "Rules"), *(("text", each) for each in words))
     passages = split(parsed, PassageSplitter("hierarchical", 128, 0, 300))
@@ -633,7 +631,7 @@ def test_a_passage_on_two_pages_begins_on_the_first_and_has_a_box_on_each():
     assert passage.boxes == ((4, 8.1, 20, 30.1, 41), (5, 10, 20, 40, 30))
 
 
-def test_a_line_that_is_over_before_a_passage_begins_is_not_in_its_box():
+def test_a_line_that_ends_before_a_passage_is_not_in_its_box():
     text = "The gate is closed at night.\n\n" + "x" * 120
     around, inside, below = (
         TextLine(0, 150, 1, 0, 0, 50, 50),
@@ -649,7 +647,7 @@ def test_a_document_without_text_has_no_passages():
     assert split(ParsedFile("", ()), SMALL) == split(ParsedFile(" \n", (Block("text", 0, 2),)), SMALL) == []
 
 
-# Settings
+# Options
 
 
 @pytest.mark.parametrize(
@@ -665,12 +663,12 @@ def test_a_document_without_text_has_no_passages():
         ),
     ],
 )
-def test_options_that_are_left_out_follow_from_the_others(options: dict[str, Any], splitter: PassageSplitter):
+def test_missing_options_follow_from_the_others(options: dict[str, Any], splitter: PassageSplitter):
     assert PassageSplitter.from_options(options) == splitter
 
 
 @given(splitters())
-def test_a_splitter_is_made_again_from_its_options(splitter: PassageSplitter):
+def test_a_splitter_can_be_created_from_its_options(splitter: PassageSplitter):
     again = PassageSplitter.from_options(splitter.as_options())
     assert (again.strategy, again.size, again.overlap) == (splitter.strategy, splitter.size, splitter.overlap)
     assert again.parent_size == splitter.parent_size or splitter.strategy == "flat"
@@ -702,7 +700,7 @@ def test_a_splitter_is_made_again_from_its_options(splitter: PassageSplitter):
         ({"chunk": 1}, "A splitter has the options 'strategy', 'size', 'overlap' and 'parent_size' only."),
     ],
 )
-def test_options_out_of_range_are_refused_with_the_range(options: dict[str, Any], message: str):
+def test_invalid_options_are_refused_with_the_permitted_values(options: dict[str, Any], message: str):
     with pytest.raises(BadRequest) as refused:
         PassageSplitter.from_options(options)
     assert refused.value.message == message

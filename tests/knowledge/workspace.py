@@ -1,4 +1,4 @@
-"""A knowledge base with its file store and its reader, and the few verbs tests need around them."""
+"""A knowledge base with its file store and its parser, and the functions that tests need for them."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from almanac.knowledge.bases import KnowledgeBase
 from almanac.knowledge.documents import AddResult, Document, DocumentDraft
 from almanac.knowledge.files import FileStore, StoredFile
 from almanac.knowledge.folders import Folder
-from almanac.knowledge.ingest import splitter as cutting
+from almanac.knowledge.ingest import splitter
 from almanac.knowledge.ingest.ingest_job import Ingest
 from almanac.knowledge.parsers import file_types
 from almanac.knowledge.parsers.parse_file import pack
@@ -28,12 +28,12 @@ from tests.identity.people import Town, settle
 
 T = TypeVar("T")
 
-MOST_BYTES = 10_000_000
+MAX_FILE_BYTES = 10_000_000
 
 
-class Lectern(SandboxPool):
-    """Reads plain text in this very process, which is all that tests of the verbs need: a form feed begins a page,
-    and what begins with UNREADABLE cannot be read."""
+class PlainTextSandbox(SandboxPool):
+    """Parses plain text in the process of the test. A form feed begins a page. A text that begins with UNREADABLE
+    cannot be parsed."""
 
     def __init__(self) -> None:
         super().__init__("")
@@ -42,13 +42,13 @@ class Lectern(SandboxPool):
         content = path.read_text("utf-8")
         if content.startswith("UNREADABLE"):
             raise UnreadableFile("corrupt", "The file is damaged.")
-        parsed = paged(content)
-        found = cutting.split(parsed, cutting.PassageSplitter.from_options(options))
-        return SandboxResult(pack(file_types.PLAIN, parsed, found), 0, 0.0, 0.0)
+        parsed = parse_pages(content)
+        passages = splitter.split(parsed, splitter.PassageSplitter.from_options(options))
+        return SandboxResult(pack(file_types.PLAIN, parsed, passages), 0, 0.0, 0.0)
 
 
-def paged(content: str) -> ParsedFile:
-    """A text as a parser gives it, with a page for each part between form feeds."""
+def parse_pages(content: str) -> ParsedFile:
+    """A text as a parser returns it, with a page for each part between form feeds."""
     parts, start, pages, blocks = content.split("\f"), 0, list[TextPage](), list[Block]()
     for number, part in enumerate(parts, 1):
         end = start + len(part)
@@ -61,13 +61,13 @@ def paged(content: str) -> ParsedFile:
 
 
 @dataclass
-class Library:
-    """A base of its librarian's, and the store its files are in."""
+class Workspace:
+    """A base, its owner, and the store of its files."""
 
     town: Town
     home: Path
     files: FileStore
-    librarian: Principal
+    owner: Principal
     call: Call
     base: KnowledgeBase
     ingest: Ingest
@@ -79,12 +79,12 @@ class Library:
     async def do(self, body: Callable[[Transaction], Awaitable[T]]) -> T:
         return await self.db.write(body)
 
-    async def folder(self, name: str, parent_id: int = 0, base: KnowledgeBase | None = None) -> Folder:
+    async def add_folder(self, name: str, parent_id: int = 0, base: KnowledgeBase | None = None) -> Folder:
         base_id = (base or self.base).id
         return await self.do(lambda tx: folders.add(self.call, tx, base_id, name, parent_id))
 
     async def add(self, name: str, content: str, *, base: KnowledgeBase | None = None, **draft: Any) -> AddResult:
-        """A document, waiting to be read."""
+        """Add a document, without parsing it."""
         base_id = (base or self.base).id
         return await self.store(
             content, lambda tx, s: documents.add(self.call, tx, base_id, DocumentDraft(name, **draft), s)
@@ -99,24 +99,24 @@ class Library:
             stored = await incoming.finish()
             return await self.do(lambda tx: body(tx, stored))
 
-    async def shelve(self, name: str, content: str, **how: Any) -> Document:
-        """A document that has been read."""
+    async def add_parsed(self, name: str, content: str, **how: Any) -> Document:
+        """Add a document and parse it."""
         added = await self.add(name, content, **how)
-        await self.read_all()
+        await self.run_jobs()
         return await self.get(added.document.id)
 
     async def get(self, document_id: int, **how: Any) -> Document:
         return await documents.get(self.db, self.call, document_id, **how)
 
-    async def read_all(self) -> int:
-        """Do the jobs that wait; how many."""
+    async def run_jobs(self) -> int:
+        """Run the queued ingest jobs; return their number."""
         jobs = await queue.claim(self.db, "a-worker", ["ingest"], limit=10_000, lease=clock.MINUTE)
         for job in jobs:
-            await self.settle(job, self.ingest)
+            await self.run_job(job, self.ingest)
         return len(jobs)
 
-    async def settle(self, job: Job, handler: Handler) -> bool:
-        """Do one job, as a worker does it."""
+    async def run_job(self, job: Job, handler: Handler) -> bool:
+        """Run a job as a worker does. Return whether the job still belonged to this worker."""
         effect = await handler(job)
 
         async def body(tx: Transaction) -> bool:
@@ -138,24 +138,25 @@ class Library:
         rows = await self.rows("SELECT text FROM reading_parts WHERE document_id = $1 ORDER BY part", document_id)
         return "".join(row["text"] for row in rows)
 
-    def stored(self) -> set[str]:
-        """The names of the files in the store."""
+    def stored_names(self) -> set[str]:
+        """The names of the files at their permanent paths."""
         return {file.name for file in self.files.path("xx").parent.parent.glob("[0-9a-f][0-9a-f]/*")}
 
-    def drafts(self) -> list[Path]:
+    def incoming_files(self) -> list[Path]:
+        """The files in the incoming folders."""
         return [file for file in self.files.path("xx").parent.parent.glob("incoming/*/*") if file.is_file()]
 
 
-async def found(db: Database, home: Path) -> Library:
-    """Make one, in the organisation Acme."""
+async def open_workspace(db: Database, home: Path) -> Workspace:
+    """Create a workspace in the organisation Acme."""
     town = await settle(db)
-    librarian = await town.add("librarian")
-    call = town.call(await town.actor(librarian))
+    owner = await town.add("owner")
+    call = town.call(await town.actor(owner))
     base = await db.write(lambda tx: bases.add(call, tx, "Manuals"))
-    files = FileStore(home, MOST_BYTES)
-    return Library(town, home, files, librarian, call, base, Ingest(db, files, Lectern(), 2))
+    files = FileStore(home, MAX_FILE_BYTES)
+    return Workspace(town, home, files, owner, call, base, Ingest(db, files, PlainTextSandbox(), 2))
 
 
 def operator_of(actor: Actor) -> Actor:
-    """The same person, at the command line."""
+    """The same actor with the rights of the operator."""
     return replace(actor, is_operator=True)
