@@ -101,7 +101,7 @@ def check_settings(settings: Settings) -> None:
             remedy="Name one that Python can import, and its folder in PYTHONPATH.",
         )
     client_address.read_networks(settings.trusted_proxies)
-    knowledge_runtime.check(settings)
+    knowledge_runtime.query_mode(settings)
     chat.check(settings)
 
 

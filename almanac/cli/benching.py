@@ -238,7 +238,7 @@ async def _ask(
     begun = time.perf_counter()
     found = await document_search.search_documents(call, search, inquiry)
     tally.seconds.append(time.perf_counter() - begun)
-    question = document_search.question(inquiry, await document_search.resolve_scope(call, where))
+    question = document_search.build_query(inquiry, await document_search.resolve_scope(call, where))
     further = await document_search.find(call, search, replace(question, limit=DEPTHS[-1]))
     grades = test.grades[query.id]
     first = [library.line(hit) for hit in found.hits]

@@ -82,7 +82,7 @@ def read(
 async def _documents(db: Database, base_id: int, status: str | None) -> list[tuple[Document, str]]:
     """The documents of a base by path, each with that of its folder."""
     call = await operator_call.call_for_base(db, base_id)
-    places = await document_status.paths(call, base_id)
+    places = await document_status.folder_paths(call, base_id)
     found: list[Document] = []
     while more := await document_status.find(call, base_id, status=status, after=found[-1].id if found else 0):
         found += more

@@ -18,7 +18,7 @@ from almanac.cli.support.terminal import Home, Json, print_line, print_rows, set
 from almanac.core.database import Database, Row
 from almanac.core.settings import Settings
 from almanac.knowledge import document_index, document_status
-from almanac.knowledge.files import amount
+from almanac.knowledge.files import format_size
 from almanac.search.backends import open_search
 from almanac.search.index.protocol import Coverage, SearchIndex
 from almanac.search.jobs import collection_status, embed_passages
@@ -45,7 +45,7 @@ def show_status(home: Home = None, as_json: Json = False) -> None:
     settings = settings_at(home)
 
     async def work(db: Database) -> dict[str, Any]:
-        names = await document_status.names(db)
+        names = await document_status.base_names(db)
         standings = await collection_status.collection_statuses(db)
         return {
             "collections": [{"name": names.get(each.collection), **asdict(each)} for each in standings],
@@ -58,7 +58,7 @@ def show_status(home: Home = None, as_json: Json = False) -> None:
         print_line(json.dumps(found, ensure_ascii=False))
         return
     print_rows([_status_row(each) for each in found["collections"]], False, empty="Nothing has been read yet.")
-    size = amount(sum(part["bytes"] for part in found["parts"]))
+    size = format_size(sum(part["bytes"] for part in found["parts"]))
     number = counted(len(found["parts"]), "file")
     changes = counted(found["changes"], "change")
     print_line(

@@ -232,13 +232,13 @@ def _check_folder(path: str) -> None:
         except BadRequest:
             raise BadRequest(
                 f"--folder: {name!r} cannot be the name of a folder.",
-                remedy=f"Use names of 1 to {folders.LONGEST_NAME} characters with slashes between them, and no '..'.",
+                remedy=f"Use names of 1 to {folders.MAX_NAME_CHARS} characters with slashes between them, and no '..'.",
             ) from None
 
 
 async def _failed(call: Call, base_id: int) -> list[tuple[Document, str]]:
     """The documents that failed, each with its path in the base."""
-    places = await document_status.paths(call, base_id)
+    places = await document_status.folder_paths(call, base_id)
     found: list[Document] = []
     while more := await document_status.find(call, base_id, status="failed", after=found[-1].id if found else 0):
         found += more

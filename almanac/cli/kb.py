@@ -85,7 +85,7 @@ def list_bases(
         owners = [] if user is None else [(await principals.get_by_name(db, call.actor.org_id, user)).id]
         found = await _all_bases(call, owners=owners)
         ids = [base.id for base in found]
-        tallies = await document_status.tally(db, ids)
+        tallies = await document_status.count_by_base(db, ids)
         async with open_search(settings, db) as search:
             covered = await document_status.coverages(db, search.index, ids)
         return [

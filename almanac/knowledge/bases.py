@@ -52,8 +52,8 @@ class KnowledgeBase:
     documents: int | None = None  # their number; None if they were not counted
 
     @property
-    def thing(self) -> ProtectedObject:
-        """The base as the access rules see it."""
+    def protected_object(self) -> ProtectedObject:
+        """The base in the form that the access rules use."""
         return ProtectedObject("base", self.id, self.org_id, self.level, self.owner_id, self.group_id)
 
     @property
@@ -110,7 +110,9 @@ async def get(db: Reader, call: Call, base_id: int, action: str = "read", *, rem
     # The row of another organisation is not even read.
     row = await db.fetch_one(f"{_SELECT} WHERE b.id = $1 AND b.org_id = $2", base_id, call.actor.org_id)
     base = base_from_row(row) if row is not None and (row["removed_at"] is not None) == removed else None
-    role = await access.require(db, call, action, base.thing if base else None, name=f"knowledge base {base_id}")
+    role = await access.require(
+        db, call, action, base.protected_object if base else None, name=f"knowledge base {base_id}"
+    )
     assert base is not None
     return replace(base, role=role)
 
@@ -128,7 +130,7 @@ async def get_many(call: Call, base_ids: Sequence[int]) -> list[KnowledgeBase]:
     )
     by_id = {row["id"]: base_from_row(row) for row in rows}
     bases = [by_id[id] for id in base_ids if id in by_id]
-    roles = await access.roles_on(call.db, call.actor, [base.thing for base in bases])
+    roles = await access.roles_on(call.db, call.actor, [base.protected_object for base in bases])
     return [
         replace(base, role=role)
         for base, role in zip(bases, roles, strict=True)
@@ -151,7 +153,7 @@ async def find(
     if scope not in SCOPES:
         raise BadRequest(f"There is no scope {scope!r}.", remedy=f"The scopes are: {', '.join(SCOPES)}.")
     if CONTROL_CHARACTERS.search(f"{group}{query}"):
-        raise BadRequest("The group or the query contains control characters.", remedy="Leave them out.")
+        raise BadRequest("The group or the query contains control characters.", remedy="Remove them.")
     parameters = Parameters()
     conditions = [
         visible_bases.condition(call.actor, parameters, scope),
@@ -202,7 +204,9 @@ async def share(
     """Grant a role on a base to a user, an agent or a group. None revokes the role."""
     base = await get(tx, call, base_id, "manage")
     if role is not None and base.role is not None and role > base.role:
-        raise Forbidden(f"You are {base.role.name} and cannot make anybody {role.name}.", remedy="Give a lower role.")
+        raise Forbidden(
+            f"You are {base.role.name} and cannot grant the role {role.name}.", remedy="Grant a lower role."
+        )
     if (user is None) == (group is None):
         raise BadRequest("Name either a user or a group.")
     holder = (
@@ -210,14 +214,14 @@ async def share(
         if user is not None
         else {"group_id": (await groups.get_by_name(tx, base.org_id, group or "")).id}
     )
-    current = await access.granted(tx, base.thing, **holder)
+    current = await access.granted(tx, base.protected_object, **holder)
     if current is not None and base.role is not None and current > base.role:
         raise Forbidden(
             f"{user or group!r} is {current.name} here, and you are {base.role.name}.", remedy="Ask an owner."
         )
     if role is not None:
-        await access.grant(tx, base.thing, role, **holder)
-    elif not await access.revoke_grant(tx, base.thing, **holder):
+        await access.grant(tx, base.protected_object, role, **holder)
+    elif not await access.revoke_grant(tx, base.protected_object, **holder):
         raise NotFound(f"Knowledge base {base_id} is not shared with {user or group!r}.")
     return base
 
@@ -265,7 +269,7 @@ async def _count(call: Call, where: str, args: Sequence[Value]) -> int:
 
 async def _with_roles_and_counts(call: Call, bases: list[KnowledgeBase]) -> list[KnowledgeBase]:
     roles, rows = await asyncio.gather(
-        access.roles_on(call.db, call.actor, [base.thing for base in bases]),
+        access.roles_on(call.db, call.actor, [base.protected_object for base in bases]),
         call.db.scan(
             "SELECT base_id, count(*) AS n FROM documents"  # noqa: S608 - ids are integers
             f" WHERE base_id IN ({id_list(base.id for base in bases)}) AND removed_at IS NULL GROUP BY base_id"
@@ -281,14 +285,14 @@ async def _check_level(call: Call, tx: Transaction, level: str, group: str | Non
     if (level == "group") != (group is not None):
         raise BadRequest("The level 'group' needs a group; the other levels do not take one.")
     if call.actor.bases is not None:
-        raise Forbidden("Your token is limited to some knowledge bases, so it cannot make another.")
+        raise Forbidden("Your token is limited to some knowledge bases, so it cannot create another.")
     if level == "organization" and not (call.actor.is_operator or call.actor.is_admin):
-        raise Forbidden("Only an administrator can make a knowledge base of the organisation.")
+        raise Forbidden("Only an administrator can create a knowledge base of the organisation.")
     if group is None:
         return None
     owner = await groups.get_by_name(tx, call.actor.org_id, group)
-    thing = ProtectedObject("group", owner.id, owner.org_id, "group", group_id=owner.id)
-    await access.require(tx, call, "write", thing, name=f"group {group!r}")
+    protected_group = ProtectedObject("group", owner.id, owner.org_id, "group", group_id=owner.id)
+    await access.require(tx, call, "write", protected_group, name=f"group {group!r}")
     return owner.id
 
 

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 MAX_SEARCHED_BASES = 2_000  # if the caller names no base, folder or document
 MAX_SEARCHED_FOLDERS = 5_000  # including the folders below the requested ones
-MOST_NAMED = 500
+MAX_LIST_ITEMS = 500
 MAX_KINDS = 50
 
 # Fields of `SearchArguments` that can leave a search without results.
@@ -57,8 +57,8 @@ def _check_query(text: str) -> str:
 
 
 def _check_length(items: list[T]) -> list[T]:
-    if len(items) > MOST_NAMED:
-        raise ValueError(f"has more than {MOST_NAMED} items")
+    if len(items) > MAX_LIST_ITEMS:
+        raise ValueError(f"has more than {MAX_LIST_ITEMS} items")
     return items
 
 
@@ -67,7 +67,9 @@ def _check_kinds(kinds: list[str]) -> list[str]:
         raise ValueError(f"has more than {MAX_KINDS} items")
     for kind in kinds:
         if not _MEDIA_TYPE.fullmatch(kind):
-            raise ValueError(f"has {kind[:50]!r}: name media types, as application/pdf, or how they begin, as image/")
+            raise ValueError(
+                f"has {kind[:50]!r}: use media types, such as application/pdf, or prefixes, such as image/"
+            )
     return kinds
 
 
@@ -113,19 +115,12 @@ class SearchArguments(Arguments):
     explain: Annotated[bool, Field(description="Also timings and counts.")] = False
 
 
-class CitationSpan(Arguments):
+class CitationArguments(Arguments):
     """A quotation from a document: its hash, its text, or both."""
 
-    id: Annotated[str, Field(description="As search gave it.")]
+    id: Annotated[str, Field(description="From search.")]
     hash: Annotated[str | None, Field(max_length=64)] = None
-    text: Annotated[str | None, Field(max_length=MAX_QUOTE_CHARS, description="Or the words quoted.")] = None
-
-
-class CitationArguments(CitationSpan):
-    """A quotation from a document, with its span."""
-
-    start: Annotated[Id | None, Field(description="Where it stood, if known.")] = None
-    end: Id | None = None
+    text: Annotated[str | None, Field(max_length=MAX_QUOTE_CHARS, description="Or the quoted text.")] = None
 
 
 # Search
@@ -171,12 +166,12 @@ class DocumentResults:
 async def search_documents(call: Call, search: SearchEngine, arguments: SearchArguments) -> DocumentResults:
     """Search the documents that the caller may read."""
     scope = await resolve_scope(call, arguments.bases, arguments.folders, arguments.documents)
-    results = await find(call, search, question(arguments, scope), scope.notes)
+    results = await find(call, search, build_query(arguments, scope), scope.notes)
     restricting = [name for name in RESTRICTING_FIELDS if getattr(arguments, name)]
     if results.hits or arguments.offset or not (scope.collections and restricting):
         return results
     pronoun = "it" if len(restricting) == 1 else "them"
-    note = f"Nothing was found within {', '.join(restricting)}: leave {pronoun} out to look further."
+    note = f"No passage matches {', '.join(restricting)}: leave {pronoun} out to search more documents."
     return replace(results, notes=(*results.notes, note))
 
 
@@ -199,14 +194,14 @@ async def resolve_scope(
         candidates.append(await _check_documents(call, document_scope))
     if candidates:
         ids = set[int].intersection(*candidates)
-        notes = () if ids else ("The bases, folders and documents that were named have nothing in common.",)
+        notes = () if ids else ("The requested bases, folders and documents have no document in common.",)
     else:
         ids, notes = await _all_readable_bases(call)
     collections = tuple(document_index.collection_of(id) for id in sorted(ids))
     return DocumentScope(collections, folder_scope, document_scope, notes)
 
 
-def question(arguments: SearchArguments, scope: DocumentScope) -> SearchQuery:
+def build_query(arguments: SearchArguments, scope: DocumentScope) -> SearchQuery:
     """The search engine's query for these arguments."""
     created_from, created_until = _period("created", arguments.created_from, arguments.created_until)
     updated_from, updated_until = _period("updated", arguments.updated_from, arguments.updated_until)
@@ -269,24 +264,25 @@ async def with_documents(
 # Citations
 
 
-async def verify(call: Call, citation: CitationArguments) -> CitationCheck:
-    """Check whether a quotation is still in its document. A document that the caller may not read is `gone`, like a
-    document that does not exist."""
+async def verify(call: Call, citation: CitationArguments, span: Sequence[int] | None = None) -> CitationCheck:
+    """Check whether a quotation is still in its document; `span` is its start and end when it was quoted. A document
+    that the caller may not read is `gone`, like a document that does not exist."""
     document_id = parse_document_ref(citation.id)
     if citation.hash is None and citation.text is None:
-        raise BadRequest("Give what was quoted: its hash, as search gave it, or its text.")
+        raise BadRequest("Give the hash of the quotation from its search result, or its text.")
     try:
         await documents.get(call.db, call, document_id)
     except NotFound:
         return CitationCheck("gone")
+    start, end = span or (None, None)
     check = await citations.verify(
         call.db,
         document_index.KIND,
         str(document_id),
         hash=citation.hash,
         text=citation.text,
-        start=citation.start,
-        end=citation.end,
+        start=start,
+        end=end,
     )
     outline = await document_text.get(call.db, document_id) if check.page is not None else None
     for number, start, end, _ in outline.pages if outline else ():
@@ -304,13 +300,13 @@ def parse_document_ref(ref: str) -> int:
     """The document id in an id from search results."""
     match = _DOCUMENT_REF.fullmatch(ref)
     if match is None or int(match[1]) > MAX_ID:
-        raise BadRequest("id: is not one that search gives.", remedy="Use one as search gave it, such as document:12.")
+        raise BadRequest("id: is not the id of a search result.", remedy="Use an id from search, such as document:12.")
     return int(match[1])
 
 
-def url_of(public: str, document_id: int, source_url: str | None) -> str:
+def url_of(server_url: str, document_id: int, source_url: str | None) -> str:
     """The URL of a document: its source, or its address on this server."""
-    return source_url or f"{public}/api/v1/documents/{document_id}"
+    return source_url or f"{server_url}/api/v1/documents/{document_id}"
 
 
 # The scope of a search
@@ -342,18 +338,18 @@ async def _check_documents(call: Call, document_ids: Sequence[int]) -> set[int]:
 async def _with_descendants(call: Call, folder_ids: Sequence[int]) -> tuple[set[int], tuple[int, ...]]:
     """The bases of folders that the caller may read, and these folders with all folders below them."""
     base_ids: set[int] = set()
-    found: set[int] = set()
+    searched: set[int] = set()
     for folder_id in folder_ids:
         folder = await folders.get(call.db, call, folder_id)
         levels = await folders.descend(call.db.scan, folder.base_id, folder_id, max_folders=MAX_SEARCHED_FOLDERS)
         base_ids.add(folder.base_id)
-        found |= {folder_id, *(row["id"] for level in levels for row in level)}
-        if len(found) > MAX_SEARCHED_FOLDERS:
+        searched |= {folder_id, *(row["id"] for level in levels for row in level)}
+        if len(searched) > MAX_SEARCHED_FOLDERS:
             raise BadRequest(
-                f"There are more than {MAX_SEARCHED_FOLDERS:,} folders below those that were named.",
-                remedy="Name folders further down, or the whole base.",
+                f"There are more than {MAX_SEARCHED_FOLDERS:,} folders below the requested ones.",
+                remedy="Request folders further down, or the whole base.",
             )
-    return base_ids, tuple(sorted(found))
+    return base_ids, tuple(sorted(searched))
 
 
 async def _all_readable_bases(call: Call) -> tuple[set[int], tuple[str, ...]]:
@@ -384,5 +380,5 @@ def _period(field_prefix: str, first: str | None, last: str | None) -> tuple[int
         end = clock.parse_timestamp(last) + (clock.DAY if len(last.strip()) <= _DATE_CHARS else 0)
     if start is not None and end is not None and start > end:
         message = f"{field_prefix}_from is after {field_prefix}_until."
-        raise BadRequest(message, remedy="Exchange them, or leave one out.")
+        raise BadRequest(message, remedy="Swap them, or leave one out.")
     return start, end

@@ -22,7 +22,7 @@ class IngestCounts:
     failed: int = 0
 
 
-async def tally(db: Database, base_ids: Iterable[int]) -> dict[int, IngestCounts]:
+async def count_by_base(db: Database, base_ids: Iterable[int]) -> dict[int, IngestCounts]:
     """The counts of each base that has documents."""
     rows = await db.scan(
         f"SELECT base_id, sum(CASE WHEN {IS_UNFINISHED} THEN 1 ELSE 0 END) AS unfinished,"  # noqa: S608
@@ -39,7 +39,7 @@ async def coverages(db: Reader, index: SearchIndex, base_ids: Iterable[int]) -> 
     return {bases_by_collection[collection]: coverage for collection, coverage in coverages.items()}
 
 
-async def names(db: Reader) -> dict[str, str]:
+async def base_names(db: Reader) -> dict[str, str]:
     """The names of the bases of all organisations, by collection."""
     return {
         document_index.collection_of(row["id"]): row["name"] for row in await db.fetch("SELECT id, name FROM bases")
@@ -63,7 +63,7 @@ async def find(
     return [document_from_row(row) for row in rows]
 
 
-async def named(db: Reader, base_id: int, folder_id: int, name: str) -> Document | None:
+async def get_by_name(db: Reader, base_id: int, folder_id: int, name: str) -> Document | None:
     """The document with this name in a folder."""
     row = await db.fetch_one(
         f"{SELECT} WHERE d.base_id = $1 AND d.folder_id = $2 AND d.name = $3 AND d.removed_at IS NULL",
@@ -74,7 +74,7 @@ async def named(db: Reader, base_id: int, folder_id: int, name: str) -> Document
     return None if row is None else document_from_row(row)
 
 
-async def paths(call: Call, base_id: int) -> dict[int, str]:
+async def folder_paths(call: Call, base_id: int) -> dict[int, str]:
     """The paths of the folders of a base, such as `manuals/pumps`, by id. In a broken tree they begin at the break."""
     await bases.get(call.db, call, base_id)
     rows = await call.db.scan("SELECT id, parent_id, name FROM folders WHERE base_id = $1", base_id)
@@ -115,6 +115,6 @@ async def finished_statuses(db: Database, document_ids: Sequence[int]) -> dict[i
     return statuses
 
 
-async def details(db: Database, document_ids: Sequence[int]) -> list[Document]:
+async def get_many(db: Database, document_ids: Sequence[int]) -> list[Document]:
     """Documents by id, without a permission check."""
     return [document_from_row(row) for row in await db.scan(f"{SELECT} WHERE d.id IN ({id_list(document_ids)})")]

@@ -17,7 +17,7 @@ from almanac.knowledge.bases import KnowledgeBase
 from almanac.knowledge.documents import SELECT, Document, document_from_row
 from almanac.knowledge.folders import MAX_FOLDER_DEPTH, ROOT, Folder
 
-MOST_NODES = 5000
+MAX_NODES = 5000
 _FOLDERS = "SELECT * FROM folders "
 _FOLDERS_OF_BASE = "folders WHERE base_id = $1 AND removed_at IS NULL"
 _DOCUMENTS_OF_BASE = "documents d WHERE d.base_id = $1 AND d.removed_at IS NULL"
@@ -144,7 +144,7 @@ async def tree(
     if folder_id == ROOT:
         await _check_size(call, base_id, await _count(call, _FOLDERS_OF_BASE, base_id), condition)
         where = "WHERE base_id = $1 AND removed_at IS NULL LIMIT $2"
-        rows = await call.db.scan(_FOLDERS + where, base_id, MOST_NODES + 1)
+        rows = await call.db.scan(_FOLDERS + where, base_id, MAX_NODES + 1)
         documents = await _documents(call, base_id, condition, brief)
         return _whole_tree(base, [folders.folder_from_row(row) for row in rows], documents)
     descendants, warnings = await _descendant_folders(call, base_id, folder_id)
@@ -157,7 +157,7 @@ async def tree(
 
 def too_large(count: int) -> ResultTooLarge:
     """The error for a tree with this number of nodes."""
-    return ResultTooLarge(f"Recursive result has {count} nodes, which exceeds the limit of {MOST_NODES}")
+    return ResultTooLarge(f"Recursive result has {count} nodes, which exceeds the limit of {MAX_NODES}")
 
 
 # Reading folders and documents
@@ -178,13 +178,13 @@ async def _count(call: Call, source: str, *args: Value) -> int:
 async def _check_size(call: Call, base_id: int, folder_count: int, condition: str) -> None:
     """Refuse a tree if its documents, together with its folders, are too many."""
     count = folder_count + await _count(call, f"{_DOCUMENTS_OF_BASE}{condition}", base_id)
-    if count > MOST_NODES:
+    if count > MAX_NODES:
         raise too_large(count)
 
 
 async def _documents(call: Call, base_id: int, condition: str, brief: bool) -> list[Document] | list[DocumentBrief]:
     where = f"WHERE d.base_id = $1 AND d.removed_at IS NULL{condition} LIMIT $2"
-    rows = await call.db.scan(f"{_BRIEF if brief else SELECT} {where}", base_id, MOST_NODES + 1)
+    rows = await call.db.scan(f"{_BRIEF if brief else SELECT} {where}", base_id, MAX_NODES + 1)
     if brief:
         return [DocumentBrief._make(cast("Iterable[Any]", row)) for row in rows]
     return [document_from_row(row) for row in rows]
@@ -192,8 +192,8 @@ async def _documents(call: Call, base_id: int, condition: str, brief: bool) -> l
 
 async def _descendant_folders(call: Call, base_id: int, folder_id: int) -> tuple[list[Folder], list[str]]:
     """The folders below a folder, and warnings about a cycle that was cut and about folders that are too deep."""
-    levels = await folders.descend(call.db.scan, base_id, folder_id, max_folders=MOST_NODES)
-    if (count := sum(map(len, levels))) > MOST_NODES:
+    levels = await folders.descend(call.db.scan, base_id, folder_id, max_folders=MAX_NODES)
+    if (count := sum(map(len, levels))) > MAX_NODES:
         raise too_large(count)
     descendants = [folders.folder_from_row(row) for level in levels[:MAX_FOLDER_DEPTH] for row in level]
     start = await call.db.fetch_one("SELECT parent_id FROM folders WHERE id = $1", folder_id)

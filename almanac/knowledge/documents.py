@@ -19,7 +19,6 @@ from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, Conflict, NotFound
 from almanac.core.text import CONTROL_CHARACTERS, one_line
 from almanac.knowledge import bases, document_index, files, folders
-from almanac.knowledge.bases import KnowledgeBase
 from almanac.knowledge.files import StoredFile
 from almanac.knowledge.ingest import queue
 from almanac.knowledge.ingest.queue import STATUSES as STATUSES
@@ -27,10 +26,10 @@ from almanac.knowledge.ingest.queue import UNFINISHED_STATUSES
 from almanac.knowledge.parsers import file_types
 
 IF_EXISTS = ("error", "replace", "keep_both")
-MOST_TAGS = 50
+MAX_TAGS = 50
 MAX_TAG_CHARS = 100
 MAX_METADATA_BYTES = 16_384  # as JSON
-MOST_AT_ONCE = 500
+MAX_BATCH_DOCUMENTS = 500
 
 # The columns are in the order of the fields of `Document`, because a list converts thousands of rows.
 SELECT = """
@@ -134,7 +133,7 @@ async def add(call: Call, tx: Transaction, base_id: int, draft: DocumentDraft, s
         if existing_id and draft.if_exists == "error":
             raise Conflict(
                 f"There is already a document named {draft.name!r} here, with the id {existing_id}.",
-                remedy="Say if_exists 'replace' for a new version of it, 'keep_both' to number this one, or rename it.",
+                remedy="Use if_exists 'replace' to give it this content, 'keep_both' to number the name, or rename it.",
             )
     await queue.enqueue(tx, document_id, 1)
     return AddResult(await get(tx, call, document_id), "added")
@@ -170,13 +169,6 @@ async def replace(
 
 async def get(db: Reader, call: Call, document_id: int, action: str = "read", *, removed: bool = False) -> Document:
     """A document in a base on which the caller may perform the action. With `removed`, a document in the trash."""
-    return (await get_with_base(db, call, document_id, action, removed=removed))[0]
-
-
-async def get_with_base(
-    db: Reader, call: Call, document_id: int, action: str = "read", *, removed: bool = False
-) -> tuple[Document, KnowledgeBase]:
-    """A document and its base."""
     row = await db.fetch_one(
         f"{SELECT} WHERE d.id = $1 AND d.base_id IN (SELECT id FROM bases WHERE org_id = $2 AND id = d.base_id)",  # noqa: S608
         document_id,
@@ -185,12 +177,12 @@ async def get_with_base(
     is_found = row is not None and (row["removed_at"] is not None) == removed
     try:
         # The query also runs if there is no document. Response times then do not reveal whether a document exists.
-        base = await bases.get(db, call, row["base_id"] if row is not None and is_found else 0, action)
+        await bases.get(db, call, row["base_id"] if row is not None and is_found else 0, action)
     except NotFound:
         raise _missing(document_id) from None
     assert row is not None
     call.record_access("document", document_id)
-    return document_from_row(row), base
+    return document_from_row(row)
 
 
 async def exists(call: Call, document_id: int) -> bool:
@@ -216,8 +208,8 @@ async def update(
     """Change the name, the tags or the metadata of a document."""
     document = await get(tx, call, document_id, "write")
     name = document.name if name is None else folders.check_name(name)
-    place = document.base_id, document.folder_id
-    if name != document.name and await folders.id_by_name(tx, "documents", *place, name):
+    folder = document.base_id, document.folder_id
+    if name != document.name and await folders.id_by_name(tx, "documents", *folder, name):
         raise Conflict(f"There is already a document named {name!r} here.", remedy="Choose another name.")
     await tx.execute(
         "UPDATE documents SET name = $2, tags = $3, metadata = $4, updated_at = $5 WHERE id = $1",
@@ -321,7 +313,7 @@ async def retry(call: Call, tx: Transaction, base_id: int, before: int | None = 
         " AND updated_at <= $2 LIMIT $3",
         base_id,
         clock.now() if before is None else before,
-        MOST_AT_ONCE,
+        MAX_BATCH_DOCUMENTS,
     )
     for row in rows:
         await queue.requeue(tx, row["id"])
@@ -373,17 +365,17 @@ async def _insert(call: Call, tx: Transaction, base_id: int, draft: DocumentDraf
 
 def _check_batch(ids: Sequence[int]) -> list[int]:
     unique = sorted(set(ids))  # sorted, so that two callers lock rows in the same order and cannot deadlock
-    if not 1 <= len(unique) <= MOST_AT_ONCE:
-        raise BadRequest(f"Name 1 to {MOST_AT_ONCE} documents at once.")
+    if not 1 <= len(unique) <= MAX_BATCH_DOCUMENTS:
+        raise BadRequest(f"The number of documents in one call is 1 to {MAX_BATCH_DOCUMENTS}.")
     return unique
 
 
 def _check_tags(tags: Sequence[str]) -> str:
     cleaned = list(dict.fromkeys(one_line(tag) for tag in tags))
     are_valid = all(1 <= len(tag) <= MAX_TAG_CHARS and not CONTROL_CHARACTERS.search(tag) for tag in cleaned)
-    if len(cleaned) > MOST_TAGS or not are_valid:
+    if len(cleaned) > MAX_TAGS or not are_valid:
         raise BadRequest(
-            f"A document has at most {MOST_TAGS} tags of 1 to {MAX_TAG_CHARS} characters, without control characters."
+            f"A document has at most {MAX_TAGS} tags of 1 to {MAX_TAG_CHARS} characters, without control characters."
         )
     return orjson.dumps(cleaned).decode()
 

@@ -23,7 +23,7 @@ from almanac.knowledge.documents import Document
 from almanac.knowledge.files import FileStore
 
 DOWNLOAD_TOKEN_SECONDS = 300
-HEADER = "X-Almanac-Download-Token"
+DOWNLOAD_HEADER = "X-Almanac-Download-Token"
 _CLAIM_TYPE = "external_knowledge_document_download"
 DISPOSITIONS = ("inline", "attachment")
 
@@ -117,7 +117,7 @@ async def issue(
     if disposition == "inline" and not is_previewable(document):
         raise NotPreviewable()
     if files is not None:
-        await state_of(files.path(document.blob_name))
+        await file_state(files.path(document.blob_name))
     claims = {
         "type": _CLAIM_TYPE,
         "user_id": call.actor.id,
@@ -159,10 +159,10 @@ async def open_file(call: Call, files: FileStore, document_id: int, disposition:
     if disposition == "inline" and not is_previewable(document):
         raise NotPreviewable()  # the file may have been replaced after the token was issued
     path = files.path(document.blob_name)
-    return Download(path, document, disposition, await state_of(path))
+    return Download(path, document, disposition, await file_state(path))
 
 
-async def state_of(path: Path) -> os.stat_result:
+async def file_state(path: Path) -> os.stat_result:
     """The size and times of a stored file. FileUnavailable if the file is missing."""
     try:
         return await asyncio.to_thread(os.stat, path)

@@ -186,7 +186,7 @@ class IncomingFile:
         self.size += len(chunk)
         if self.size > self._max_bytes:
             raise TooLarge(
-                f"The file is larger than {amount(self._max_bytes)}.", remedy="Split it, or ask an operator."
+                f"The file is larger than {format_size(self._max_bytes)}.", remedy="Split it, or ask an operator."
             )
         if len(self._head) < SNIFF_BYTES:
             self._head += chunk[: SNIFF_BYTES - len(self._head)]
@@ -245,7 +245,7 @@ class IncomingFile:
             _sync(path.parent.parent)
 
 
-def amount(size: int) -> str:
+def format_size(size: int) -> str:
     """A number of bytes with a unit: 1000 bytes, 512 MiB."""
     units = {1 << 30: "GiB", 1 << 20: "MiB", 1 << 10: "KiB"}
     return next((f"{size / unit:.4g} {name}" for unit, name in units.items() if size >= unit), f"{size} bytes")
@@ -265,7 +265,7 @@ async def ensure_blob(tx: Transaction, stored: StoredFile) -> int:
     return row["id"]
 
 
-async def unused(db: Database, limit: int = 1000) -> list[Blob]:
+async def find_unused(db: Database, limit: int = 1000) -> list[Blob]:
     """Rows that no document and no attachment refers to."""
     is_used = _IS_USED.format(id="b.id")
     sql = f"SELECT b.id, b.name FROM blobs b WHERE NOT ({is_used}) ORDER BY b.id LIMIT $1"  # noqa: S608 - constants

@@ -16,12 +16,12 @@ from almanac.search import sources
 
 ROOT = 0
 MAX_FOLDER_DEPTH = 100
-LONGEST_NAME = 255
+MAX_NAME_CHARS = 255
 _MAX_LEVELS = 2 * MAX_FOLDER_DEPTH  # read from a tree that a fault has made deeper than allowed
 _SINGLE_LEVELS = 4  # levels that are read one by one; for deeper ones, all folders of the base are read at once
 _MAX_FOLDERS_AT_ONCE = 20_000  # in a base with more folders, every level is read by itself
 _MAX_STEM_CHARS = 240  # of a name that gets a number
-_LIVE = "removed_at IS NULL"
+_NOT_REMOVED = "removed_at IS NULL"
 _PARENT_COLUMN = {"folders": "parent_id", "documents": "folder_id"}
 
 Fetch = Callable[..., Awaitable[list[Row]]]  # `Reader.fetch` or `Database.scan`
@@ -110,7 +110,7 @@ async def get(db: Reader, call: Call, folder_id: int, action: str = "read", *, r
 async def rename(call: Call, tx: Transaction, folder_id: int, name: str) -> Folder:
     """Give a folder another name."""
     folder = await _get_locked(call, tx, folder_id)
-    return await _put(tx, folder, folder.parent_id, check_name(name))
+    return await _update(tx, folder, folder.parent_id, check_name(name))
 
 
 async def move(call: Call, tx: Transaction, folder_id: int, parent_id: int) -> Folder:
@@ -122,7 +122,7 @@ async def move(call: Call, tx: Transaction, folder_id: int, parent_id: int) -> F
         raise Conflict("A folder cannot be moved into itself or into a folder below it.", remedy="Choose another.")
     if await _depth(tx, parent_id) + 1 + len(levels) > MAX_FOLDER_DEPTH:
         raise BadRequest(f"Folders can be at most {MAX_FOLDER_DEPTH} deep.")
-    return await _put(tx, folder, parent_id, folder.name)
+    return await _update(tx, folder, parent_id, folder.name)
 
 
 async def remove(call: Call, tx: Transaction, folder_id: int, *, contents: str) -> None:
@@ -173,7 +173,7 @@ async def restore(call: Call, tx: Transaction, folder_id: int) -> Folder:
 
 
 async def descend(
-    fetch: Fetch, base_id: int, folder_id: int, condition: str = _LIVE, max_folders: int | None = None
+    fetch: Fetch, base_id: int, folder_id: int, condition: str = _NOT_REMOVED, max_folders: int | None = None
 ) -> list[list[Row]]:
     """The folders below a folder, level by level. A cycle back to the folder is cut.
 
@@ -222,10 +222,10 @@ async def _children_by_parent(
 def check_name(name: str) -> str:
     """The name without outer white space, if a folder or a document can have it."""
     name = name.strip()
-    if not 1 <= len(name) <= LONGEST_NAME or _FORBIDDEN.search(name) or name in (".", ".."):
+    if not 1 <= len(name) <= MAX_NAME_CHARS or _FORBIDDEN.search(name) or name in (".", ".."):
         raise BadRequest(
             "This name cannot be used.",
-            remedy=f"Use 1 to {LONGEST_NAME} characters, without slashes and control characters.",
+            remedy=f"Use 1 to {MAX_NAME_CHARS} characters, without slashes and control characters.",
         )
     return name
 
@@ -323,7 +323,7 @@ async def _lock(tx: Transaction, base_id: int, folder_id: int) -> bool:
     )
 
 
-async def _put(tx: Transaction, folder: Folder, parent_id: int, name: str) -> Folder:
+async def _update(tx: Transaction, folder: Folder, parent_id: int, name: str) -> Folder:
     if await id_by_name(tx, "folders", folder.base_id, parent_id, name) not in (0, folder.id):
         raise _taken(name)
     row = await tx.fetch_one(

@@ -24,9 +24,9 @@ from almanac.net.fetcher import Fetcher, FetchRules
 from almanac.net.url import read_url
 from almanac.search.engine import SearchEngine
 
-OPERATIONS = ("default", "index", "query", "delete", "list_chunks")
-MODES = ("local", "remote")
-SECONDS = 30
+RUNTIME_OPERATIONS = ("default", "index", "query", "delete", "list_chunks")
+RUNTIME_MODES = ("local", "remote")
+TIMEOUT_SECONDS = 30
 CHARS_PER_TOKEN = 4  # an estimate
 
 _MAX_ANSWER_BYTES = 32_000_000
@@ -108,7 +108,7 @@ async def query(call: Call, search: SearchEngine, runtime: Runtime | None, query
     return await _search(call, search, query)
 
 
-def check(settings: Settings) -> str:
+def query_mode(settings: Settings) -> str:
     """The mode of queries: `local` or `remote`. InvalidSetting if the settings make no sense."""
     modes = _modes(settings.rag_runtime_mode)
     mode = modes.get("query", modes.get("default", "local"))
@@ -126,28 +126,30 @@ def check(settings: Settings) -> str:
 @asynccontextmanager
 async def open_runtime(settings: Settings) -> AsyncGenerator[Runtime | None]:
     """The runtime for queries, or None if our own search answers them."""
-    if check(settings) == "local":
+    if query_mode(settings) == "local":
         yield None
         return
     # The host may be internal, because an operator configured it. All other checks of the fetcher apply.
     host = read_url(settings.knowledge_runtime_url).host
-    async with Fetcher(FetchRules(allow=(host,), max_bytes=_MAX_ANSWER_BYTES, total_seconds=SECONDS)) as fetcher:
+    async with Fetcher(
+        FetchRules(allow=(host,), max_bytes=_MAX_ANSWER_BYTES, total_seconds=TIMEOUT_SECONDS)
+    ) as fetcher:
         yield Runtime(settings.knowledge_runtime_url.rstrip("/"), fetcher, settings.internal_service_token)
 
 
 def _modes(text: str) -> dict[str, str]:
-    if text in MODES:
+    if text in RUNTIME_MODES:
         return {"default": text}
     try:
         modes = orjson.loads(text)
     except orjson.JSONDecodeError:
         modes = None
     if not isinstance(modes, dict) or not all(
-        key in OPERATIONS and value in MODES for key, value in cast("dict[str, Any]", modes).items()
+        key in RUNTIME_OPERATIONS and value in RUNTIME_MODES for key, value in cast("dict[str, Any]", modes).items()
     ):
         raise InvalidSetting(
             "rag_runtime_mode is neither a mode nor a map of operations to modes.",
-            remedy=f"The modes are: {', '.join(MODES)}. The operations are: {', '.join(OPERATIONS)}.",
+            remedy=f"The modes are: {', '.join(RUNTIME_MODES)}. The operations are: {', '.join(RUNTIME_OPERATIONS)}.",
         )
     return cast("dict[str, str]", modes)
 

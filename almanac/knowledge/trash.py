@@ -58,7 +58,7 @@ async def purge(db: Database, before: int) -> int:
 async def remove_unused(db: Database, store: FileStore) -> int:
     """Remove the files that no document and no attachment refers to; return their number."""
     removed = 0
-    while unused := await files.unused(db):
+    while unused := await files.find_unused(db):
         async with store.mark_for_deletion([blob.name for blob in unused]):
             names = await db.write(lambda tx, unused=unused: files.delete_unused(tx, unused))
             for name in names:

@@ -12,8 +12,8 @@ from almanac.knowledge.documents import Document, DocumentDraft
 from almanac.operations.models import EXAMPLE_TIMESTAMP, IfExists, Limit, Offset, Timestamp, timestamp
 from almanac.operations.operation import REST_ONLY
 
-Ids = Annotated[list[RecordId], Field(min_length=1, max_length=documents.MOST_AT_ONCE)]
-Tags = Annotated[list[str], Field(max_length=documents.MOST_TAGS)]
+Ids = Annotated[list[RecordId], Field(min_length=1, max_length=documents.MAX_BATCH_DOCUMENTS)]
+Tags = Annotated[list[str], Field(max_length=documents.MAX_TAGS)]
 
 
 # Arguments

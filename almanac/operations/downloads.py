@@ -14,7 +14,7 @@ from almanac.operations.operation import Example, Mcp, Rest, operation
 from almanac.operations.pipeline.file_answer import FileAnswer
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
-_HEADER = downloads.HEADER.lower().encode()
+_HEADER = downloads.DOWNLOAD_HEADER.lower().encode()
 
 
 async def download_document(ctx: RequestContext, args: DownloadDocument) -> DownloadInfo:
@@ -23,7 +23,7 @@ async def download_document(ctx: RequestContext, args: DownloadDocument) -> Down
     document = token.document
     return DownloadInfo(
         url=f"{ctx.app.settings.url}{token.path}",
-        headers={downloads.HEADER: token.token},
+        headers={downloads.DOWNLOAD_HEADER: token.token},
         expires_in=token.seconds,
         file_name=document.name,
         mime_type=document.mime_type,
@@ -62,7 +62,7 @@ OPERATIONS = (
             {"disposition": "attachment"},
             DownloadInfo(
                 url="https://almanac.example.org/api/v1/documents/12/file",
-                headers={downloads.HEADER: "eyJhbGciOi…"},
+                headers={downloads.DOWNLOAD_HEADER: "eyJhbGciOi…"},
                 expires_in=300,
                 file_name="pump.pdf",
                 mime_type="application/pdf",

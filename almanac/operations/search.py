@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 from almanac.core import clock
 from almanac.core.arguments import Arguments, Id
 from almanac.knowledge import document_search, document_text
-from almanac.knowledge.document_search import CitationArguments, CitationSpan, DocumentResult, SearchArguments
+from almanac.knowledge.document_search import CitationArguments, DocumentResult, SearchArguments
 from almanac.knowledge.document_text import TextExcerpt
 from almanac.operations.context import RequestContext
 from almanac.operations.models import READ_KNOWLEDGE, SEARCH, failure_text
@@ -28,7 +28,7 @@ class Search(SearchArguments):
 class Fetch(Arguments):
     """Arguments of `fetch`."""
 
-    id: Annotated[str, Field(max_length=100, description="As search gave it.")]
+    id: Annotated[str, Field(max_length=100, description="From search.")]
 
 
 def _check_span(span: list[int] | None) -> list[int] | None:
@@ -38,7 +38,7 @@ def _check_span(span: list[int] | None) -> list[int] | None:
     return span
 
 
-class VerifyCitation(CitationSpan):
+class VerifyCitation(CitationArguments):
     """Arguments of `verify_citation`."""
 
     span: Annotated[list[Id] | None, Field(description="Where it stood."), AfterValidator(_check_span)] = None
@@ -131,9 +131,7 @@ async def fetch(ctx: RequestContext, args: Fetch) -> FetchedDocument:
 
 async def verify_citation(ctx: RequestContext, args: VerifyCitation) -> VerifiedCitation:
     """Compare a quoted passage with the document."""
-    start, end = args.span or (None, None)
-    citation = CitationArguments(id=args.id, hash=args.hash, text=args.text, start=start, end=end)
-    check = await document_search.verify(ctx, citation)
+    check = await document_search.verify(ctx, args, args.span)
     span = None if check.start is None or check.end is None else [check.start, check.end]
     return VerifiedCitation(check.outcome, span, check.page, check.hash)
 

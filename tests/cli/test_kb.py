@@ -24,7 +24,7 @@ from almanac.db import migrate
 from almanac.db.connect import connect
 from almanac.identity import orgs, principals
 from almanac.knowledge import bases, folders
-from almanac.knowledge.files import amount
+from almanac.knowledge.files import format_size
 from tests.cli.conftest import Almanac
 from tests.cli.program import PATIENCE, Answer, command, environment, run, serving
 from tests.cli.test_commands import rows, with_database
@@ -552,7 +552,7 @@ def test_whoever_is_interrupted_is_told_how_it_goes_on(library: Almanac, capsys:
     ("size", "text"), [(1000, "1000 bytes"), (1536, "1.5 KiB"), (512 << 20, "512 MiB"), (3 << 30, "3 GiB")]
 )
 def test_sizes_are_written_for_people(size: int, text: str):
-    assert amount(size) == text
+    assert format_size(size) == text
 
 
 def test_a_file_that_failed_is_tried_again_with_the_next_ingest(library: Almanac, tmp_path: Path):

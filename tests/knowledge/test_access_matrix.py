@@ -145,7 +145,9 @@ class Scenario:
         for ids in self.base_ids.values():
             base = await bases.get_or_none(town.db, ids.base)
             assert base is not None
-            await town.do(lambda tx, base=base: access.grant(tx, base.thing, Role.Developer, principal_id=keeper.id))
+            await town.do(
+                lambda tx, base=base: access.grant(tx, base.protected_object, Role.Developer, principal_id=keeper.id)
+            )
         return self
 
     def ids(self, caller: str, level: str) -> BaseIds:
@@ -194,7 +196,7 @@ class Scenario:
             base = await bases.get_or_none(tx, ids.base)
             assert base is not None
             if owner == "founder":
-                await access.grant(tx, base.thing, role, **holder)
+                await access.grant(tx, base.protected_object, role, **holder)
 
     async def attempt(self, actor: Actor, verb: str, ids: BaseIds) -> AlmanacError | None:
         """The error of a verb, or None if it succeeded."""

@@ -234,7 +234,7 @@ async def test_a_search_finds_the_intersection_of_bases_folders_and_documents(
         workspace.call, search, about(folders=[names["a"]], bases=[other.id])
     )
     assert nothing.hits == ()
-    assert nothing.notes == ("The bases, folders and documents that were named have nothing in common.",)
+    assert nothing.notes == ("The requested bases, folders and documents have no document in common.",)
 
 
 async def test_only_the_newest_bases_are_searched_if_there_are_too_many(
@@ -271,7 +271,7 @@ async def test_tags_dates_and_metadata_restrict_a_search(workspace: Workspace, s
     second = await workspace.add_parsed("b.txt", "A pump.", tags=("wet",), metadata={"year": 2020})
     for number, (document, day) in enumerate(((first, "2024-03-31"), (second, "2024-04-01"))):
         at = (
-            document_search.question(about(created_from=day), document_search.DocumentScope(())).filter.created_from
+            document_search.build_query(about(created_from=day), document_search.DocumentScope(())).filter.created_from
             or 0
         )
         await workspace.do(
@@ -336,7 +336,7 @@ def test_invalid_arguments_are_refused(arguments: dict[str, Any]):
 
 @pytest.mark.parametrize("far", ["0001-01-01", "9999-12-31", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
 def test_the_earliest_and_latest_dates_can_be_used(far: str):
-    filter = document_search.question(
+    filter = document_search.build_query(
         about(created_from=far, updated_until=far), document_search.DocumentScope(("base:1",))
     ).filter
     assert isinstance(filter.created_from, int)
@@ -370,16 +370,16 @@ async def test_requested_and_found_objects_are_in_the_audit_trail(workspace: Wor
 async def test_a_quotation_is_verified_and_a_change_is_detected(workspace: Workspace, search: SearchEngine):
     document = await workspace.add_parsed("a.txt", "The pump runs at forty turns.")
     [hit] = (await document_search.search_documents(workspace.call, search, about())).hits
-    citation = CitationArguments(id=hit.id, hash=hit.found.hash, start=hit.found.start, end=hit.found.end)
-    assert (await document_search.verify(workspace.call, citation)).outcome == "unchanged"
+    citation, span = CitationArguments(id=hit.id, hash=hit.found.hash), (hit.found.start, hit.found.end)
+    assert (await document_search.verify(workspace.call, citation, span)).outcome == "unchanged"
     assert (
         await document_search.verify(workspace.call, CitationArguments(id=hit.id, text="forty turns"))
     ).outcome == "unchanged"
     await workspace.replace(document.id, "The pump runs at fifty turns.")
     await workspace.run_jobs()
-    assert (await document_search.verify(workspace.call, citation)).outcome == "changed"
+    assert (await document_search.verify(workspace.call, citation, span)).outcome == "changed"
     await workspace.do(lambda tx: documents.remove(workspace.call, tx, [document.id]))
-    assert (await document_search.verify(workspace.call, citation)).outcome == "gone"
+    assert (await document_search.verify(workspace.call, citation, span)).outcome == "gone"
 
 
 async def test_a_quotation_has_its_own_page_and_not_that_of_the_start_of_its_passage(
@@ -407,10 +407,10 @@ async def test_a_document_that_the_caller_may_not_read_is_reported_as_gone(works
     "id", ["", "12", "document:", "document:0", "document:x", "note:1", f"document:{2**63}", "document:1 "]
 )
 async def test_an_id_in_another_format_is_refused(workspace: Workspace, id: str):
-    with pytest.raises(BadRequest, match="is not one that search gives"):
+    with pytest.raises(BadRequest, match="is not the id of a search result"):
         await document_search.verify(workspace.call, CitationArguments(id=id, text="x"))
 
 
 async def test_a_citation_without_hash_or_text_is_refused(workspace: Workspace):
-    with pytest.raises(BadRequest, match="its hash"):
+    with pytest.raises(BadRequest, match="the hash of the quotation"):
         await document_search.verify(workspace.call, CitationArguments(id="document:1"))

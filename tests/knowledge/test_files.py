@@ -341,7 +341,7 @@ async def test_after_the_death_of_a_process_clear_leaves_exactly_the_files_with_
         await check_store(workspace)
         assert workspace.incoming_files() == []
         await workspace.do(lambda tx: tx.execute("DELETE FROM documents WHERE name = 'dead.txt'"))
-        dead = await files.unused(workspace.db)
+        dead = await files.find_unused(workspace.db)
         for name in await workspace.do(lambda tx, d=dead: files.delete_unused(tx, d)):
             workspace.files.remove(name)
     assert len(workspace.stored_names()) == 1
@@ -350,7 +350,7 @@ async def test_after_the_death_of_a_process_clear_leaves_exactly_the_files_with_
 async def test_a_row_that_is_being_reused_is_not_deleted(workspace: Workspace):
     document = (await workspace.add("old.txt", "A text.")).document
     await workspace.do(lambda tx: tx.execute("DELETE FROM documents WHERE id = $1", document.id))
-    (blob,) = await files.unused(workspace.db)
+    (blob,) = await files.find_unused(workspace.db)
     adopted = asyncio.Event()
     # Only PostgreSQL needs a pause: SQLite has a single writer.
     hold = {"postgres": "SELECT pg_sleep(0.3)", "sqlite": "SELECT 1"}[workspace.db.dialect]
@@ -375,7 +375,7 @@ async def test_a_row_in_use_is_not_deleted(workspace: Workspace):
     await workspace.add("a.txt", "A text.")
     (blob,) = [files.Blob(row["id"], row["name"]) for row in await workspace.rows("SELECT id, name FROM blobs")]
     assert await workspace.do(lambda tx: files.delete_unused(tx, [blob])) == []
-    assert await files.unused(workspace.db) == []
+    assert await files.find_unused(workspace.db) == []
 
 
 @pytest.mark.parametrize("turn", range(2))
@@ -385,7 +385,7 @@ async def test_content_that_is_deleted_and_stored_at_the_same_time_exists(worksp
         document = (await workspace.add("old.txt", f"Text {number}.")).document
         await workspace.do(lambda tx, d=document: tx.execute("DELETE FROM jobs"))
         await workspace.do(lambda tx, d=document: tx.execute("DELETE FROM documents WHERE id = $1", d.id))
-        unused = await files.unused(workspace.db)
+        unused = await files.find_unused(workspace.db)
 
         async def forget(unused: list[files.Blob] = unused) -> None:
             async with workspace.files.mark_for_deletion([blob.name for blob in unused]):

@@ -37,7 +37,7 @@ async def parents(workspace: Workspace) -> dict[int, int]:
 
 
 async def path_of(workspace: Workspace, folder_id: int) -> str:
-    return (await document_status.paths(workspace.call, workspace.base.id))[folder_id]
+    return (await document_status.folder_paths(workspace.call, workspace.base.id))[folder_id]
 
 
 def has_cycle(tree: dict[int, int]) -> bool:
@@ -264,7 +264,7 @@ async def test_a_restored_folder_is_at_the_top_if_its_parent_is_gone_or_too_deep
 async def test_a_taken_name_gets_a_number(workspace: Workspace, name: str, second: str, third: str):
     names = [(await workspace.add(name, f"{n}", if_exists="keep_both")).document.name for n in range(3)]
     assert names == [name, second, third]
-    assert all(len(each) <= folders.LONGEST_NAME for each in names)
+    assert all(len(each) <= folders.MAX_NAME_CHARS for each in names)
 
 
 # Concurrent operations

@@ -17,7 +17,7 @@ from almanac.core.database import Row
 from almanac.identity.roles import Role
 from almanac.knowledge import bases, document_text, document_tree, documents, folders, trash
 from almanac.knowledge.bases import KnowledgeBase
-from almanac.knowledge.document_tree import MOST_NODES, ResultTooLarge
+from almanac.knowledge.document_tree import MAX_NODES, ResultTooLarge
 from almanac.knowledge.folders import Folder
 from tests.knowledge.workspace import Workspace
 
@@ -210,7 +210,7 @@ async def test_a_tree_that_is_too_large_is_refused_before_it_is_loaded(
     meter = CostMeter(workspace, tmp_path / "almanac.db", monkeypatch)
     for folder_id, count in ((0, MANY + 3), (full, MANY // 2)):
         meter.queries.clear()
-        with pytest.raises(ResultTooLarge, match=f"has {count} nodes, which exceeds the limit of {MOST_NODES}"):
+        with pytest.raises(ResultTooLarge, match=f"has {count} nodes, which exceeds the limit of {MAX_NODES}"):
             await document_tree.tree(workspace.call, many.id, folder_id)
         assert sum(rows for *_, rows in meter.queries) < 20
 

@@ -116,11 +116,9 @@ def test_a_search_that_is_too_narrow_names_what_narrowed_it(server: Running, she
     answer = ask(server, "search", query="oil", tags=["lamp"], created_until="2020-01-01")
     held(server, "search", answer)
     assert answer["results"] == []
-    assert answer["notes"] == ["Nothing was found within tags, created_until: leave them out to look further."]
+    assert answer["notes"] == ["No passage matches tags, created_until: leave them out to search more documents."]
     assert ask(server, "search", query="oil", tags=["lamp"])["notes"] == []
-    assert ask(server, "search", query="oil", min_score=1.0)["notes"][-1].startswith(
-        "Nothing was found within min_score"
-    )
+    assert ask(server, "search", query="oil", min_score=1.0)["notes"][-1].startswith("No passage matches min_score")
 
 
 def test_a_bad_condition_says_what_is_wrong_with_it(server: Running, shelf: dict[str, int]):
@@ -178,7 +176,7 @@ def test_a_document_that_could_not_be_read_says_so_when_it_is_fetched(server: Ru
 
 def test_an_id_that_search_never_gave_is_refused_with_the_fix(server: Running):
     assert refused(server, "fetch", id="pumps.md") == (
-        "bad_request: id: is not one that search gives. Use one as search gave it, such as document:12."
+        "bad_request: id: is not the id of a search result. Use an id from search, such as document:12."
     )
     assert refused(server, "fetch", id="document:999").startswith("not_found: There is no document 999")
 
@@ -193,7 +191,7 @@ def test_a_citation_is_verified(server: Running, shelf: dict[str, int]):
     verdict = ask(server, "verify_citation", id=best["id"], hash=best["hash"])
     held(server, "verify_citation", verdict)
     assert verdict["outcome"] == "changed"
-    assert refused(server, "verify_citation", id=best["id"]).startswith("bad_request: Give what was quoted")
+    assert refused(server, "verify_citation", id=best["id"]).startswith("bad_request: Give the hash of the quotation")
     assert "span: is not a start and an end, as search gives them" in refused(
         server, "verify_citation", id=best["id"], span=[4]
     )

@@ -13,7 +13,7 @@ from almanac.core.arguments import MAX_ID, Arguments
 from almanac.core.call import Call
 from almanac.core.errors import BadRequest, NotFound
 from almanac.knowledge import document_search
-from almanac.knowledge.document_search import MOST_NAMED, DocumentResult, SearchArguments
+from almanac.knowledge.document_search import MAX_LIST_ITEMS, DocumentResult, SearchArguments
 from almanac.search.engine import MAX_QUERY_CHARS, SearchEngine
 
 MAX_TOP_K = 50
@@ -24,7 +24,7 @@ NOWHERE = "At least one knowledge_base_id, knowledge_base_ids, knowledge_ids, or
 Mode = Literal["hybrid", "vector", "keyword"]
 WireId = str | int  # WeKnora's ids are strings, ours are numbers
 NullAsEmpty = BeforeValidator(lambda value: [] if value is None else value)  # WeKnora's clients send null for no list
-WireIds = Annotated[list[WireId], NullAsEmpty, Field(default_factory=list[WireId], max_length=MOST_NAMED)]
+WireIds = Annotated[list[WireId], NullAsEmpty, Field(default_factory=list[WireId], max_length=MAX_LIST_ITEMS)]
 TopK = Annotated[int, Field(ge=1, le=MAX_TOP_K)]
 MinScore = Annotated[float, Field(ge=0, le=1)]
 
@@ -53,7 +53,7 @@ class WeKnoraSearchArguments(Arguments):
         list[str], NullAsEmpty, Field(default_factory=list[str], description="Only documents with all of these tags.")
     ]
     mentioned_items: Annotated[
-        list[Mentioned], NullAsEmpty, Field(default_factory=list[Mentioned], max_length=MOST_NAMED)
+        list[Mentioned], NullAsEmpty, Field(default_factory=list[Mentioned], max_length=MAX_LIST_ITEMS)
     ]
     search_mode: Mode = "hybrid"
     top_k: TopK = DEFAULT_TOP_K
@@ -122,7 +122,7 @@ async def search_anywhere(call: Call, engine: SearchEngine, arguments: WeKnoraSe
         explain=True,
     )
     scope = await document_search.resolve_scope(call, query.bases, query.folders, query.documents)
-    graded = replace(document_search.question(query, scope), graded=True)
+    graded = replace(document_search.build_query(query, scope), graded=True)
     results = await document_search.find(call, engine, graded, scope.notes)
     above = results.counts.get("above_min_score", 0)
     return GradedResults(results.hits, above, results.counts.get("fused", 0) - above, results.notes)

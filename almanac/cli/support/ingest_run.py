@@ -17,7 +17,7 @@ from almanac.core.call import Call
 from almanac.core.errors import AlmanacError
 from almanac.knowledge import document_status, documents, folders
 from almanac.knowledge.documents import AddResult, Document, DocumentDraft
-from almanac.knowledge.files import SNIFF_BYTES, FileStore, IncomingFile, amount
+from almanac.knowledge.files import SNIFF_BYTES, FileStore, IncomingFile, format_size
 from almanac.knowledge.parsers.parsed_file import UnreadableFile
 from almanac.search.index.protocol import Coverage
 
@@ -104,7 +104,7 @@ class IngestRun:
         """See how far the documents are."""
         ids = list(self._pending)[:LOOKED_AT]
         ended = await document_status.finished_statuses(self.call.db, ids) if ids else {}
-        for document in await document_status.details(self.call.db, list(ended)) if ended else ():
+        for document in await document_status.get_many(self.call.db, list(ended)) if ended else ():
             piece = self._pending[document.id]
             piece.status, piece.pages = ended[document.id], document.page_count or 0
             piece.was_read = piece.status == "success"
@@ -149,9 +149,11 @@ class IngestRun:
             if not size:
                 raise UnreadableFile("empty", "The file is empty.")
             if size > most:
-                raise UnreadableFile("too_large", f"The file is larger than {amount(most)}, the most that is taken.")
+                raise UnreadableFile(
+                    "too_large", f"The file is larger than {format_size(most)}, the most that is taken."
+                )
             folder_id = await self._folder(each.folder)
-            there = await document_status.named(self.call.db, self.base_id, folder_id, each.name)
+            there = await document_status.get_by_name(self.call.db, self.base_id, folder_id, each.name)
             is_same = there is not None and await _is_same(descriptor, size, there)
             if there is not None and is_same and there.index_status != "failed":
                 return AddResult(there, "unchanged")

@@ -109,7 +109,7 @@ async def sweep(db: Database) -> int:
         clock.now() - _ABANDONED_AFTER,
     )
     reason = UnreadableFile(
-        "processing_failed", "Parsing was given up after several attempts; retry the document.", retryable=True
+        "processing_failed", "Parsing failed several times and was stopped; retry the document.", retryable=True
     )
     for row in rows:
         document = document_from_row(row)

@@ -20,15 +20,11 @@ HAS_JOB = """EXISTS (SELECT 1 FROM jobs j
     WHERE j.key = 'ingest:' || d.id || ':' || d.generation AND j.state IN ('queued', 'running'))"""
 
 
-def job_key(document_id: int, generation: int) -> str:
-    """The key of the job that parses this generation of a document. `HAS_JOB` builds the same key."""
-    return f"ingest:{document_id}:{generation}"
-
-
 async def enqueue(tx: Transaction, document_id: int, generation: int) -> None:
     """Queue the job that parses this generation of a document."""
     payload = {"document_id": document_id, "generation": generation}
-    await queue.add(tx, "ingest", payload, key=job_key(document_id, generation))
+    key = f"ingest:{document_id}:{generation}"  # `HAS_JOB` builds the same key
+    await queue.add(tx, "ingest", payload, key=key)
 
 
 async def requeue(tx: Transaction, document_id: int) -> None:

@@ -67,7 +67,7 @@ async def send(ctx: RequestContext, place: AtId, _: Any) -> FileAnswer:
     path = ctx.app.files.path(found.file_name)
     disposition = "inline" if found.media_type in downloads.PREVIEWABLE else "attachment"
     headers = downloads.headers_of(found.name, disposition, found.file_hash)
-    state = await downloads.state_of(path)
+    state = await downloads.file_state(path)
     return FileAnswer(path, found.media_type or _ANYTHING, headers, state)
 
 

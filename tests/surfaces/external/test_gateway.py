@@ -210,8 +210,8 @@ def test_no_more_records_are_passed_on_than_were_asked_for(place: tuple[Town, El
 def test_a_runtime_that_cannot_be_reached_or_hangs_is_stood_in_for(
     sqlite_home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    assert knowledge_runtime.SECONDS == 30
-    monkeypatch.setattr(knowledge_runtime, "SECONDS", 0.3)
+    assert knowledge_runtime.TIMEOUT_SECONDS == 30
+    monkeypatch.setattr(knowledge_runtime, "TIMEOUT_SECONDS", 0.3)
     with answering() as (elsewhere, url):
         elsewhere.waits.clear()
         for address in (url, f"http://localhost:{free_port()}"):
@@ -249,7 +249,7 @@ def test_local_is_the_default_and_asks_nobody(live: Running, town: Town):
 )
 def test_a_mode_is_of_all_operations_or_of_each(mode: str, expected: str):
     variables = {"RAG_RUNTIME_MODE": mode, "KNOWLEDGE_RUNTIME_URL": "http://runtime.internal:8200"}
-    assert knowledge_runtime.check(load(variables).settings) == expected
+    assert knowledge_runtime.query_mode(load(variables).settings) == expected
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_a_mode_is_of_all_operations_or_of_each(mode: str, expected: str):
 )
 def test_a_mode_that_cannot_work_is_refused_at_the_start(variables: dict[str, str]):
     with pytest.raises(InvalidSetting, match=r"rag_runtime_mode|knowledge_runtime_url"):
-        knowledge_runtime.check(load(variables).settings)
+        knowledge_runtime.query_mode(load(variables).settings)
 
 
 @pytest.mark.parametrize(

@@ -245,7 +245,7 @@ def test_a_base_too_large_is_refused_before_it_is_loaded(town: Town, ada: Caller
     async def never(*_: Any) -> Any:
         raise AssertionError("the tree was loaded")
 
-    monkeypatch.setattr(document_tree, "MOST_NODES", 4)
+    monkeypatch.setattr(document_tree, "MAX_NODES", 4)
     with monkeypatch.context() as patch:
         patch.setattr(document_tree, "_documents", never)
         assert ada.nodes(knowledge_base_id=town["own"], recursive=True) == failed(
