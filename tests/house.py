@@ -1,4 +1,4 @@
-"""A real server for tests: the application under uvicorn on a free port, and the few verbs tests need around it."""
+"""A server for tests: the real application under uvicorn on a free port, with a client and access to its database."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ ERAS = (LEGACY, MODERN)
 
 @dataclass
 class Running:
-    """A server that runs, and a client of it."""
+    """A running server with a client."""
 
     settings: Settings
     port: int
@@ -46,21 +46,21 @@ class Running:
         return f"http://127.0.0.1:{self.port}"
 
     def run(self, work: Callable[[Database], Awaitable[T]]) -> T:
-        """Do something with the database, from outside the server."""
+        """Run a coroutine function with a connection of its own to the server's database."""
 
-        async def go() -> T:
+        async def connected() -> T:
             db = await connect(self.settings.store_url, pool_size=2)
             try:
                 return await work(db)
             finally:
                 await db.close()
 
-        return asyncio.run(go())
+        return asyncio.run(connected())
 
     def new_token(
         self, name: str, *, kind: str = "user", admin: bool = False, org: str = first_start.ORG, **limits: Any
     ) -> str:
-        """A token for someone, who is created if need be; `limits` as `tokens.issue` takes them."""
+        """A token of a user or agent, who is created if necessary, with the limits of `tokens.issue`."""
 
         async def body(tx: Transaction) -> str:
             try:
@@ -76,21 +76,21 @@ class Running:
         return self.run(lambda db: db.write(body))
 
     def work(self, *, embed: bool = True) -> None:
-        """Do every job that is waiting, as a worker beside the server would; with `embed` off there are no vectors."""
+        """Run all queued jobs, as a worker process would. Without `embed`, passages get no vectors."""
         settings = self.settings if embed else replace(self.settings, embedding=False)
         self.run(lambda db: work_off(db, settings))
 
     def post(
         self, content: bytes | str, headers: Mapping[str, str] | None = None, path: str = "/mcp"
     ) -> httpx2.Response:
-        """Send a body as it is, with a good token unless `headers` say otherwise."""
-        sent = {
+        """Send a body unchanged, with a valid token unless the headers contain another."""
+        all_headers = {
             "authorization": f"Bearer {self.token}",
             "content-type": "application/json",
             "accept": "application/json, text/event-stream",
             **(headers or {}),
         }
-        return self.http.post(path, content=content, headers=sent)
+        return self.http.post(path, content=content, headers=all_headers)
 
     def rpc(
         self,
@@ -103,20 +103,20 @@ class Running:
         id: Any = 1,
         headers: Mapping[str, str] | None = None,
     ) -> httpx2.Response:
-        """A well-formed request of either era."""
-        message, sent = request(method, params, era=era, id=id)
-        sent["authorization"] = f"Bearer {token or self.token}"
-        return self.post(json.dumps(message), {**sent, **(headers or {})}, path)
+        """Send a valid request of either protocol era."""
+        message, protocol_headers = request(method, params, era=era, id=id)
+        protocol_headers["authorization"] = f"Bearer {token or self.token}"
+        return self.post(json.dumps(message), {**protocol_headers, **(headers or {})}, path)
 
-    def call(self, tool: str, arguments: Mapping[str, Any] | None = None, **how: Any) -> dict[str, Any]:
-        """Call a tool; its result."""
-        response = self.rpc("tools/call", {"name": tool, "arguments": arguments or {}}, **how)
+    def call(self, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+        """Call a tool and return its result. The options are those of `rpc`."""
+        response = self.rpc("tools/call", {"name": tool, "arguments": arguments or {}}, **options)
         assert response.status_code == 200, response.text
         return response.json()["result"]
 
 
 async def work_off(db: Database, settings: Settings) -> None:
-    """Run a worker until no job is waiting or running."""
+    """Run a worker until no job is queued or running."""
     stop = asyncio.Event()
     async with reactions.open_job_handlers(db, settings) as handlers:
         worker = asyncio.create_task(Worker(db, handlers, poll=clock.SECOND // 50).run(stop))
@@ -130,7 +130,7 @@ async def work_off(db: Database, settings: Settings) -> None:
 def request(
     method: str, params: Mapping[str, Any] | None = None, *, era: str = LEGACY, id: Any = 1
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """A JSON-RPC message and the headers that go with it."""
+    """A JSON-RPC message and its HTTP headers."""
     body = dict(params or {})
     headers = {"mcp-protocol-version": era}
     if era == MODERN:
@@ -146,17 +146,18 @@ def request(
 
 
 def settings_for(database_url: str, home: Path, **options: Any) -> Settings:
-    """Settings for a test, read from nothing but what is given."""
+    """Settings for a test, which depend on the arguments only and not on the environment."""
     return load({}, None, {"home": home, "database_url": database_url, "rate_limit_calls": 100_000, **options}).settings
 
 
 @contextmanager
-def running(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> Generator[Running]:
-    """Serve the real application until the block ends."""
+def running(settings: Settings, surfaces: Sequence[Surface] = SURFACES, token: str | None = None) -> Generator[Running]:
+    """Serve the real application within the block. Without a token, the first administrator is created, for which the
+    database must be new."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    token = asyncio.run(_first_token(settings))
+    token = token or asyncio.run(_first_token(settings))
     config = uvicorn.Config(
         create_app(settings, surfaces),
         loop="uvloop",
@@ -164,7 +165,7 @@ def running(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> Gener
         lifespan="on",
         log_config=None,
         access_log=False,
-        proxy_headers=False,  # as `almanac serve` has it
+        proxy_headers=False,  # as in `almanac serve`
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -173,7 +174,7 @@ def running(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> Gener
         while not server.started:
             assert thread.is_alive(), "the server did not start"
             time.sleep(0.005)
-        # It speaks no TLS, and to load certificates takes longer than most tests do.
+        # The server has no TLS, and loading certificates takes longer than most tests.
         with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, verify=False) as http:
             yield Running(settings, port, token, http)
     finally:

@@ -1,14 +1,14 @@
-"""What the official MCP conformance suites ask of a server under test.
+"""The tools, resources and prompts that the official MCP conformance suites require of a server.
 
-The suites call tools, resources and prompts by fixed names and compare the answers with fixed texts, so
-everything here is a literal taken from their scenario descriptions. Three names are for the assembler:
+The suites call them by fixed names and compare the answers with fixed texts. All literals here are therefore taken from
+the descriptions of the scenarios. `tests.conformance.surface` uses three names:
 
-- `TOOLS`: each a `FixtureTool` whose `run` takes the SDK's request context and the arguments, and gives the
-  wire form of a `CallToolResult` or an `InputRequiredResult`, or raises `MCPError`.
-- `HANDLERS`: `(method, params type, handler)` for every other method, as `Server.add_request_handler` takes it.
-- `EVENT_STORE`: the event store's class, which lets a client resume an SSE stream that was closed on it.
+- `TOOLS`: the tools. `FixtureTool.run` takes the SDK's request context and the arguments. It returns a `CallToolResult`
+  or an `InputRequiredResult` in wire form, or raises `MCPError`.
+- `HANDLERS`: the arguments of `Server.add_request_handler` for all other methods: method, type of params, handler.
+- `EVENT_STORE`: the class of the event store, with which a client can resume an SSE stream that the server closed.
 
-The first tool takes no arguments on purpose: the header scenarios call whatever is listed first with none.
+The first tool must take no arguments, because the scenarios about headers call the first tool of the list without any.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ Handler = Callable[[Context, Any], Awaitable[BaseModel | Wire]]
 
 @dataclass(frozen=True)
 class FixtureTool:
-    """One tool of the suites: what is listed, and what answers a call."""
+    """One tool of the suites: its entry in the list, and the function that answers calls."""
 
     name: str
     description: str
@@ -70,8 +70,8 @@ def embedded(uri: str, mime_type: str, content: str) -> Wire:
 
 
 def result(*content: Wire, is_error: bool = False) -> Wire:
-    # `resultType` is required by 2026-07-28 and dropped by the SDK for older clients. It adds the field to its
-    # own models, but refuses a dictionary that lacks it.
+    # 2026-07-28 requires `resultType`, and the SDK removes it for older clients. The SDK adds the field to its own
+    # models, but refuses a dictionary without it.
     return {"resultType": "complete", "content": list(content), "isError": is_error}
 
 
@@ -86,11 +86,11 @@ def string_arguments(**descriptions: str) -> Wire:
     }
 
 
-# --- tools that answer at once -----------------------------------------------------------------------------
+# --- tools that answer immediately -----------------------------------------------------------------------------
 
 
 def answers(*content: Wire, is_error: bool = False) -> Run:
-    """A tool that always gives the same content."""
+    """A tool that always returns the same content."""
 
     async def run(ctx: Context, arguments: Wire) -> Wire:
         return result(*content, is_error=is_error)
@@ -102,24 +102,24 @@ async def echo_arguments(ctx: Context, arguments: Wire) -> Wire:
     return result(text(json.dumps(arguments, sort_keys=True)))
 
 
-# --- tools that notify while they run ----------------------------------------------------------------------
+# --- tools that send notifications while they run ---------------------------------------------------------
 
-# The suites ask for about 50 ms between notifications, so that a client sees them arrive one by one.
-PAUSE = 0.05
+# The suites require about 50 ms between notifications, so that a client receives them one by one.
+PAUSE_SECONDS = 0.05
 
 
 async def report_progress(ctx: Context, arguments: Wire) -> Wire:
     await ctx.session.report_progress(0, 100)
-    await asyncio.sleep(PAUSE)
+    await asyncio.sleep(PAUSE_SECONDS)
     await ctx.session.report_progress(50, 100)
-    await asyncio.sleep(PAUSE)
+    await asyncio.sleep(PAUSE_SECONDS)
     await ctx.session.report_progress(100, 100)
     return result(text("Progress reported"))
 
 
 async def log(ctx: Context, message: str) -> None:
-    # `send_log_message` warns when it is called, not when it is awaited. Awaiting outside the block keeps the
-    # process-wide warning filter from staying changed while other tasks run.
+    # `send_log_message` warns when it is called, not when it is awaited. It is awaited outside the block, because the
+    # warning filter of the block applies to the whole process and other tasks run meanwhile.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MCPDeprecationWarning)
         send = ctx.session.send_log_message  # pyright: ignore[reportDeprecated]
@@ -129,9 +129,9 @@ async def log(ctx: Context, message: str) -> None:
 
 async def log_thrice(ctx: Context, arguments: Wire) -> Wire:
     await log(ctx, "Tool execution started")
-    await asyncio.sleep(PAUSE)
+    await asyncio.sleep(PAUSE_SECONDS)
     await log(ctx, "Tool processing data")
-    await asyncio.sleep(PAUSE)
+    await asyncio.sleep(PAUSE_SECONDS)
     await log(ctx, "Tool execution completed")
     return result(text("Logged three messages"))
 
@@ -139,14 +139,14 @@ async def log_thrice(ctx: Context, arguments: Wire) -> Wire:
 async def close_stream_midway(ctx: Context, arguments: Wire) -> Wire:
     """Close the response stream before the answer is ready: the client resumes it by Last-Event-ID.
 
-    There is nothing to close for a client older than 2025-11-25, nor without an event store.
+    Without an event store, or with a client older than 2025-11-25, there is no stream to close.
     """
-    # The SDK sends the event that carries the first id from another task, and closing overtakes it: a client
-    # cut off before that event has nothing to resume from. Nothing tells when it was sent, hence the pause.
-    await asyncio.sleep(PAUSE)
+    # The SDK sends the first event with an id from another task. If the stream is closed before that event, the client
+    # has no id to resume from. The SDK does not report when the event has been sent, hence the pause.
+    await asyncio.sleep(PAUSE_SECONDS)
     if ctx.close_sse_stream is not None:
         await ctx.close_sse_stream()
-    await asyncio.sleep(PAUSE)
+    await asyncio.sleep(PAUSE_SECONDS)
     return result(text("Reconnection test completed"))
 
 
@@ -170,7 +170,7 @@ async def sample(ctx: Context, arguments: Wire) -> Wire:
     require(ctx, "sampling")
     message = types.SamplingMessage(role="user", content=types.TextContent(text=arguments["prompt"]))
     params = types.CreateMessageRequestParams(messages=[message], max_tokens=100)
-    # `create_message` would say the same and warn that sampling is deprecated.
+    # `create_message` sends the same request, but warns that sampling is deprecated.
     answer = await ctx.session.send_request(
         types.CreateMessageRequest(params=params),
         types.CreateMessageResult,
@@ -199,7 +199,7 @@ async def elicit_user(ctx: Context, arguments: Wire) -> Wire:
 
 
 def elicits(message: str, properties: Wire) -> Run:
-    """A tool that puts one form to the user and says what came back."""
+    """A tool that shows a form to the user and returns the answer."""
 
     async def run(ctx: Context, arguments: Wire) -> Wire:
         schema: Wire = {"type": "object", "properties": properties, "required": []}
@@ -238,10 +238,10 @@ SEP_1330_ENUMS: Wire = {
 }
 
 
-# --- tools that answer with a question (2026-07-28) --------------------------------------------------------
+# --- tools that request input in their answer (2026-07-28) --------------------------------------------------------
 
-# The SDK's own middleware, applied here tool by tool, so that a surface need not install it for these. It
-# seals what goes out and refuses what does not come back as it was.
+# The SDK's own middleware, applied to single tools, so that the surface need not install it. It protects the state that
+# it sends to the client, and refuses a returned state that was changed.
 STATE = RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience="conformance")
 
 CAPABILITY_FOR = {
@@ -252,7 +252,7 @@ CAPABILITY_FOR = {
 
 
 def form(message: str, **properties: str) -> Wire:
-    """An elicitation with one required property for each keyword, whose value is its type."""
+    """An elicitation with one required property for each keyword; the value of the keyword is the type."""
     schema = {
         "type": "object",
         "properties": {name: {"type": kind} for name, kind in properties.items()},
@@ -275,16 +275,16 @@ ASK_ROOTS: Wire = {"method": "roots/list", "params": {}}
 def input_required(ctx: Context, requests: Wire, state: str | None = None) -> Wire:
     for request in requests.values():
         require(ctx, CAPABILITY_FOR[request["method"]])
-    asked: Wire = {"resultType": "input_required", "inputRequests": requests}
-    return asked if state is None else asked | {"requestState": state}
+    answer: Wire = {"resultType": "input_required", "inputRequests": requests}
+    return answer if state is None else answer | {"requestState": state}
 
 
 def responses(ctx: Context) -> Wire:
-    """The client's answers by key; what is not an object answers nothing and is asked for again."""
-    given = (ctx.params or {}).get("inputResponses")
-    if not isinstance(given, Mapping):
+    """The client's answers by key. Answers that are not objects are ignored, so that they are requested again."""
+    answers = (ctx.params or {}).get("inputResponses")
+    if not isinstance(answers, Mapping):
         return {}
-    return {key: answer for key, answer in cast(Wire, given).items() if isinstance(answer, Mapping)}
+    return {key: answer for key, answer in cast(Wire, answers).items() if isinstance(answer, Mapping)}
 
 
 def state(ctx: Context) -> str | None:
@@ -292,14 +292,14 @@ def state(ctx: Context) -> str | None:
 
 
 def asks(requests: Wire, finish: Callable[[Wire], str], *, remember: str | None = None) -> Run:
-    """A tool that wants every one of `requests` answered, and `remember` brought back if it is given."""
+    """A tool that needs an answer to each of `requests`, and the state `remember` back, unless that is None."""
 
     async def run(ctx: Context, arguments: Wire) -> Wire:
-        given = responses(ctx)
-        missing = {key: request for key, request in requests.items() if key not in given}
+        answers = responses(ctx)
+        missing = {key: request for key, request in requests.items() if key not in answers}
         if missing or state(ctx) != remember:
             return input_required(ctx, missing or requests, remember)
-        return result(text(finish(given)))
+        return result(text(finish(answers)))
 
     return run if remember is None else sealed(run)
 
@@ -315,7 +315,7 @@ def sealed(run: Run) -> Run:
 
 
 async def ask_what_is_declared(ctx: Context, arguments: Wire) -> Wire:
-    """Ask only through the capabilities that this client declared."""
+    """Request only input for which the client declared the capability."""
     offered = {"user_name": ASK_NAME, "capital_question": ASK_CAPITAL, "client_roots": ASK_ROOTS}
     possible = {key: request for key, request in offered.items() if declared(ctx, CAPABILITY_FOR[request["method"]])}
     if possible and not responses(ctx):
@@ -345,7 +345,7 @@ def greet(given: Wire) -> str:
     return f"Hello, {given['user_name'].get('content', {}).get('name')}!"
 
 
-# --- tools that tell subscribers of a change ---------------------------------------------------------------
+# --- tools that notify subscribers of a change ---------------------------------------------------------------
 
 BUS = InMemorySubscriptionBus()
 
@@ -360,7 +360,7 @@ def publishes(event: ServerEvent) -> Run:
 
 # --- the list of tools -------------------------------------------------------------------------------------
 
-# Served exactly as written: the scenario looks for the keywords that a generator of schemas would lose.
+# Served unchanged: the scenario checks keywords that a generator of schemas would drop.
 JSON_SCHEMA_2020_12: Wire = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "type": "object",
@@ -503,7 +503,7 @@ TOOLS: tuple[FixtureTool, ...] = CONTENT_TOOLS + NOTIFYING_TOOLS + ASKING_TOOLS 
 
 # --- resources ---------------------------------------------------------------------------------------------
 
-# Required of every cacheable result of 2026-07-28, and dropped by the SDK for older clients.
+# 2026-07-28 requires this in every cacheable result. The SDK removes it for older clients.
 CACHEABLE: Wire = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 STATIC_TEXT = "This is the content of the static text resource."
@@ -634,7 +634,7 @@ async def complete(ctx: Context, params: types.CompleteRequestParams) -> Wire:
 
 
 async def set_level(ctx: Context, params: types.SetLevelRequestParams) -> Wire:
-    # Every fixture logs at one level, and the SDK has already refused a level that does not exist.
+    # All fixtures log at the same level, and the SDK has already refused an unknown level.
     return {}
 
 
@@ -656,10 +656,10 @@ HANDLERS: tuple[tuple[str, type[BaseModel], Handler], ...] = (
 
 
 class MemoryEventStore(EventStore):
-    """Every event of every stream, in the order of arrival; an event's id is its place in the list.
+    """The events of all streams in the order of their arrival. The id of an event is its index.
 
-    The SDK names streams by request id alone, so sessions that share a store also share streams. That is
-    harmless for a suite which resumes the newest one, and the reason this store is for tests only.
+    The SDK names a stream by its request id only, so sessions with the same store share streams. The suite resumes only
+    the newest stream, so this is harmless here, but not outside tests.
     """
 
     def __init__(self) -> None:
@@ -674,9 +674,9 @@ class MemoryEventStore(EventStore):
             return None
         last = int(last_event_id)
         stream_id = self._events[last][0]
-        for place, (owner, message) in enumerate(self._events[last + 1 :], start=last + 1):
+        for index, (owner, message) in enumerate(self._events[last + 1 :], start=last + 1):
             if owner == stream_id and message is not None:
-                await send_callback(EventMessage(message, str(place)))
+                await send_callback(EventMessage(message, str(index)))
         return stream_id
 
 

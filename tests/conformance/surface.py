@@ -1,4 +1,4 @@
-"""The suites' fixtures as a surface of the real application, behind a shim that adds a token to each request.
+"""The fixtures of the conformance suites as a surface of the real application, with a token added to each request.
 
 python -m tests.conformance.surface PORT HOME
 """
@@ -25,7 +25,7 @@ from almanac.surfaces.surface import Surface
 from almanac.surfaces.tool import RawResult
 from tests.conformance.fixtures import EVENT_STORE, HANDLERS, TOOLS, FixtureTool
 
-# These never talk back to the client, so in the modern era our own fast path answers them.
+# These tools send no requests to the client, so our own implementation answers them in the modern era.
 PLAIN = {
     "test_simple_text",
     "test_image_content",
@@ -53,7 +53,7 @@ def _runner(fixture: FixtureTool) -> Handler:
 
 
 def open_sdk_server(dispatcher: ToolDispatcher) -> SdkServer:
-    """The SDK server with all that the suites test: streams, an event store, and the other methods of the protocol."""
+    """The SDK server with everything that the suites test: streams, an event store and the other protocol methods."""
     sdk = SdkServer(dispatcher, json_response=False, event_store=EVENT_STORE(), retry_interval=100)
     for method, params, handler in HANDLERS:
         sdk.server.add_request_handler(method, params, handler)
@@ -70,8 +70,8 @@ def surface() -> Surface:
     )
 
 
-class Shim:
-    """Adds the token that the suites have no option for."""
+class TokenAdder:
+    """Adds a token to each request, because the suites have no option for it."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
@@ -94,7 +94,7 @@ def main(port: int, home: Path) -> None:
     os.environ |= {"ALMANAC_HOME": str(home), "ALMANAC_RATE_LIMIT_CALLS": "100000"}
     settings = load_settings().settings
     token = asyncio.run(first_token(settings))
-    app = Shim(create_app(settings, (*SURFACES, surface())), token)
+    app = TokenAdder(create_app(settings, (*SURFACES, surface())), token)
     uvicorn.run(app, port=port, loop="uvloop", http="httptools", log_level="warning", access_log=False)
 
 

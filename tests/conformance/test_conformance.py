@@ -1,6 +1,6 @@
-"""The official conformance suites against the real application, behind a shim that adds a token.
+"""The official conformance suites against the real application.
 
-`scripts` is imported as the folder it is: pytest has the project's root on its path.
+`scripts` can be imported as a package, because pytest has the project's root on its path.
 """
 
 import json
@@ -12,7 +12,7 @@ import pytest
 from scripts import conformance
 from scripts.conformance import SUITES, Outcome, Suite
 
-# How many scenarios each suite scores. A suite that runs less than it should has not passed.
+# The number of scenarios that each suite scores. A suite that runs fewer has not passed.
 SCORED = {"0.1.16": 30, "0.2 at 2025-11-25": 30, "0.2 at 2026-07-28": 37}
 
 
@@ -28,7 +28,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_every_scored_scenario_passes(url: str, suite: Suite):
     outcomes = conformance.run_suite(suite, url)
     scored = [outcome for outcome in outcomes if outcome.scored]
-    assert [_told(outcome) for outcome in scored if not outcome.passed] == []
+    assert [_summary(outcome) for outcome in scored if not outcome.passed] == []
     assert {outcome.scenario for outcome in scored} == {
         name for name, is_scored in conformance.scenarios(suite).items() if is_scored
     }
@@ -36,7 +36,7 @@ def test_every_scored_scenario_passes(url: str, suite: Suite):
     assert all(outcome.ran and outcome.successes > 0 for outcome in scored)
 
 
-def test_the_suites_are_the_ones_we_name():
+def test_the_suites_have_the_pinned_versions():
     assert [suite.name for suite in SUITES] == list(SCORED)
     assert sum(SCORED.values()) >= 67
     conformance.ensure_node()
@@ -45,12 +45,12 @@ def test_the_suites_are_the_ones_we_name():
         assert manifest["version"] == version
 
 
-def test_a_suite_that_reaches_nobody_does_not_pass():
+def test_a_suite_that_reaches_no_server_does_not_pass():
     outcomes = conformance.run_suite(SUITES[0], f"http://127.0.0.1:{conformance.free_port()}/conformance")
     scored = [outcome for outcome in outcomes if outcome.scored]
     assert len(scored) >= SCORED[SUITES[0].name]
     assert not any(outcome.passed for outcome in scored)
 
 
-def _told(outcome: Outcome) -> str:
+def _summary(outcome: Outcome) -> str:
     return f"{outcome.scenario}: {'; '.join(outcome.failures) or ('no success' if outcome.ran else 'did not run')}"

@@ -1,5 +1,4 @@
-"""A worker as the kill tests of the index run it: the real jobs, with a model that costs nothing and is slow all the
-same, and compaction whenever there is anything to compact.
+"""The worker of the kill tests of the index: the real jobs, a slow model that uses no CPU, and constant compaction.
 
 python -m tests.kill.indexer
 """
@@ -26,11 +25,11 @@ from almanac.search.jobs.collection_status import AnalysePassages
 from almanac.search.jobs.embed_passages import DeleteOldVectors, EmbedPassages
 
 DIMENSION = 16
-AT_ONCE = 8  # passages, so that a kill finds many batches to come between
+AT_ONCE = 8  # passages: many small batches, so that kills happen between batches and within them
 
 
 class Slow:
-    """An embedder that takes its time. What it gives depends on the text and on nothing else."""
+    """A slow embedder, whose vectors depend on nothing but the text."""
 
     name = "slow"
     dimension = DIMENSION
@@ -54,7 +53,7 @@ def vector_of(text: str) -> Vectors:
 
 
 async def tend(settings: Settings, db: Database, stop: asyncio.Event) -> None:
-    """What the schedule has done every half minute, without a pause."""
+    """Do without a pause what the schedule does every half minute."""
     while not stop.is_set():
         if settings.on_sqlite:
             await compaction.compact(db, backends.folder_of(settings), least=1, masked=0.1)

@@ -1,9 +1,9 @@
-"""The server and the worker as the kill tests run them: the real application, with a tool that makes promises.
+"""The server and the worker of the kill tests: the real application with one more tool.
 
 python -m tests.kill.program serve|worker PORT
 
-`promise` writes a row and enqueues a job in one transaction; the job's effect adds a row to `kept`, which nothing but
-the queue's fence keeps from holding a job twice.
+The tool `add_item` writes a row and queues a job in one transaction. The effect of the job adds a row to `processed`.
+Only the fence of the queue keeps it from adding two rows for one job.
 """
 
 import asyncio
@@ -27,37 +27,37 @@ from almanac.operations.context import RequestContext
 from almanac.operations.operation import Operation
 from almanac.surfaces.surface import Surface
 
-WORK_SECONDS = float(os.environ.get("KILL_WORK_SECONDS", "0.02"))
+JOB_SECONDS = float(os.environ.get("KILL_JOB_SECONDS", "0.02"))
 
 TABLES = (
-    "CREATE TABLE IF NOT EXISTS promises (name TEXT PRIMARY KEY)",
-    "CREATE TABLE IF NOT EXISTS kept (job_id BIGINT NOT NULL, name TEXT NOT NULL, at BIGINT NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS begun (job_id BIGINT NOT NULL, fence BIGINT NOT NULL, at BIGINT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS items (name TEXT PRIMARY KEY)",
+    "CREATE TABLE IF NOT EXISTS processed (job_id BIGINT NOT NULL, name TEXT NOT NULL, at BIGINT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS attempts (job_id BIGINT NOT NULL, fence BIGINT NOT NULL, at BIGINT NOT NULL)",
 )
 
 
-class Promise(Arguments):
+class AddItem(Arguments):
     name: str = Field(max_length=100)
 
 
 @dataclass
-class Promised:
+class AddedItem:
     job_id: int
-    server: int  # the process that answered
+    server_pid: int  # of the process that answered
 
 
-async def promise(call: RequestContext, given: Promise) -> Promised:
+async def add_item(call: RequestContext, arguments: AddItem) -> AddedItem:
     async def body(tx: Transaction) -> int:
-        await tx.execute("INSERT INTO promises (name) VALUES ($1)", given.name)
-        return await queue.add(tx, "keep", {"name": given.name}, max_attempts=50)
+        await tx.execute("INSERT INTO items (name) VALUES ($1)", arguments.name)
+        return await queue.add(tx, "process", {"name": arguments.name}, max_attempts=50)
 
-    return Promised(job_id=await call.db.write(body), server=os.getpid())
+    return AddedItem(job_id=await call.db.write(body), server_pid=os.getpid())
 
 
 SURFACE = Surface(
     name="kill",
     path="/kill",
-    operations=(Operation("promise", "Make a promise.", promise, arguments=Promise, answer=Promised),),
+    operations=(Operation("add_item", "Add an item.", add_item, arguments=AddItem, answer=AddedItem),),
 )
 
 
@@ -69,25 +69,27 @@ async def create_tables(db: Database) -> None:
     await db.write(body)
 
 
-async def work() -> None:
+async def run_worker() -> None:
     settings = load_settings().settings
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with open_database(settings) as db:
 
-        async def keep(job: Job) -> Effect:
-            begun = (job.id, job.fence, clock.now())
-            await db.write(lambda tx: tx.execute("INSERT INTO begun (job_id, fence, at) VALUES ($1, $2, $3)", *begun))
-            await asyncio.sleep(WORK_SECONDS)
+        async def process(job: Job) -> Effect:
+            attempt = (job.id, job.fence, clock.now())
+            await db.write(
+                lambda tx: tx.execute("INSERT INTO attempts (job_id, fence, at) VALUES ($1, $2, $3)", *attempt)
+            )
+            await asyncio.sleep(JOB_SECONDS)  # the duration of the work, during which a kill can happen
 
             async def effect(tx: Transaction) -> None:
                 row = (job.id, job.payload["name"], clock.now())
-                await tx.execute("INSERT INTO kept (job_id, name, at) VALUES ($1, $2, $3)", *row)
+                await tx.execute("INSERT INTO processed (job_id, name, at) VALUES ($1, $2, $3)", *row)
 
             return effect
 
         lease = round(settings.job_lease_seconds * clock.SECOND)
-        await Worker(db, {"keep": keep}, concurrency=4, lease=lease, poll=clock.SECOND // 10).run(stop)
+        await Worker(db, {"process": process}, concurrency=4, lease=lease, poll=clock.SECOND // 10).run(stop)
 
 
 def serve(port: int) -> None:
@@ -102,4 +104,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "serve":
         serve(int(sys.argv[2]))
     else:
-        asyncio.run(work())
+        asyncio.run(run_worker())

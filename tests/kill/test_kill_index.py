@@ -7,8 +7,6 @@ words and its own vector, the index agrees with the store, and no file is left t
 import asyncio
 import os
 import random
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -23,7 +21,7 @@ from almanac.search.index.protocol import SearchScope
 from almanac.search.jobs import collection_status, embed_passages
 from tests.house import settings_for
 from tests.kill.indexer import Slow, vector_of
-from tests.kill.test_kill import ask, wait_until
+from tests.kill.programs import Program, wait_until, with_database
 from tests.search.shelf import Shelf, open_shelf, terms
 
 KILLS = 5
@@ -32,43 +30,29 @@ COLLECTIONS = ("base:1", "base:2", "base:3")
 UNFINISHED = "SELECT count(*) AS n FROM jobs WHERE state IN ('queued', 'running')"
 
 
-class Worker:
-    """The program, which is killed and started again."""
-
-    def __init__(self, database_url: str, home: Path) -> None:
-        settings = {"ALMANAC_HOME": str(home), "ALMANAC_DATABASE_URL": database_url}
-        self._environment = {**os.environ, **settings, "ALMANAC_JOB_LEASE_SECONDS": "5", "ALMANAC_LOG_LEVEL": "error"}
-        self.start()
-
-    def start(self) -> None:
-        self._process = subprocess.Popen([sys.executable, "-m", "tests.kill.indexer"], env=self._environment)
-
-    def kill(self) -> None:
-        assert self._process.poll() is None, "it stopped by itself"
-        self._process.kill()
-        self._process.wait()
-
-    def stop(self) -> None:
-        self._process.terminate()
-        self._process.wait(30)
-
-
 def test_whenever_the_worker_dies_the_index_comes_to_agree_with_the_store(database_url: str, tmp_path: Path):
     settings = settings_for(database_url, tmp_path)
-    ask(database_url, fill)
-    worker = Worker(database_url, tmp_path)
+    with_database(database_url, fill)
+    environment = {
+        **os.environ,
+        "ALMANAC_HOME": str(tmp_path),
+        "ALMANAC_DATABASE_URL": database_url,
+        "ALMANAC_JOB_LEASE_SECONDS": "5",
+        "ALMANAC_LOG_LEVEL": "error",
+    }
+    worker = Program(environment, "tests.kill.indexer")
     try:
         for turn in range(KILLS):
-            has = ask(database_url, progress)
-            wait_until(lambda has=has: ask(database_url, progress) > has, 30)  # it is at work
+            has = with_database(database_url, progress)
+            wait_until(lambda has=has: with_database(database_url, progress) > has, 30)  # it is at work
             time.sleep(random.Random(turn).uniform(0, 0.1))
             worker.kill()
-            ask(database_url, lambda db, turn=turn: disturb(db, settings, turn))
+            with_database(database_url, lambda db, turn=turn: disturb(db, settings, turn))
             worker.start()
-        wait_until(lambda: ask(database_url, unfinished) == 0, 60)
+        wait_until(lambda: with_database(database_url, unfinished) == 0, 60)
     finally:
         worker.stop()
-    ask(database_url, lambda db: check(db, settings))
+    with_database(database_url, lambda db: check(db, settings))
 
 
 async def fill(db: Database) -> None:

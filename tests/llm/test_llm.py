@@ -1,4 +1,4 @@
-"""The agent with a real, if very small, language model behind OpenAI's API."""
+"""The agent with a real, very small language model behind OpenAI's API."""
 
 import os
 import shutil
@@ -50,7 +50,7 @@ def test_a_small_model_answers_in_its_own_words_with_citations(library: Library)
     assert len(answer["response"]) > 10
 
 
-def test_its_words_are_streamed_as_they_come(library: Library):
-    told = library.message("What does the lamp in the hall burn?", query="?stream=true").text
-    assert told.count('"type":"text"') > 3
-    assert '"type":"done"' in told
+def test_the_answer_is_streamed_while_the_model_writes(library: Library):
+    events = library.message("What does the lamp in the hall burn?", query="?stream=true").text
+    assert events.count('"type":"text"') > 3
+    assert '"type":"done"' in events

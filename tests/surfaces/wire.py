@@ -9,12 +9,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-import pytest
-
 from almanac.core.database import Database, Row
 from almanac.surfaces.surface import Surface
-from tests import house
-from tests.house import MODERN, Running, running
+from tests.house import MODERN, SURFACES, Running, running
 
 T = TypeVar("T")
 
@@ -112,16 +109,10 @@ def modern(
 
 
 @contextmanager
-def beside(live: Running, surfaces: tuple[Surface, ...] = house.SURFACES, **options: Any) -> Generator[Running]:
-    """A second server on the database of one that runs."""
-
-    async def token(_: Any) -> str:
-        return live.token
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(house, "_first_token", token)  # `running` wants a database that nobody has used
-        with running(replace(live.settings, **options), surfaces) as other:
-            yield other
+def beside(live: Running, surfaces: tuple[Surface, ...] = SURFACES, **options: Any) -> Generator[Running]:
+    """A second server with the database of a running one."""
+    with running(replace(live.settings, **options), surfaces, live.token) as other:
+        yield other
 
 
 def audit_of(live: Running, request_id: str, rows: int = 1) -> list[Row]:

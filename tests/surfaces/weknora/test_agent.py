@@ -256,12 +256,8 @@ def slow(library: Library) -> Iterator[tuple[Library, Running, StandIn]]:
 
 @contextmanager
 def second(library: Library, settings: Settings) -> Generator[Running]:
-    """Another process on the same database, as it were: it needs no first token."""
-
-    async def known(_: Any) -> str:
-        return library.live.token
-
-    with patch("tests.house._first_token", known), running(settings) as live:
+    """A second server with the database of the first one."""
+    with running(settings, token=library.live.token) as live:
         yield live
 
 
