@@ -27,8 +27,8 @@ from almanac.knowledge.documents import DocumentDraft
 from almanac.knowledge.files import FileStore
 from almanac.knowledge.ingest import splitter as text_splitter
 from almanac.knowledge.ingest.splitter import PassageSplitter
-from almanac.knowledge.parsers import file_types, parse_file
-from almanac.knowledge.parsers.parse_file import ParsedDocument
+from almanac.knowledge.parsers import file_types, parse_file, parse_message
+from almanac.knowledge.parsers.parse_message import ParsedDocument
 from almanac.sandbox.pool import SandboxPool
 from almanac.sandbox.result import SandboxResult
 from almanac.search import passage_store as search_passages
@@ -67,7 +67,7 @@ async def measure(home: Path, files: Sequence[File]) -> Staged:
         outcomes, read = await _read(files)
         alone = _read_unconfined(files)
         spent = _clocked()
-        found = [parse_file.unpack(outcome.result) for outcome in outcomes]
+        found = [parse_message.unpack(outcome.output) for outcome in outcomes]
         unpack = spent("unpack: check what a child answered")
         spent = _clocked()
         await _each(list(zip(stored, found, strict=True)), WRITTEN_AT_ONCE, _writing(call))
@@ -112,9 +112,7 @@ async def _read(files: Sequence[File]) -> tuple[list[SandboxResult], Stage]:
     options = PassageSplitter().as_options()
     async with SandboxPool(parse_file.PARSE_FUNCTION) as nursery:
         began = time.perf_counter()
-        outcomes = await _each(
-            files, os.cpu_count() or 1, lambda file: nursery.parse(file.path, file.path.name, options)
-        )
+        outcomes = await _each(files, os.cpu_count() or 1, lambda file: nursery.run(file.path, file.path.name, options))
         seconds = time.perf_counter() - began
     return outcomes, Stage("read: in confined children", seconds, sum(outcome.cpu_seconds for outcome in outcomes))
 
@@ -135,7 +133,7 @@ def _read_unconfined(files: Sequence[File]) -> tuple[Stage, ...]:
     split = spent("  of it passages")
     spent = _clocked()
     for (kind, each), cut in zip(parsed, found, strict=True):
-        parse_file.pack(kind, each, cut)
+        parse_message.pack(kind, each, cut)
     return parse, split, spent("  of it pack")
 
 

@@ -35,7 +35,7 @@ from almanac.knowledge.documents import DocumentDraft
 from almanac.knowledge.files import FileStore, StoredFile
 from almanac.knowledge.ingest import splitter as cutting
 from almanac.knowledge.ingest.ingest_job import Ingest
-from almanac.knowledge.parsers import file_types, parse_file
+from almanac.knowledge.parsers import file_types, parse_file, parse_message
 from almanac.knowledge.parsers.parsed_file import Block, ParsedFile
 from almanac.sandbox.pool import SandboxPool
 from almanac.sandbox.result import SandboxResult
@@ -288,7 +288,7 @@ class _Reader(SandboxPool):
         super().__init__("")
         self._sheets = sheets
 
-    async def parse(self, path: Path, name: str, options: dict[str, Any]) -> SandboxResult:
+    async def run(self, path: Path, name: str, options: dict[str, Any]) -> SandboxResult:
         sheet = self._sheets[name]
         parsed = ParsedFile(sheet.text, (Block("text", 0, len(sheet.text)),), title=sheet.lines[0].title)
         if len(sheet.lines) == 1:
@@ -298,7 +298,7 @@ class _Reader(SandboxPool):
             passages = [
                 Passage(start, end, parsed.text[start:end]) for start, end in zip(sheet.starts, ends, strict=True)
             ]
-        return SandboxResult(parse_file.pack(file_types.PLAIN, parsed, passages), 0, 0.0, 0.0)
+        return SandboxResult(parse_message.pack(file_types.PLAIN, parsed, passages), 0, 0.0, 0.0)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from almanac.core.database import Reader, Transaction
 from almanac.core.errors import BadRequest
 from almanac.knowledge import documents
 from almanac.knowledge.documents import Document
-from almanac.knowledge.parsers.parse_file import ParsedDocument
+from almanac.knowledge.parsers.parse_message import ParsedDocument
 
 TEXT_PART_CHARS = 32_768
 MAX_READ_CHARS = 100_000  # returned by one call

@@ -4,8 +4,6 @@ The image is parsed in the sandbox like an image document. If that fails or the 
 find it by its name, description and annotations.
 """
 
-import asyncio
-
 import structlog
 
 from almanac.catalogue import attachments, entity_text
@@ -14,8 +12,8 @@ from almanac.jobs.queue import Job
 from almanac.jobs.worker import Effect
 from almanac.knowledge.files import FileStore
 from almanac.knowledge.ingest.splitter import PassageSplitter
-from almanac.knowledge.parsers.parse_file import unpack
-from almanac.sandbox.errors import WorkRejected
+from almanac.knowledge.parsers.parsed_file import UnreadableFile
+from almanac.knowledge.parsers.sandboxed_parse import parse_in_sandbox
 from almanac.sandbox.pool import SandboxPool
 
 _log = structlog.get_logger("almanac.image_text")
@@ -37,9 +35,8 @@ class RecogniseImageText:
         if image is None or path is None or not path.exists():
             return None
         try:
-            outcome = await self._pool.parse(path, image.name, PassageSplitter().as_options())
-            text = (await asyncio.to_thread(unpack, outcome.result)).text[: entity_text.MAX_ENTITY_CHARS]
-        except WorkRejected as error:
+            document = await parse_in_sandbox(self._pool, path, image.name, PassageSplitter().as_options())
+        except UnreadableFile as error:
             _log.info("image_text_not_recognised", attachment=id, code=error.code)
             return None
-        return lambda tx: attachments.set_text(tx, id, text)
+        return lambda tx: attachments.set_text(tx, id, document.text[: entity_text.MAX_ENTITY_CHARS])

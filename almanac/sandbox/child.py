@@ -1,8 +1,8 @@
-"""A child of the nursery: reads one file, confined, writes what it made of it, and ends.
+"""A child process of the fork server: it confines itself, runs the work on one file, writes the result and exits.
 
-It holds two descriptors: the file, and an output without a name. The output brings the request; while the parser
-works it takes what native code says on its standard error; in the end it holds the result alone. Nobody trusts
-what is in it.
+It holds two descriptors: the file, and an output file without a name. The output first contains the request. While the
+work runs, the standard error of native code goes there. At the end it contains only the result. The parent does not
+trust the result: a hostile file may have taken control of the child.
 """
 
 import errno
@@ -20,76 +20,77 @@ from typing import Any, NoReturn
 from almanac.sandbox.confinement import KernelFeatures, SandboxLimits, confine
 from almanac.sandbox.errors import WorkRejected
 
+# A function that runs in a child: the path of the file, its name and the options of the request; it returns the result.
 Work = Callable[[Path, str, dict[str, Any]], bytes]
 
 STDERR, SOURCE, OUTPUT = 2, 3, 4
 
 
 class ExitCode(IntEnum):
-    """Exit statuses of a child that came to its own end. 0 is not among them: any library can exit with it."""
+    """Exit codes of a child that ended by itself. 0 is not one of them: any library can exit with it."""
 
-    DONE = 40  # the output holds the result
-    UNREADABLE = 41  # the output holds what the parser said of the file
-    FAILED = 42  # the output holds which error the parser did not expect
+    DONE = 40  # the output contains the result
+    REJECTED = 41  # the output contains the code and the message of a `WorkRejected`
+    FAILED = 42  # the output contains the name of an unexpected error and the line that raised it
     OUT_OF_MEMORY = 43
-    TOO_LARGE = 44
-    TOO_DEEP = 45
-    UNCONFINED = 46  # and so it read nothing
+    OUTPUT_TOO_LARGE = 44
+    NESTED_TOO_DEEPLY = 45
+    UNCONFINED = 46  # the confinement failed, so the work did not run
 
 
 @dataclass(frozen=True, slots=True)
 class ExitReport:
-    """The kernel's words on a child that has ended."""
+    """The kernel's record of a child that ended."""
 
-    status: int  # as wait() gives it
-    peak_bytes: int  # resident, the parsers' code included
+    status: int  # as wait() returns it
+    peak_bytes: int  # of resident memory, the code of the work included
     cpu_seconds: float
     seconds: float
     late: bool  # killed at the deadline
 
 
 def run_child(
-    source: int, output: int, work: Work, limits: SandboxLimits, means: KernelFeatures, parent: int
+    source: int, output: int, work: Work, limits: SandboxLimits, kernel: KernelFeatures, parent: int
 ) -> NoReturn:
-    """All that happens between fork and exit."""
-    ending = ExitCode.UNCONFINED
+    """Everything between fork and exit."""
+    exit_code = ExitCode.UNCONFINED
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
-        _keep_only(source, output)
-        confine(limits, means, parent, SOURCE)
-        ending = _work(work)
+        _close_other_descriptors(source, output)
+        confine(limits, kernel, parent, SOURCE)
+        exit_code = _run(work)
     finally:
-        os._exit(ending)  # nothing of the nursery may run here, whatever was raised
+        os._exit(exit_code)  # after any error too: no code of the fork server may run in the child
 
 
-def _keep_only(source: int, output: int) -> None:
-    """Close every descriptor but these two, and say nothing to anyone."""
-    # The new places are above those in use, so that nothing is closed before it is copied.
-    kept = [os.dup(source), os.dup(output), os.open(os.devnull, os.O_RDWR)]
-    for place, descriptor in enumerate((kept[2], kept[2], kept[1], kept[0], kept[1])):
-        os.dup2(descriptor, place, inheritable=False)
+def _close_other_descriptors(source: int, output: int) -> None:
+    """Keep only these two descriptors, and connect the standard streams to /dev/null and to the output."""
+    # The copies get higher numbers than the descriptors in use, so that none is closed before it is copied.
+    source, output, null = os.dup(source), os.dup(output), os.open(os.devnull, os.O_RDWR)
+    for number, descriptor in enumerate((null, null, output, source, output)):
+        os.dup2(descriptor, number, inheritable=False)
     os.closerange(OUTPUT + 1, os.sysconf("SC_OPEN_MAX"))
 
 
-def _work(work: Work) -> ExitCode:
+def _run(work: Work) -> ExitCode:
     try:
         request = json.loads(_take_request())
         content = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd") / str(SOURCE)
         _write(work(content, request["name"], request["options"]))
         return ExitCode.DONE
     except WorkRejected as error:
-        _report({"code": error.code, "message": error.message, "retryable": error.retryable})
-        return ExitCode.UNREADABLE
+        _write_report({"code": error.code, "message": error.message, "retryable": error.retryable})
+        return ExitCode.REJECTED
     except MemoryError:
         return ExitCode.OUT_OF_MEMORY
     except RecursionError:
-        return ExitCode.TOO_DEEP
+        return ExitCode.NESTED_TOO_DEEPLY
     except BaseException as error:  # noqa: BLE001 - a panic in native code is not an Exception
         if isinstance(error, OSError) and error.errno == errno.EFBIG:
-            return ExitCode.TOO_LARGE
-        _report({"error": type(error).__name__, "where": _where(error)})
+            return ExitCode.OUTPUT_TOO_LARGE
+        _write_report({"error": type(error).__name__, "line": _line_of(error)})
         return ExitCode.FAILED
 
 
@@ -101,7 +102,7 @@ def _take_request() -> bytes:
 
 
 def _write(result: bytes) -> None:
-    """Put the result in place of whatever was said on standard error."""
+    """Replace the text that native code wrote to standard error with the result."""
     os.dup2(0, STDERR)
     os.ftruncate(OUTPUT, 0)
     view, written = memoryview(result), 0
@@ -109,11 +110,11 @@ def _write(result: bytes) -> None:
         written += os.pwrite(OUTPUT, view[written:], written)
 
 
-def _report(words: dict[str, Any]) -> None:
-    _write(json.dumps(words).encode())
+def _write_report(report: dict[str, Any]) -> None:
+    _write(json.dumps(report).encode())
 
 
-def _where(error: BaseException) -> str:
-    """The line that raised it: a place in code. The message stays behind, since it may quote the file."""
+def _line_of(error: BaseException) -> str:
+    """The line of code that raised an error. The message is left out, because it may quote the file."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""

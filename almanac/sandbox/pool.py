@@ -1,11 +1,11 @@
-"""The nursery: where files are read, by children that can do no harm.
+"""Runs work on untrusted files in confined child processes.
 
-Native parsers abort on hostile files, so that each file is read by a process of its own. Starting an interpreter takes
-longer than reading most files; so one small process has the parsers ready and forks a child for each (forkserver.py),
-which confines itself (confinement.py) before it looks at the file (child.py).
+Native libraries abort on hostile files, so each file gets a process of its own. Starting an interpreter takes longer
+than most of the work; so one small process has the work loaded and forks a child for each file (fork_server.py). The
+child confines itself (confinement.py) before it opens the file (child.py).
 
-    async with Nursery(Limits()) as nursery:
-        outcome = await nursery.parse(path, "report.pdf", {})
+    async with SandboxPool("module:function", SandboxLimits()) as pool:
+        result = await pool.run(path, "report.pdf", {})
 """
 
 import asyncio
@@ -28,16 +28,16 @@ from almanac.sandbox.confinement import SandboxLimits
 from almanac.sandbox.errors import SandboxUnavailable
 from almanac.sandbox.result import SandboxResult, read_result
 
-# Importing the parsers takes about a second; a busy machine may need longer.
+# Loading the work takes about a second; a busy machine may need longer.
 START_SECONDS = 60.0
 
-# The process keeps the deadlines. One that has not spoken this long after is stuck.
+# The fork server enforces the deadlines. A server that has not answered this long after a deadline is stuck.
 GRACE_SECONDS = 15.0
 
 STOP_SECONDS = 5.0
 
-# All that the process knows of the system's environment, which holds the server's secrets. Each thread would reserve
-# 64 MiB of address space of its own, and runtimes would start one for every processor.
+# The whole environment of the fork server, because the worker's contains secrets. Each thread would reserve 64 MiB of
+# address space of its own, and runtimes would start a thread for every processor.
 ENVIRONMENT = {
     "LC_ALL": "C.UTF-8",
     "MALLOC_ARENA_MAX": "2",
@@ -45,36 +45,39 @@ ENVIRONMENT = {
     "RAYON_NUM_THREADS": "2",
     "OMP_NUM_THREADS": "2",
     "OPENBLAS_NUM_THREADS": "2",
-    "ORT_DISABLE_TELEMETRY": "1",  # the runtime of text recognition would write home
+    "ORT_DISABLE_TELEMETRY": "1",  # ONNX Runtime would send usage data to its makers
 }
 
-_log = structlog.stdlib.get_logger("almanac.parsers")
+_log = structlog.stdlib.get_logger("almanac.sandbox")
 
 
 @dataclass(frozen=True, slots=True)
 class _ForkServerProcess:
-    """A running process, and the socket on which it is given files."""
+    """A running fork server, and the socket over which it receives files."""
 
     process: Process
     control: socket.socket
 
 
 class SandboxPool:
-    """Reads files, as many at once as the caller asks for. `watch` is told what each took, readable or not."""
+    """Runs `work` ("module:function") on files, on as many at once as the caller asks for.
+
+    `on_exit` receives the cost of each child, also of those that failed.
+    """
 
     def __init__(
         self,
         work: str,
         limits: SandboxLimits | None = None,
         *,
-        watch: Callable[[ExitReport], None] | None = None,
+        on_exit: Callable[[ExitReport], None] | None = None,
     ) -> None:
         self._limits = limits or SandboxLimits()
         self._work = work
-        self._watch = watch
-        self._home: _ForkServerProcess | None = None
+        self._on_exit = on_exit
+        self._server: _ForkServerProcess | None = None
         self._closed = False
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -84,129 +87,129 @@ class SandboxPool:
         await self.close()
 
     async def start(self) -> None:
-        """Start now what `parse` would start when it is first needed."""
-        async with self._turn:
-            await self._ensure()
+        """Start the fork server now; otherwise the first `run` starts it."""
+        async with self._lock:
+            await self._ensure_server()
 
-    async def parse(self, path: Path, name: str, options: dict[str, Any]) -> SandboxResult:
-        """Read a file; raises `Unreadable` or `NurseryGone`. Cancelled, it kills the child."""
-        with _opened(path) as source, _nameless() as output:
+    async def run(self, path: Path, name: str, options: dict[str, Any]) -> SandboxResult:
+        """Run the work on a file; raises `WorkRejected` or `SandboxUnavailable`. Cancellation kills the child."""
+        with _open_file(path) as source, _open_nameless_file() as output:
             os.pwrite(output, json.dumps({"name": name, "options": options}).encode(), 0)
-            verdict = await self._run_child(source, output)
-            if self._watch is not None:
-                self._watch(verdict)
-            return read_result(verdict, output, self._limits)
+            report = await self._run_child(source, output)
+            if self._on_exit is not None:
+                self._on_exit(report)
+            return read_result(report, output, self._limits)
 
     async def close(self) -> None:
-        """End the process and the children in it. Calls under way raise `NurseryGone`."""
+        """End the fork server and its children. Running calls raise `SandboxUnavailable`."""
         self._closed = True
-        async with self._turn:
-            await self._end()
+        async with self._lock:
+            await self._end_server()
 
     async def _run_child(self, source: int, output: int) -> ExitReport:
         ours, theirs = socket.socketpair()
         with ours:
             ours.setblocking(False)
             with theirs:
-                home = await self._send([source, output, theirs.fileno()])
+                server = await self._send([source, output, theirs.fileno()])
             try:
                 async with asyncio.timeout(self._limits.wall_seconds + GRACE_SECONDS):
-                    said = await _read_all(ours)
+                    report = await _read_to_end(ours)
             except TimeoutError:
-                _log.error("the nursery does not answer; it is started anew")
-                _kill(home)
-                raise SandboxUnavailable("the process that reads files did not answer") from None
-        if not said:
-            raise SandboxUnavailable("the process that reads files ended")
-        return ExitReport(**json.loads(said))
+                _log.error("the fork server does not answer; it is restarted")
+                _kill(server)
+                raise SandboxUnavailable("the fork server did not answer") from None
+        if not report:
+            raise SandboxUnavailable("the fork server ended")
+        return ExitReport(**json.loads(report))
 
     async def _send(self, descriptors: list[int]) -> _ForkServerProcess:
-        """Pass the descriptors on, to a new process where the present one turns out to be dead."""
-        async with self._turn:
+        """Send descriptors to the fork server. If it turns out to be dead, start a new one and try again."""
+        async with self._lock:
             for _ in range(2):
-                home = await self._ensure()
+                server = await self._ensure_server()
                 try:
-                    await _pass(home.control, descriptors)
-                    return home
+                    await _send_descriptors(server.control, descriptors)
+                    return server
                 except ConnectionError:
-                    await self._end()
-        raise SandboxUnavailable("the process that reads files ended")
+                    await self._end_server()
+        raise SandboxUnavailable("the fork server ended")
 
-    async def _ensure(self) -> _ForkServerProcess:
+    async def _ensure_server(self) -> _ForkServerProcess:
         if self._closed:
-            raise SandboxUnavailable("the nursery is closed")
-        if self._home is not None and self._home.process.returncode is not None:
-            _log.warning("the nursery had ended", status=self._home.process.returncode)
-            await self._end()
-        if self._home is None:
-            self._home = await _start(self._work, self._limits)
-        return self._home
+            raise SandboxUnavailable("the sandbox pool is closed")
+        if self._server is not None and self._server.process.returncode is not None:
+            _log.warning("the fork server ended unexpectedly", status=self._server.process.returncode)
+            await self._end_server()
+        if self._server is None:
+            self._server = await _start_server(self._work, self._limits)
+        return self._server
 
-    async def _end(self) -> None:
-        home, self._home = self._home, None
-        if home is not None:
-            await _stop(home)
+    async def _end_server(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            await _stop(server)
 
 
-async def _start(work: str, limits: SandboxLimits) -> _ForkServerProcess:
-    told = json.dumps({"work": work, "limits": asdict(limits), "parent": os.getpid()})
-    # The packages that can be imported here can be imported there, and nothing from the current folder.
+async def _start_server(work: str, limits: SandboxLimits) -> _ForkServerProcess:
+    arguments = json.dumps({"work": work, "limits": asdict(limits), "parent": os.getpid()})
+    # The server can import the packages that this process can import, but nothing from the current folder.
     environment = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(os.path.isabs, sys.path))}
-    arguments = (sys.executable, "-P", "-s", "-m", "almanac.sandbox.fork_server", told)
+    command = (sys.executable, "-P", "-s", "-m", "almanac.sandbox.fork_server", arguments)
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     try:
         with theirs:
             process = await asyncio.create_subprocess_exec(
-                *arguments, stdin=theirs.fileno(), stdout=DEVNULL, env=environment, cwd="/", start_new_session=True
+                *command, stdin=theirs.fileno(), stdout=DEVNULL, env=environment, cwd="/", start_new_session=True
             )
     except BaseException:
         ours.close()
         raise
-    home = _ForkServerProcess(process, ours)
+    server = _ForkServerProcess(process, ours)
     try:
-        await _greet(ours)
+        await _wait_until_ready(ours)
     except BaseException:
-        _kill(home)
-        await _stop(home)
+        _kill(server)
+        await _stop(server)
         raise
-    return home
+    return server
 
 
-async def _stop(home: _ForkServerProcess) -> None:
-    home.control.close()  # which the process takes as its end
+async def _stop(server: _ForkServerProcess) -> None:
+    server.control.close()  # the server then ends by itself
     try:
         async with asyncio.timeout(STOP_SECONDS):
-            await home.process.wait()
+            await server.process.wait()
     except TimeoutError:
-        _kill(home)
-        await home.process.wait()
+        _kill(server)
+        await server.process.wait()
 
 
-async def _greet(control: socket.socket) -> None:
-    """Wait until the parsers are imported."""
+async def _wait_until_ready(control: socket.socket) -> None:
+    """Wait until the server has loaded the work."""
     try:
         async with asyncio.timeout(START_SECONDS):
-            said = await asyncio.get_running_loop().sock_recv(control, 4096)
+            message = await asyncio.get_running_loop().sock_recv(control, 4096)
     except TimeoutError:
-        said = b""
-    if not said:
-        raise SandboxUnavailable("the process that reads files did not start")
-    means = json.loads(said)
-    if not means["seccomp"] or not means["landlock"]:
-        _log.warning("this system confines parsers only in part", **means)
+        message = b""
+    if not message:
+        raise SandboxUnavailable("the fork server did not start")
+    features = json.loads(message)
+    if not features["seccomp"] or not features["landlock"]:
+        _log.warning("this system can confine child processes only in part", **features)
 
 
-async def _pass(control: socket.socket, descriptors: list[int]) -> None:
+async def _send_descriptors(control: socket.socket, descriptors: list[int]) -> None:
     while True:
         try:
             socket.send_fds(control, [b"."], descriptors)
             return
         except BlockingIOError:
-            await _writable(control)
+            await _wait_until_writable(control)
 
 
-async def _writable(control: socket.socket) -> None:
+async def _wait_until_writable(control: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_writer(control, ready.set)
@@ -216,20 +219,20 @@ async def _writable(control: socket.socket) -> None:
         loop.remove_writer(control)
 
 
-async def _read_all(leash: socket.socket) -> bytes:
-    said = b""
-    while more := await asyncio.get_running_loop().sock_recv(leash, 4096):
-        said += more
-    return said
+async def _read_to_end(result_socket: socket.socket) -> bytes:
+    report = b""
+    while chunk := await asyncio.get_running_loop().sock_recv(result_socket, 4096):
+        report += chunk
+    return report
 
 
-def _kill(home: _ForkServerProcess) -> None:
+def _kill(server: _ForkServerProcess) -> None:
     with suppress(ProcessLookupError):
-        home.process.kill()
+        server.process.kill()
 
 
 @contextmanager
-def _opened(path: Path) -> Generator[int]:
+def _open_file(path: Path) -> Generator[int]:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -238,8 +241,8 @@ def _opened(path: Path) -> Generator[int]:
 
 
 @contextmanager
-def _nameless() -> Generator[int]:
-    """A file that nobody can find and that goes with its last holder, however they end."""
+def _open_nameless_file() -> Generator[int]:
+    """A file that no other process can open. It disappears with its last descriptor, also after a crash."""
     if sys.platform == "linux":
         descriptor = os.memfd_create("output", os.MFD_CLOEXEC)
         try:

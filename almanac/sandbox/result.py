@@ -1,13 +1,4 @@
-"""What came of a file: the result its child wrote, or the reason it can give none.
-
-Unreadable
-  parse_timeout      out of processor or wall time
-  memory_limit       out of memory
-  output_too_large   more text than anyone could use
-  too_complex        nested too deeply
-  parser_crashed     stopped by a signal, by an error nobody expected, or without a word
-  and what the parser itself said: encrypted, corrupt, empty …
-"""
+"""The outcome of a child process: the result that it wrote, or the reason why there is none."""
 
 import json
 import os
@@ -22,119 +13,105 @@ from almanac.sandbox.child import ExitCode, ExitReport
 from almanac.sandbox.confinement import MIB, SandboxLimits
 from almanac.sandbox.errors import WorkRejected
 
-# How much of what a child said is looked at: its reports and last words are short.
+# Reports of a child and the end of its standard error are read up to this size: both are short.
 MAX_STDERR_BYTES = 16_384
+MAX_MESSAGE_CHARS = 500
 
-_STARVED = re.compile(rb"memory allocation of|bad_alloc|out of memory|cannot allocate memory", re.IGNORECASE)
+_FAILED_ALLOCATION = re.compile(rb"memory allocation of|bad_alloc|out of memory|cannot allocate memory", re.IGNORECASE)
 _CODE = re.compile(r"[a-z][a-z_]{0,39}")
-_NAME = re.compile(r"\w{1,60}")
-_PLACE = re.compile(r"[\w.]{1,60}:\d{1,6}")
-_MESSAGE_LENGTH = 500
+_ERROR_NAME = re.compile(r"\w{1,60}")
+_CODE_LINE = re.compile(r"[\w.]{1,60}:\d{1,6}")
 
-_log = structlog.stdlib.get_logger("almanac.parsers")
+_log = structlog.stdlib.get_logger("almanac.sandbox")
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxResult:
-    """What a child made of a file, and what that took."""
+    """The bytes that the work returned, and their cost."""
 
-    result: bytes
+    output: bytes
     peak_bytes: int
     seconds: float
     cpu_seconds: float
 
 
-def read_result(verdict: ExitReport, output: int, limits: SandboxLimits) -> SandboxResult:
-    """The result in the output; or `Unreadable`."""
-    ending = os.waitstatus_to_exitcode(verdict.status)
-    if verdict.late or _spent(verdict, ending, limits):
-        raise _too_slow(limits)
-    if ending == ExitCode.DONE:
+def read_result(report: ExitReport, output: int, limits: SandboxLimits) -> SandboxResult:
+    """Read the result from the output file, or raise `WorkRejected`."""
+    exit_code = os.waitstatus_to_exitcode(report.status)
+    if report.late or _used_up_cpu_time(report, exit_code, limits):
+        raise WorkRejected("timeout", f"{limits.wall_seconds:g} s, or {limits.cpu_seconds} s of processor time")
+    if exit_code == ExitCode.DONE:
         result = os.pread(output, os.fstat(output).st_size, 0)
-        return SandboxResult(result, verdict.peak_bytes, verdict.seconds, verdict.cpu_seconds)
-    if ending < 0:
-        raise _stopped(verdict, -ending, output, limits)
-    raise _failure_from_exit_code(ending, output, limits)
+        return SandboxResult(result, report.peak_bytes, report.seconds, report.cpu_seconds)
+    if exit_code < 0:
+        raise _failure_from_signal(report, -exit_code, output, limits)
+    raise _failure_from_exit_code(exit_code, output, limits)
 
 
-def _spent(verdict: ExitReport, ending: int, limits: SandboxLimits) -> bool:
-    """Whether the kernel ended it for using the processor too long. It kills those that do not heed its signal."""
-    return ending == -signal.SIGXCPU or (ending == -signal.SIGKILL and verdict.cpu_seconds >= limits.cpu_seconds)
+def _used_up_cpu_time(report: ExitReport, exit_code: int, limits: SandboxLimits) -> bool:
+    """The kernel sends SIGXCPU at the limit. A process that ignores it is killed a second later."""
+    return exit_code == -signal.SIGXCPU or (exit_code == -signal.SIGKILL and report.cpu_seconds >= limits.cpu_seconds)
 
 
-def _stopped(verdict: ExitReport, number: int, output: int, limits: SandboxLimits) -> WorkRejected:
-    if number == signal.SIGKILL:  # from outside, such as the system short of memory: not this file's fault for sure
-        return WorkRejected(
-            "parser_crashed", "The parser was killed while it read the file. Try again.", retryable=True
-        )
-    # Native code aborts when an allocation fails, often without a word; a buffer that doubles fails at half the limit.
-    if verdict.peak_bytes >= limits.memory_bytes // 2 or _STARVED.search(_hear(output)):
-        return _too_big(limits)
+def _failure_from_signal(report: ExitReport, number: int, output: int, limits: SandboxLimits) -> WorkRejected:
+    if number == signal.SIGKILL:  # sent from outside, for example because the system is short of memory
+        return WorkRejected("interrupted", "killed from outside", retryable=True)
+    # Native code aborts when an allocation fails, often without a message. A buffer that doubles fails at half the
+    # limit.
+    if report.peak_bytes >= limits.memory_bytes // 2 or _FAILED_ALLOCATION.search(_read_end(output)):
+        return _out_of_memory(limits)
     try:
-        name = signal.Signals(number).name
-    except ValueError:  # one of the nameless real-time signals
-        name = f"signal {number}"
-    advice = "It may be damaged: open it in the program it was made with, save it anew and add it again."
-    return WorkRejected("parser_crashed", f"The parser crashed on this file ({name}). {advice}")
+        return WorkRejected("crashed", signal.Signals(number).name)
+    except ValueError:  # a real-time signal, which has no name
+        return WorkRejected("crashed", f"signal {number}")
 
 
-def _failure_from_exit_code(ending: int, output: int, limits: SandboxLimits) -> WorkRejected:
-    match ending:
+def _failure_from_exit_code(exit_code: int, output: int, limits: SandboxLimits) -> WorkRejected:
+    match exit_code:
         case ExitCode.OUT_OF_MEMORY:
-            return _too_big(limits)
-        case ExitCode.TOO_LARGE:
-            size = limits.output_bytes // MIB
-            return WorkRejected(
-                "output_too_large", f"The file holds more than {size} MiB of text. Split it and add the parts."
-            )
-        case ExitCode.TOO_DEEP:
-            return WorkRejected("too_complex", "The file is nested too deeply to be read. Flatten it and add it again.")
-        case ExitCode.UNREADABLE:
-            return _quoted(_words(output))
+            return _out_of_memory(limits)
+        case ExitCode.OUTPUT_TOO_LARGE:
+            return WorkRejected("output_limit", f"{limits.output_bytes // MIB} MiB")
+        case ExitCode.NESTED_TOO_DEEPLY:
+            return WorkRejected("recursion_limit", "nested too deeply")
+        case ExitCode.REJECTED:
+            return _failure_from_rejection(_read_report(output))
         case ExitCode.FAILED:
-            return _failed(_words(output))
+            return _failure_from_error(_read_report(output))
         case ExitCode.UNCONFINED:
-            _log.error("a parser could not be confined, and read nothing")
-            return WorkRejected("parser_crashed", "The parser could not be confined. Try again.", retryable=True)
+            _log.error("a child process could not be confined, so it did not open the file")
+            return WorkRejected("interrupted", "could not be confined", retryable=True)
         case _:
-            return WorkRejected("parser_crashed", "The parser ended on this file without a result.")
+            return WorkRejected("crashed", "no result")
 
 
-def _quoted(words: dict[str, Any]) -> WorkRejected:
-    code, message = words.get("code"), words.get("message")
+def _failure_from_rejection(report: dict[str, Any]) -> WorkRejected:
+    code, message = report.get("code"), report.get("message")
     if not isinstance(code, str) or not isinstance(message, str) or not _CODE.fullmatch(code):
-        return _failed({})
-    return WorkRejected(code, message[:_MESSAGE_LENGTH], retryable=words.get("retryable") is True)
+        return _failure_from_error({})
+    return WorkRejected(code, message[:MAX_MESSAGE_CHARS], retryable=report.get("retryable") is True)
 
 
-def _failed(words: dict[str, Any]) -> WorkRejected:
-    """An error in a parser. Its message is not passed on, since it may quote the file; its place is in the log."""
-    error, where = str(words.get("error", "")), str(words.get("where", ""))
-    known = error if _NAME.fullmatch(error) else "unknown error"
-    _log.warning("a parser failed", error=known, where=where if _PLACE.fullmatch(where) else "")
-    return WorkRejected("parser_crashed", f"The parser failed on this file ({known}). It may be damaged.")
+def _failure_from_error(report: dict[str, Any]) -> WorkRejected:
+    """An unexpected error in the work. The child omits its message, which may quote the file; the line is logged."""
+    error, line = str(report.get("error", "")), str(report.get("line", ""))
+    name = error if _ERROR_NAME.fullmatch(error) else "unknown error"
+    _log.warning("sandboxed work failed", error=name, line=line if _CODE_LINE.fullmatch(line) else "")
+    return WorkRejected("crashed", name)
 
 
-def _too_slow(limits: SandboxLimits) -> WorkRejected:
-    spent = f"{limits.wall_seconds:g} s, or {limits.cpu_seconds} s of processor time"
-    return WorkRejected("parse_timeout", f"Reading the file took longer than {spent}. Split it and add the parts.")
+def _out_of_memory(limits: SandboxLimits) -> WorkRejected:
+    return WorkRejected("memory_limit", f"{limits.memory_bytes // MIB} MiB")
 
 
-def _too_big(limits: SandboxLimits) -> WorkRejected:
-    size = limits.memory_bytes // MIB
-    return WorkRejected(
-        "memory_limit", f"Reading the file takes more than {size} MiB of memory. Split it and add the parts."
-    )
-
-
-def _hear(output: int) -> bytes:
-    """The last of what it wrote."""
+def _read_end(output: int) -> bytes:
+    """The last bytes of the standard error of native code."""
     return os.pread(output, MAX_STDERR_BYTES, max(0, os.fstat(output).st_size - MAX_STDERR_BYTES))
 
 
-def _words(output: int) -> dict[str, Any]:
+def _read_report(output: int) -> dict[str, Any]:
     try:
-        words = json.loads(os.pread(output, MAX_STDERR_BYTES, 0))
+        report = json.loads(os.pread(output, MAX_STDERR_BYTES, 0))
     except (ValueError, RecursionError):
         return {}
-    return cast(dict[str, Any], words) if isinstance(words, dict) else {}
+    return cast(dict[str, Any], report) if isinstance(report, dict) else {}

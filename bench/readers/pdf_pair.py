@@ -13,7 +13,7 @@ from statistics import median
 import almanac_reader
 import pypdfium2_reader
 
-from almanac.sandbox.fork_server import COLLECT_AFTER
+from almanac.sandbox.fork_server import GC_THRESHOLDS
 
 
 def spend(read: Callable[[str], int], path: str) -> float:
@@ -34,7 +34,7 @@ def compare(path: str, repeats: int) -> tuple[float, float]:
 def main() -> None:
     told = json.load(sys.stdin)
     gc.freeze()
-    gc.set_threshold(*COLLECT_AFTER)  # as our children have it; the same for both
+    gc.set_threshold(*GC_THRESHOLDS)  # as our children have it; the same for both
     compare(told["files"][0], 1)
     json.dump([compare(path, told["repeats"]) for path in told["files"]], sys.stdout)
 

@@ -4,7 +4,7 @@ import pytest
 
 from almanac.core.errors import BadRequest, NotFound
 from almanac.knowledge import document_text, documents
-from almanac.knowledge.parsers.parse_file import ParsedDocument
+from almanac.knowledge.parsers.parse_message import ParsedDocument
 from almanac.knowledge.parsers.parsed_file import TextPage
 from tests.knowledge.workspace import Workspace
 

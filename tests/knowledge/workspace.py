@@ -20,7 +20,7 @@ from almanac.knowledge.folders import Folder
 from almanac.knowledge.ingest import splitter
 from almanac.knowledge.ingest.ingest_job import Ingest
 from almanac.knowledge.parsers import file_types
-from almanac.knowledge.parsers.parse_file import pack
+from almanac.knowledge.parsers.parse_message import pack
 from almanac.knowledge.parsers.parsed_file import Block, ParsedFile, TextPage, UnreadableFile
 from almanac.sandbox.pool import SandboxPool
 from almanac.sandbox.result import SandboxResult
@@ -38,7 +38,7 @@ class PlainTextSandbox(SandboxPool):
     def __init__(self) -> None:
         super().__init__("")
 
-    async def parse(self, path: Path, name: str, options: dict[str, Any]) -> SandboxResult:
+    async def run(self, path: Path, name: str, options: dict[str, Any]) -> SandboxResult:
         content = path.read_text("utf-8")
         if content.startswith("UNREADABLE"):
             raise UnreadableFile("corrupt", "The file is damaged.")

@@ -1,4 +1,4 @@
-"""The nursery: whatever a child does, its file gets an honest reason and the others are read."""
+"""The sandbox pool: whatever a child does, its caller gets the reason, and other files are still processed."""
 
 import asyncio
 import json
@@ -17,13 +17,13 @@ from almanac.sandbox.confinement import MIB, SandboxLimits
 from almanac.sandbox.errors import SandboxUnavailable, WorkRejected
 from almanac.sandbox.pool import SandboxPool
 from almanac.sandbox.result import SandboxResult
-from tests.knowledge.parsers import evil
-from tests.knowledge.parsers.processes import children_of, ends_within, eventually, nursery_of, open_descriptors
+from tests.sandbox import hostile_work
+from tests.sandbox.processes import children_of, ends_within, eventually, fork_server_of, open_descriptors
 
 ROOT = Path(__file__).parents[2]
 LIMITS = SandboxLimits(memory_bytes=256 * MIB, cpu_seconds=20, wall_seconds=60, output_bytes=8 * MIB)
 
-Raise = Callable[..., Awaitable[SandboxPool]]
+StartPool = Callable[..., Awaitable[SandboxPool]]
 
 
 @pytest.fixture
@@ -34,324 +34,322 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def nursery_for() -> AsyncIterator[Raise]:
-    """Nurseries whose children do the named work."""
-    made: list[SandboxPool] = []
+async def pool_for() -> AsyncIterator[StartPool]:
+    """Pools that run the named function of `hostile_work`."""
+    pools: list[SandboxPool] = []
 
     async def start(work: str, limits: SandboxLimits = LIMITS) -> SandboxPool:
-        made.append(SandboxPool(f"tests.knowledge.parsers.evil:{work}", limits))
-        await made[-1].start()
-        return made[-1]
+        pools.append(SandboxPool(f"tests.sandbox.hostile_work:{work}", limits))
+        await pools[-1].start()
+        return pools[-1]
 
     yield start
-    for nursery in made:
-        await nursery.close()
+    for pool in pools:
+        await pool.close()
 
 
-async def reason(nursery: SandboxPool, file: Path, options: dict[str, Any] | None = None) -> WorkRejected:
-    """Why a file cannot be read, said twice: the nursery is there after the first time."""
+async def rejection(pool: SandboxPool, file: Path, options: dict[str, Any] | None = None) -> WorkRejected:
+    """The error of a file. It is the same the second time, and the fork server survives both."""
     with pytest.raises(WorkRejected) as first:
-        await nursery.parse(file, "file", options or {})
-    serving = nursery_of(os.getpid())
+        await pool.run(file, "file", options or {})
+    server = fork_server_of(os.getpid())
     with pytest.raises(WorkRejected) as second:
-        await nursery.parse(file, "file", options or {})
+        await pool.run(file, "file", options or {})
     assert first.value.args == second.value.args
-    assert nursery_of(os.getpid()) == serving
-    assert evil.SECRET not in second.value.message
+    assert fork_server_of(os.getpid()) == server
+    assert hostile_work.SECRET not in second.value.message
     return second.value
 
 
-# What comes back
+# Results
 
 
-async def test_a_file_is_read_and_its_cost_is_told(nursery_for: Raise, file: Path):
-    outcome = await (await nursery_for("echo")).parse(file, "näme.txt", {})
-    assert outcome.result == "näme.txt:content".encode()
-    assert 4 * MIB < outcome.peak_bytes < 200 * MIB
-    assert outcome.cpu_seconds > 0
-    assert 0 < outcome.seconds < LIMITS.wall_seconds
+async def test_work_returns_its_result_and_its_cost(pool_for: StartPool, file: Path):
+    result = await (await pool_for("echo")).run(file, "näme.txt", {})
+    assert result.output == "näme.txt:content".encode()
+    assert 4 * MIB < result.peak_bytes < 200 * MIB
+    assert result.cpu_seconds > 0
+    assert 0 < result.seconds < LIMITS.wall_seconds
 
 
-async def test_a_file_need_not_fit_into_the_message_that_asks_for_it(nursery_for: Raise, file: Path):
+async def test_a_request_may_be_larger_than_a_socket_message(pool_for: StartPool, file: Path):
     name = "x" * 5_000_000
-    outcome = await (await nursery_for("echo")).parse(file, name, {})
-    assert len(outcome.result) == len(name) + len(":content")
+    result = await (await pool_for("echo")).run(file, name, {})
+    assert len(result.output) == len(name) + len(":content")
 
 
-async def test_fifty_files_at_once_are_each_read(nursery_for: Raise, tmp_path: Path):
-    nursery = await nursery_for("echo")
-    files = [tmp_path / str(each) for each in range(50)]
-    for each in files:
-        each.write_bytes(each.name.encode())
-    outcomes = await asyncio.gather(*(nursery.parse(each, each.name, {}) for each in files))
-    assert [each.result for each in outcomes] == [f"{each.name}:{each.name}".encode() for each in files]
+async def test_fifty_files_at_once_are_all_processed(pool_for: StartPool, tmp_path: Path):
+    pool = await pool_for("echo")
+    files = [tmp_path / str(number) for number in range(50)]
+    for path in files:
+        path.write_bytes(path.name.encode())
+    results = await asyncio.gather(*(pool.run(path, path.name, {}) for path in files))
+    assert [result.output for result in results] == [f"{path.name}:{path.name}".encode() for path in files]
 
 
-async def test_what_native_code_says_on_standard_error_is_not_in_the_result(nursery_for: Raise, file: Path):
-    outcome = await (await nursery_for("chatter")).parse(file, "file", {"size": 9 * MIB})
-    assert outcome.result == b"result"
+async def test_standard_error_of_native_code_is_not_in_the_result(pool_for: StartPool, file: Path):
+    result = await (await pool_for("fill_standard_error")).run(file, "file", {"size": 9 * MIB})
+    assert result.output == b"result"
 
 
-async def test_a_file_that_is_not_there_is_the_caller_s_to_deal_with(nursery_for: Raise, tmp_path: Path):
+async def test_a_missing_file_is_the_caller_s_error(pool_for: StartPool, tmp_path: Path):
     with pytest.raises(FileNotFoundError):
-        await (await nursery_for("echo")).parse(tmp_path / "none", "none", {})
+        await (await pool_for("echo")).run(tmp_path / "none", "none", {})
 
 
-# What goes wrong in a child
+# Failures in a child
 
 
-async def test_memory_without_end_is_a_memory_limit(nursery_for: Raise, file: Path):
-    error = await reason(await nursery_for("allocate"), file)
-    assert (error.code, error.retryable) == ("memory_limit", False)
-    assert "256 MiB" in error.message
+async def test_unlimited_allocation_is_a_memory_limit(pool_for: StartPool, file: Path):
+    error = await rejection(await pool_for("allocate_forever"), file)
+    assert (error.code, error.message, error.retryable) == ("memory_limit", "256 MiB", False)
 
 
-async def test_native_code_that_aborts_because_an_allocation_failed_is_a_memory_limit(nursery_for: Raise, file: Path):
-    assert (await reason(await nursery_for("abort_hungry"), file)).code == "memory_limit"
+async def test_native_code_that_aborts_because_an_allocation_failed_is_a_memory_limit(pool_for: StartPool, file: Path):
+    assert (await rejection(await pool_for("abort_on_failed_allocation"), file)).code == "memory_limit"
 
 
-async def test_native_code_that_aborts_with_most_of_its_memory_used_is_a_memory_limit(nursery_for: Raise, file: Path):
+async def test_native_code_that_aborts_with_most_of_its_memory_used_is_a_memory_limit(pool_for: StartPool, file: Path):
     limits = SandboxLimits(memory_bytes=1024 * MIB, cpu_seconds=20)
-    assert (await reason(await nursery_for("abort_hungry_in_silence", limits), file)).code == "memory_limit"
+    assert (await rejection(await pool_for("abort_with_much_memory", limits), file)).code == "memory_limit"
 
 
-@pytest.mark.parametrize("work", ["spin", "spin_deaf"])
-async def test_computing_without_end_is_a_timeout(nursery_for: Raise, file: Path, work: str):
-    error = await reason(await nursery_for(work, SandboxLimits(cpu_seconds=1, wall_seconds=50)), file)
-    assert (error.code, error.retryable) == ("parse_timeout", False)
-    assert "1 s of processor time" in error.message
+@pytest.mark.parametrize("work", ["compute_forever", "compute_forever_and_ignore_signals"])
+async def test_endless_computing_is_a_timeout(pool_for: StartPool, file: Path, work: str):
+    error = await rejection(await pool_for(work, SandboxLimits(cpu_seconds=1, wall_seconds=50)), file)
+    assert (error.code, error.message, error.retryable) == ("timeout", "50 s, or 1 s of processor time", False)
 
 
-async def test_waiting_without_end_is_a_timeout(nursery_for: Raise, file: Path):
-    error = await reason(await nursery_for("sleep", SandboxLimits(wall_seconds=0.2)), file)
-    assert error.code == "parse_timeout"
+async def test_endless_waiting_is_a_timeout(pool_for: StartPool, file: Path):
+    error = await rejection(await pool_for("sleep", SandboxLimits(wall_seconds=0.2)), file)
+    assert error.code == "timeout"
     assert "0.2 s" in error.message
 
 
 @pytest.mark.parametrize("size", [9 * MIB, 100 * MIB])
-async def test_more_output_than_allowed_is_said_to_be_too_large(nursery_for: Raise, file: Path, size: int):
-    error = await reason(await nursery_for("write_much"), file, {"size": size})
-    assert error.code == "output_too_large"
-    assert "8 MiB" in error.message
+async def test_too_large_a_result_is_an_output_limit(pool_for: StartPool, file: Path, size: int):
+    error = await rejection(await pool_for("return_bytes"), file, {"size": size})
+    assert (error.code, error.message) == ("output_limit", "8 MiB")
 
 
 @pytest.mark.parametrize(("work", "name"), [("crash", "SIGSEGV"), ("abort", "SIGABRT")])
-async def test_a_crash_is_told_with_the_name_of_its_signal(nursery_for: Raise, file: Path, work: str, name: str):
-    error = await reason(await nursery_for(work), file)
-    assert (error.code, error.retryable) == ("parser_crashed", False)
-    assert f"({name})" in error.message
+async def test_a_crash_names_its_signal(pool_for: StartPool, file: Path, work: str, name: str):
+    error = await rejection(await pool_for(work), file)
+    assert (error.code, error.message, error.retryable) == ("crashed", name, False)
 
 
-async def test_nesting_without_end_is_too_complex(nursery_for: Raise, file: Path):
-    assert (await reason(await nursery_for("recurse"), file)).code == "too_complex"
+async def test_endless_recursion_is_a_recursion_limit(pool_for: StartPool, file: Path):
+    assert (await rejection(await pool_for("recurse"), file)).code == "recursion_limit"
 
 
 @pytest.mark.parametrize("status", [0, 1, 39, 255])
-async def test_an_exit_without_a_result_is_a_crash_whatever_its_status(nursery_for: Raise, file: Path, status: int):
-    error = await reason(await nursery_for("leave"), file, {"status": status})
-    assert error.code == "parser_crashed"
-    assert "without a result" in error.message
+async def test_an_exit_without_a_result_is_a_crash_with_any_status(pool_for: StartPool, file: Path, status: int):
+    error = await rejection(await pool_for("exit_with"), file, {"status": status})
+    assert (error.code, error.message) == ("crashed", "no result")
 
 
-@pytest.mark.parametrize(("work", "kind"), [("stumble", "KeyError"), ("panic", "Panic")])
-async def test_an_unexpected_error_is_told_by_its_kind_and_not_its_message(
-    nursery_for: Raise, file: Path, work: str, kind: str
+@pytest.mark.parametrize(("work", "name"), [("raise_key_error", "KeyError"), ("panic", "Panic")])
+async def test_an_unexpected_error_is_a_crash_with_its_class_but_not_its_message(
+    pool_for: StartPool, file: Path, work: str, name: str
 ):
-    error = await reason(await nursery_for(work), file)
-    assert error.code == "parser_crashed"
-    assert kind in error.message
+    error = await rejection(await pool_for(work), file)
+    assert (error.code, error.message) == ("crashed", name)
 
 
 @pytest.mark.parametrize("retryable", [True, False])
-async def test_what_a_parser_says_of_a_file_is_passed_on(nursery_for: Raise, file: Path, retryable: bool):
-    error = await reason(await nursery_for("refuse"), file, {"retryable": retryable})
+async def test_a_rejection_by_the_work_is_passed_on(pool_for: StartPool, file: Path, retryable: bool):
+    error = await rejection(await pool_for("reject"), file, {"retryable": retryable})
     assert (error.code, error.message) == ("encrypted", "The file is protected by a password.")
     assert error.retryable is retryable
 
 
 @pytest.mark.parametrize("code", ["", "Has Space", "x" * 50, "new\nline"])
-async def test_a_code_that_no_parser_would_give_is_not_believed(nursery_for: Raise, file: Path, code: str):
-    assert (await reason(await nursery_for("lie"), file, {"code": code})).code == "parser_crashed"
+async def test_a_malformed_code_is_a_crash(pool_for: StartPool, file: Path, code: str):
+    assert (await rejection(await pool_for("reject_with_long_message"), file, {"code": code})).code == "crashed"
 
 
-async def test_a_message_is_cut_to_a_sentence(nursery_for: Raise, file: Path):
-    error = await reason(await nursery_for("lie"), file, {"code": "corrupt"})
-    assert error.code == "parser_crashed"  # a report so long is not read to its end
+async def test_a_very_long_report_is_a_crash(pool_for: StartPool, file: Path):
+    error = await rejection(await pool_for("reject_with_long_message"), file, {"code": "corrupt"})
+    assert error.code == "crashed"  # only the beginning of such a report is read
 
 
-@pytest.mark.parametrize("words", ["", "{", "[]", "null", "[" * 10_000, '{"code": 1}', '{"error": "a b", "where": []}'])
+@pytest.mark.parametrize("report", ["", "{", "[]", "null", "[" * 10_000, '{"code": 1}', '{"error": "a b", "line": []}'])
 @pytest.mark.parametrize("status", [41, 42])
-async def test_a_child_that_forges_its_report_is_only_a_crash(nursery_for: Raise, file: Path, words: str, status: int):
-    error = await reason(await nursery_for("write_and_leave"), file, {"words": words, "status": status})
-    assert error.code == "parser_crashed"
+async def test_a_forged_report_is_a_crash(pool_for: StartPool, file: Path, report: str, status: int):
+    error = await rejection(await pool_for("write_report_and_exit"), file, {"report": report, "status": status})
+    assert error.code == "crashed"
 
 
-# Death
+# Processes that end
 
 
-async def test_a_child_killed_from_outside_can_be_tried_again(nursery_for: Raise, file: Path):
-    nursery = await nursery_for("sleep")
-    call = asyncio.create_task(nursery.parse(file, "file", {}))
-    home = nursery_of(os.getpid())
-    await eventually(lambda: children_of(home))
-    os.kill(children_of(home)[0], signal.SIGKILL)
+async def test_a_child_killed_from_outside_can_be_retried(pool_for: StartPool, file: Path):
+    pool = await pool_for("sleep")
+    call = asyncio.create_task(pool.run(file, "file", {}))
+    server = fork_server_of(os.getpid())
+    await eventually(lambda: children_of(server))
+    os.kill(children_of(server)[0], signal.SIGKILL)
     with pytest.raises(WorkRejected) as error:
         await call
-    assert (error.value.code, error.value.retryable) == ("parser_crashed", True)
-    assert nursery_of(os.getpid()) == home
+    assert (error.value.code, error.value.retryable) == ("interrupted", True)
+    assert fork_server_of(os.getpid()) == server
 
 
-async def test_calls_under_way_say_that_the_nursery_died_and_the_next_one_works(nursery_for: Raise, file: Path):
-    nursery = await nursery_for("sleep", SandboxLimits(wall_seconds=0.5))
-    home = nursery_of(os.getpid())
-    calls = [asyncio.create_task(nursery.parse(file, "file", {})) for _ in range(3)]
-    await eventually(lambda: len(children_of(home)) == 3)
-    wards = children_of(home)
-    os.kill(home, signal.SIGKILL)
-    ended = await asyncio.gather(*calls, return_exceptions=True)
-    assert [type(each) for each in ended] == [SandboxUnavailable] * 3
-    assert all(ends_within(pid, 1) for pid in wards)
-    with pytest.raises(WorkRejected, match="longer than 0"):
-        await nursery.parse(file, "file", {})
-    assert nursery_of(os.getpid()) != home
+async def test_running_calls_fail_when_the_fork_server_dies_and_the_next_call_works(pool_for: StartPool, file: Path):
+    pool = await pool_for("sleep", SandboxLimits(wall_seconds=0.5))
+    server = fork_server_of(os.getpid())
+    calls = [asyncio.create_task(pool.run(file, "file", {})) for _ in range(3)]
+    await eventually(lambda: len(children_of(server)) == 3)
+    children = children_of(server)
+    os.kill(server, signal.SIGKILL)
+    errors = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(error) for error in errors] == [SandboxUnavailable] * 3
+    assert all(ends_within(pid, 1) for pid in children)
+    with pytest.raises(WorkRejected, match=r"0\.5 s") as error:
+        await pool.run(file, "file", {})
+    assert error.value.code == "timeout"
+    assert fork_server_of(os.getpid()) != server
 
 
-async def test_a_nursery_that_died_between_two_files_is_replaced_unnoticed(nursery_for: Raise, file: Path):
-    nursery = await nursery_for("echo")
-    home = nursery_of(os.getpid())
-    os.kill(home, signal.SIGKILL)
-    assert ends_within(home, 5)  # which the event loop has not seen yet
-    assert (await nursery.parse(file, "a", {})).result == b"a:content"
-    home = nursery_of(os.getpid())
-    os.kill(home, signal.SIGKILL)
-    await eventually(lambda: not Path(f"/proc/{home}").exists())  # the event loop has seen it, and buried it
-    assert (await nursery.parse(file, "b", {})).result == b"b:content"
+async def test_a_fork_server_that_died_between_two_calls_is_replaced_unnoticed(pool_for: StartPool, file: Path):
+    pool = await pool_for("echo")
+    server = fork_server_of(os.getpid())
+    os.kill(server, signal.SIGKILL)
+    assert ends_within(server, 5)  # the event loop has not noticed yet
+    assert (await pool.run(file, "a", {})).output == b"a:content"
+    server = fork_server_of(os.getpid())
+    os.kill(server, signal.SIGKILL)
+    await eventually(lambda: not Path(f"/proc/{server}").exists())  # the event loop has reaped it
+    assert (await pool.run(file, "b", {})).output == b"b:content"
 
 
-async def test_a_nursery_that_is_stuck_is_replaced(nursery_for: Raise, file: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_stuck_fork_server_is_replaced(pool_for: StartPool, file: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("almanac.sandbox.pool.GRACE_SECONDS", 0.2)
-    nursery = await nursery_for("echo", SandboxLimits(wall_seconds=0.1))
-    home = nursery_of(os.getpid())
-    os.kill(home, signal.SIGSTOP)
+    pool = await pool_for("echo", SandboxLimits(wall_seconds=0.1))
+    server = fork_server_of(os.getpid())
+    os.kill(server, signal.SIGSTOP)
     with pytest.raises(SandboxUnavailable):
-        await nursery.parse(file, "a", {})
-    assert ends_within(home, 5)
-    assert (await nursery.parse(file, "b", {})).result == b"b:content"
+        await pool.run(file, "a", {})
+    assert ends_within(server, 5)
+    assert (await pool.run(file, "b", {})).output == b"b:content"
 
 
-async def test_a_worker_killed_leaves_no_process_behind(file: Path):
-    arguments = [sys.executable, "-m", "tests.knowledge.parsers.evil", str(file)]
+async def test_a_killed_worker_leaves_no_process_behind(file: Path):
+    arguments = [sys.executable, "-m", "tests.sandbox.hostile_work", str(file)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, cwd=ROOT) as worker:
         assert worker.stdout is not None
         assert worker.stdout.readline() == b"ready\n"
-        home = nursery_of(worker.pid)
-        await eventually(lambda: children_of(home))
-        (ward,) = children_of(home)
+        server = fork_server_of(worker.pid)
+        await eventually(lambda: children_of(server))
+        (child,) = children_of(server)
         worker.kill()
-        assert ends_within(home, 1)
-        assert ends_within(ward, 1)
+        assert ends_within(server, 1)
+        assert ends_within(child, 1)
 
 
-async def test_a_cancelled_call_kills_its_child_and_no_other(nursery_for: Raise, file: Path):
-    nursery = await nursery_for("sleep", SandboxLimits(wall_seconds=1))
-    home = nursery_of(os.getpid())
-    cancelled = asyncio.create_task(nursery.parse(file, "file", {}))
-    await eventually(lambda: len(children_of(home)) == 1)
-    (first,) = children_of(home)
-    other = asyncio.create_task(nursery.parse(file, "file", {}))
-    await eventually(lambda: len(children_of(home)) == 2)
+async def test_a_cancelled_call_kills_its_child_and_no_other(pool_for: StartPool, file: Path):
+    pool = await pool_for("sleep", SandboxLimits(wall_seconds=1))
+    server = fork_server_of(os.getpid())
+    cancelled = asyncio.create_task(pool.run(file, "file", {}))
+    await eventually(lambda: len(children_of(server)) == 1)
+    (first,) = children_of(server)
+    other = asyncio.create_task(pool.run(file, "file", {}))
+    await eventually(lambda: len(children_of(server)) == 2)
     cancelled.cancel()
     with pytest.raises(asyncio.CancelledError):
         await cancelled
     assert ends_within(first, 1)
-    with pytest.raises(WorkRejected, match="longer than 1 s"):
+    with pytest.raises(WorkRejected, match="1 s") as error:
         await other
+    assert error.value.code == "timeout"
 
 
-async def test_closing_ends_everything(nursery_for: Raise, file: Path):
-    nursery = await nursery_for("sleep")
-    home = nursery_of(os.getpid())
-    call = asyncio.create_task(nursery.parse(file, "file", {}))
-    await eventually(lambda: children_of(home))
-    (ward,) = children_of(home)
-    await nursery.close()
+async def test_closing_a_pool_ends_everything(pool_for: StartPool, file: Path):
+    pool = await pool_for("sleep")
+    server = fork_server_of(os.getpid())
+    call = asyncio.create_task(pool.run(file, "file", {}))
+    await eventually(lambda: children_of(server))
+    (child,) = children_of(server)
+    await pool.close()
     with pytest.raises(SandboxUnavailable):
         await call
-    assert ends_within(home, 0)
-    assert ends_within(ward, 0)
+    assert ends_within(server, 0)
+    assert ends_within(child, 0)
     with pytest.raises(SandboxUnavailable):
-        await nursery.parse(file, "file", {})
+        await pool.run(file, "file", {})
 
 
-async def test_a_nursery_whose_parsers_cannot_be_imported_says_so(file: Path, capfd: pytest.CaptureFixture[str]):
-    nursery = SandboxPool(work="tests.knowledge.parsers.nothing:read")
+async def test_a_pool_whose_work_cannot_be_imported_does_not_start(file: Path, capfd: pytest.CaptureFixture[str]):
+    pool = SandboxPool(work="tests.sandbox.nothing:read")
     with pytest.raises(SandboxUnavailable, match="did not start"):
-        await nursery.parse(file, "file", {})
+        await pool.run(file, "file", {})
     assert "ModuleNotFoundError" in capfd.readouterr().err
-    await nursery.close()
+    await pool.close()
 
 
-async def test_signals_to_the_whole_group_leave_the_nursery_to_its_worker(nursery_for: Raise, file: Path):
-    nursery = await nursery_for("echo")
-    home = nursery_of(os.getpid())
+async def test_signals_to_the_process_group_do_not_end_the_fork_server(pool_for: StartPool, file: Path):
+    pool = await pool_for("echo")
+    server = fork_server_of(os.getpid())
     for number in (signal.SIGINT, signal.SIGTERM):
-        os.kill(home, number)
-    assert (await nursery.parse(file, "a", {})).result == b"a:content"
-    assert nursery_of(os.getpid()) == home
+        os.kill(server, number)
+    assert (await pool.run(file, "a", {})).output == b"a:content"
+    assert fork_server_of(os.getpid()) == server
 
 
-async def test_two_hundred_files_leave_no_descriptor_open(nursery_for: Raise, file: Path):
-    nursery = await nursery_for("echo")
-    home = nursery_of(os.getpid())
+async def test_two_hundred_files_leave_no_descriptor_open(pool_for: StartPool, file: Path):
+    pool = await pool_for("echo")
+    server = fork_server_of(os.getpid())
 
-    async def each(number: int) -> None:
-        call = asyncio.create_task(nursery.parse(file, "file", {}))
+    async def run(number: int) -> None:
+        call = asyncio.create_task(pool.run(file, "file", {}))
         if number % 10 == 0:
             await asyncio.sleep(0)
             call.cancel()
         with suppress(asyncio.CancelledError):
             await call
 
-    await each(0)
-    await each(1)
-    await eventually(lambda: not children_of(home))
-    ours, theirs = open_descriptors(os.getpid()), open_descriptors(home)
+    await run(0)
+    await run(1)
+    await eventually(lambda: not children_of(server))
+    ours, theirs = open_descriptors(os.getpid()), open_descriptors(server)
     for number in range(200):
-        await each(number)
-    await eventually(lambda: open_descriptors(os.getpid()) <= ours and open_descriptors(home) <= theirs)
+        await run(number)
+    await eventually(lambda: open_descriptors(os.getpid()) <= ours and open_descriptors(server) <= theirs)
 
 
-# What a child finds
+# The surroundings of a child
 
 
-async def describe(nursery: SandboxPool, file: Path, **options: Any) -> dict[str, Any]:
-    return json.loads((await nursery.parse(file, "file", options)).result)
+async def describe(pool: SandboxPool, file: Path, **options: Any) -> dict[str, Any]:
+    return json.loads((await pool.run(file, "file", options)).output)
 
 
-async def test_a_child_knows_no_secret_of_the_server(nursery_for: Raise, file: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_child_has_none_of_the_server_s_secrets(
+    pool_for: StartPool, file: Path, monkeypatch: pytest.MonkeyPatch
+):
     for name in ("ALMANAC_SECRET_KEY", "REDIS_URL", "DATABASE_URL", "AWS_SECRET_ACCESS_KEY", "HOME", "PATH"):
         monkeypatch.setenv(name, "a-secret")
-    found = await describe(await nursery_for("describe"), file)
-    assert "a-secret" not in found["environment"].values()
-    assert {each for each in found["environment"] if "ALMANAC" in each or "URL" in each or "KEY" in each} == set()
-    assert found["environment"]["MALLOC_ARENA_MAX"] == "2"
-    assert found["folder"] == "/"
+    child = await describe(await pool_for("describe"), file)
+    assert "a-secret" not in child["environment"].values()
+    assert {name for name in child["environment"] if "ALMANAC" in name or "URL" in name or "KEY" in name} == set()
+    assert child["environment"]["MALLOC_ARENA_MAX"] == "2"
+    assert child["folder"] == "/"
 
 
-async def test_a_child_holds_no_descriptor_but_the_file_and_its_output(nursery_for: Raise, file: Path):
-    found = await describe(await nursery_for("describe"), file)
-    assert found["descriptors"] == [0, 1, 2, 3, 4]
-    assert found["session"]
+async def test_a_child_has_only_the_file_and_its_output_open(pool_for: StartPool, file: Path):
+    child = await describe(await pool_for("describe"), file)
+    assert child["descriptors"] == [0, 1, 2, 3, 4]
+    assert child["leads_session"]
 
 
-async def test_a_child_has_the_limits_it_was_given(nursery_for: Raise, file: Path):
+async def test_a_child_has_the_limits_of_its_pool(pool_for: StartPool, file: Path):
     names = ["RLIMIT_AS", "RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_CORE", "RLIMIT_NOFILE"]
-    found = await describe(await nursery_for("describe"), file, limits=names)
-    assert list(found["limits"].values()) == [256 * MIB, 20, 8 * MIB, 0, 64]
+    child = await describe(await pool_for("describe"), file, limits=names)
+    assert list(child["limits"].values()) == [256 * MIB, 20, 8 * MIB, 0, 64]
 
 
-async def test_a_child_stays_below_its_memory_limit(nursery_for: Raise, file: Path):
-    nursery = await nursery_for("fill", SandboxLimits(memory_bytes=512 * MIB))
-    outcome: SandboxResult = await nursery.parse(file, "file", {})
-    assert json.loads(outcome.result) > 200 * MIB
-    assert 200 * MIB < outcome.peak_bytes <= 512 * MIB
+async def test_a_child_stays_below_its_memory_limit(pool_for: StartPool, file: Path):
+    pool = await pool_for("fill_memory", SandboxLimits(memory_bytes=512 * MIB))
+    result: SandboxResult = await pool.run(file, "file", {})
+    assert json.loads(result.output) > 200 * MIB
+    assert 200 * MIB < result.peak_bytes <= 512 * MIB

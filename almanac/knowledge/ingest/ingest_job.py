@@ -17,14 +17,14 @@ from almanac.knowledge import bases, document_index, document_text
 from almanac.knowledge.documents import SELECT, Document, document_from_row
 from almanac.knowledge.files import FileStore
 from almanac.knowledge.ingest.queue import HAS_JOB, IS_UNFINISHED
-from almanac.knowledge.parsers.parse_file import ParsedDocument, unpack
+from almanac.knowledge.parsers.parse_message import ParsedDocument
 from almanac.knowledge.parsers.parsed_file import UnreadableFile
-from almanac.sandbox.errors import SandboxUnavailable, WorkRejected
+from almanac.knowledge.parsers.sandboxed_parse import parse_in_sandbox
+from almanac.sandbox.errors import SandboxUnavailable
 from almanac.sandbox.pool import SandboxPool
 from almanac.search import passage_store
 from almanac.search.passage_store import AnalysedPassages
 
-_MAX_LOOP_BYTES = 1_000_000  # a larger parser message is unpacked in a thread, because the event loop renews leases
 _ABANDONED_AFTER = 10 * clock.MINUTE
 _IS_CURRENT = "WHERE id = $1 AND generation = $2 AND removed_at IS NULL"  # not replaced or removed in the meantime
 
@@ -50,7 +50,7 @@ class Ingest:
             await self._mark(document, "converting")
             try:
                 parsed = await self._parse(document, base.splitter.as_options())
-            except WorkRejected as error:
+            except UnreadableFile as error:
                 reason = error  # Python deletes `error` at the end of the block
                 return lambda tx: fail(tx, document, "conversion", reason)
             except SandboxUnavailable:
@@ -66,8 +66,7 @@ class Ingest:
             raise UnreadableFile(
                 "file_missing", "The stored file is missing; add the document again and check the disk.", retryable=True
             )
-        result = (await self._sandbox.parse(path, document.name, options)).result
-        return await asyncio.to_thread(unpack, result) if len(result) > _MAX_LOOP_BYTES else unpack(result)
+        return await parse_in_sandbox(self._sandbox, path, document.name, options)
 
     async def _mark(self, document: Document, status: str) -> None:
         await self._db.write(
@@ -80,7 +79,7 @@ class Ingest:
         )
 
 
-async def fail(tx: Transaction, document: Document, stage: str, reason: WorkRejected) -> None:
+async def fail(tx: Transaction, document: Document, stage: str, reason: UnreadableFile) -> None:
     """Store the reason why a document could not be parsed, and remove its text and passages."""
     now = clock.now()
     failure = {

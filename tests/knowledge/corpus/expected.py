@@ -1,10 +1,10 @@
-"""What each file of the corpus must come to.
+"""The expected result of each file of the corpus.
 
-`says` are stretches of text that must be there, in this order, character by character. A table is written as its
-lines are. `blocks` are the kinds of blocks in order, those of text left out.
+`contains` are stretches of text that must occur in this order, character by character; a table is given by its lines.
+`blocks` are the kinds of blocks in order, without text blocks.
 """
 
-# ruff: noqa: E501 - what a file says is written as it stands
+# ruff: noqa: E501 - the text of a file is quoted line by line
 
 import sys
 from collections.abc import Generator
@@ -23,7 +23,7 @@ class Expected:
     mime_type: str
     source_type: str
     extension: str
-    says: tuple[str, ...]
+    contains: tuple[str, ...]
     title: str = ""
     blocks: tuple[str, ...] | None = None
     omits: tuple[str, ...] = ()
@@ -153,12 +153,14 @@ ORCHARD = (
 )
 
 
-def plain(*says: str, encoding: str = "") -> Expected:
-    return Expected("text/plain", "text", "txt", says, blocks=(), metadata={"encoding": encoding} if encoding else {})
+def plain(*contains: str, encoding: str = "") -> Expected:
+    return Expected(
+        "text/plain", "text", "txt", contains, blocks=(), metadata={"encoding": encoding} if encoding else {}
+    )
 
 
-def code(mime_type: str, extension: str, symbols: str, *says: str) -> Expected:
-    return Expected(mime_type, "code", extension, says, symbols=tuple(symbols.split()))
+def code(mime_type: str, extension: str, symbols: str, *contains: str) -> Expected:
+    return Expected(mime_type, "code", extension, contains, symbols=tuple(symbols.split()))
 
 
 EXPECTED: dict[str, Expected] = {

@@ -10,7 +10,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from almanac.knowledge.parsers import parse_file
+from almanac.knowledge.parsers import parse_file, parse_message
 from tests.knowledge.corpus.expected import FILES, GOLDEN, opened
 
 FOLDER = FILES.parent / "golden"
@@ -19,7 +19,7 @@ FOLDER = FILES.parent / "golden"
 def passages(name: str) -> list[dict[str, Any]]:
     """The passages of a file, as JSON has them."""
     with opened(FILES / name) as content:
-        found = parse_file.unpack(parse_file.parse_and_split(content, name, {})).passages
+        found = parse_message.unpack(parse_file.parse_and_split(content, name, {})).passages
     return json.loads(json.dumps([asdict(passage) for passage in found]))
 
 

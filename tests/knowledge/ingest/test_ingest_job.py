@@ -35,7 +35,7 @@ OLD = clock.HOUR
 class BrokenSandbox(SandboxPool):
     """A sandbox whose fork server has ended."""
 
-    async def parse(self, path: Path, name: str, options: dict[str, Any]) -> SandboxResult:
+    async def run(self, path: Path, name: str, options: dict[str, Any]) -> SandboxResult:
         raise SandboxUnavailable("it ended")
 
 
@@ -46,10 +46,10 @@ class SlowSandbox(PlainTextSandbox):
         super().__init__()
         self.started, self.proceed = asyncio.Event(), asyncio.Event()
 
-    async def parse(self, path: Path, name: str, options: dict[str, Any]) -> SandboxResult:
+    async def run(self, path: Path, name: str, options: dict[str, Any]) -> SandboxResult:
         self.started.set()
         await self.proceed.wait()
-        return await super().parse(path, name, options)
+        return await super().run(path, name, options)
 
 
 async def add_bytes(workspace: Workspace, name: str, content: bytes) -> int:

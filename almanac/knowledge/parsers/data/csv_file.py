@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 from almanac.knowledge.parsers.parsed_file import ParsedFile
-from almanac.knowledge.parsers.text import plain_text
+from almanac.knowledge.parsers.text import encodings
 from almanac.knowledge.parsers.text_builder import TextBuilder
 
 LONGEST_FIELD = 10_000_000  # characters
@@ -17,7 +17,7 @@ _LINES = 100
 
 
 def parse(path: Path, name: str) -> ParsedFile:
-    text, _ = plain_text.decode(path.read_bytes())
+    text, _ = encodings.decode(path.read_bytes())
     draft = TextBuilder()
     draft.table(rows(text, delimiter_of(text)))
     return draft.parsed()

@@ -10,7 +10,7 @@ from typing import Any, cast
 import orjson
 
 from almanac.knowledge.parsers.parsed_file import ParsedFile
-from almanac.knowledge.parsers.text import plain_text
+from almanac.knowledge.parsers.text import encodings, plain_text
 from almanac.knowledge.parsers.text_builder import TextBuilder
 
 MAX_JSON_DEPTH = 60  # levels; what lies deeper stays JSON
@@ -19,7 +19,7 @@ BROKEN = "The file is not valid JSON, so it was read as plain text."
 
 
 def parse(path: Path, name: str) -> ParsedFile:
-    text, _ = plain_text.decode(path.read_bytes())
+    text, _ = encodings.decode(path.read_bytes())
     draft = TextBuilder()
     try:
         _write(orjson.loads(text), "", draft)

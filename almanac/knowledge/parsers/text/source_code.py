@@ -1,8 +1,8 @@
-"""Source code: one block for each function, class and method, named after what it defines.
+"""Source code: one block for each function, class and method, with its name.
 
-No grammar is needed for that. Code is indented, whatever its language: a definition belongs to the nearest class
-above it that is indented less, and ends where the next one begins. Code that is not indented still comes out whole,
-with fewer names.
+This needs no grammar, because code in all languages is indented: a definition belongs to the nearest class above it
+that is indented less, and ends where the next definition begins. Code without indentation is kept whole too, with fewer
+names.
 """
 
 import re
@@ -12,9 +12,9 @@ from pathlib import Path
 
 from almanac.knowledge.parsers import file_types
 from almanac.knowledge.parsers.parsed_file import Block, ParsedFile
-from almanac.knowledge.parsers.text import plain_text
+from almanac.knowledge.parsers.text import encodings
 
-LONGEST_LINE = 1_000  # characters; a longer line defines nothing, it is data or minified
+MAX_LINE_CHARS = 1_000  # a longer line is data or minified code, and defines nothing
 
 _MODIFIERS = (
     r"(?:(?:public|private|protected|internal|static|final|abstract|sealed|open|override|virtual|partial|async|export"
@@ -28,14 +28,14 @@ _TYPE = r"[A-Za-z_][\w:.]*(?:<[^;{}()]{0,100}>)?(?:\[\])*[?*&\s]+"
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """How definitions look in a language, at the beginning of a line after its indentation."""
+    """The patterns of definitions in a language, for lines without indentation. Their groups form the name."""
 
     name: str
-    holders: str  # what has other definitions inside it; the first group is its name
-    leaves: str  # what has none
-    members: str = ""  # a leaf, but only inside a holder, where it looks like nothing else
-    comment: tuple[str, str] = ("/*", "*/")  # between these, nothing is defined
-    stop: str = ""  # where this ends every statement, a definition goes on until a line has it at its end
+    containers: str  # definitions that contain others, such as classes
+    leaves: str  # definitions that contain no others, such as functions
+    members: str = ""  # leaves within a container; elsewhere the pattern could match other code
+    comment: tuple[str, str] = ("/*", "*/")  # nothing is defined between these
+    stop: str = ""  # if every statement ends with this, a definition continues until a line that ends with it
 
 
 _C_FUNCTION = (
@@ -43,19 +43,19 @@ _C_FUNCTION = (
     r"|((?:\w+::){1,9}~?\w+))\s*\([^;]*$"
 )
 _JAVA_METHOD = rf"{_NOT_NAMES}{_MODIFIERS}(?:<[^>]{{1,100}}>\s*)?(?:{_TYPE})?(\w+)\s*\([^;=]*$"
-_HOLDER = rf"{_MODIFIERS}{_BRACED}\s+(?:class\s+)?([\w$.:]+)"
+_CONTAINER = rf"{_MODIFIERS}{_BRACED}\s+(?:class\s+)?([\w$.:]+)"
 _KEYWORD = rf"{_MODIFIERS}(?:fun|func|function|def|fn|sub|proc)\s*\*?\s+(?:<[^>]{{1,100}}>\s*)?([\w$.?!=]+)"
 
 PYTHON = Language("python", r"class\s+(\w+)\s*[:(\[]", r"(?:async\s+)?def\s+(\w+)\s*[(\[]", comment=('"""', '"""'))
 SCRIPT = Language(
     "javascript",
-    _HOLDER,
+    _CONTAINER,
     rf"{_MODIFIERS}(?:function\s*\*?\s*([\w$]+)|(?:const|let|var|type)\s+([\w$]+)\s*(?::[^=]{{1,200}})?="
     r"\s*(?:async\s*)?(?:\(|function|<|[\w$]+\s*=>|\{\s*$))",
     rf"{_NOT_NAMES}(?:(?:public|private|protected|static|async|readonly|get|set|override|abstract)\s+)*\*?([\w$#]+)"
     r"\s*(?:<[^>]{0,100}>)?\([^;]*$",
 )
-JAVA = Language("java", _HOLDER, _JAVA_METHOD, _JAVA_METHOD)
+JAVA = Language("java", _CONTAINER, _JAVA_METHOD, _JAVA_METHOD)
 C = Language("c", rf"(?:typedef\s+)?{_MODIFIERS}(?:class|struct|namespace|union|enum)\s+(?:class\s+)?([\w:]+)[^;()]*$",
              _C_FUNCTION, rf"(?:explicit\s+|virtual\s+)?(~?\w+)\s*\([^;]*$|{_C_FUNCTION}")  # fmt: skip
 GO = Language("go", r"type\s+(\w+)\s+(?:struct|interface)\b", r"func\s+(?:\(\s*\w*\s*\*?(\w+)[^)]*\)\s*)?(\w+)")
@@ -66,7 +66,7 @@ RUST = Language(
     rf"{_MODIFIERS}(?:fn\s+(\w+)|macro_rules!\s*(\w+))",
 )
 RUBY = Language("ruby", r"(?:class|module)\s+([\w:]+)", r"def\s+((?:self\.)?[\w?!=]+)", comment=("=begin", "=end"))
-KEYWORD = Language("other", _HOLDER, _KEYWORD)
+KEYWORD = Language("other", _CONTAINER, _KEYWORD)
 SHELL = Language("shell", r"(?!)()", r"(?:function\s+([\w-]+)|([\w-]+)\s*\(\)\s*\{?\s*$)", comment=("", ""))
 SQL = Language(
     "sql",
@@ -89,8 +89,9 @@ LANGUAGES: dict[str, Language] = {
     "rs": RUST,
 }
 
-_LEAD = re.compile(r"@|#\[|///?|/\*|\*|#(?!include|define|if|endif|pragma)|--|\[\w")  # comments and decorators above
-_CONTINUES = re.compile(
+# Comments and decorators; those directly above a definition belong to it.
+_LEADING_LINE = re.compile(r"@|#\[|///?|/\*|\*|#(?!include|define|if|endif|pragma)|--|\[\w")
+_CONTINUATION = re.compile(
     r"[)}\]{#:]|\$\$|(?:end|else|elif|elsif|except|finally|catch|rescue|ensure|then|begin|where|as|returns?|language"
     r"|public|private|protected)\b",
     re.IGNORECASE,
@@ -99,25 +100,25 @@ _CONTINUES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A definition: where it begins, and what it is called. Nameless: code that defines nothing."""
+    """A definition, or code that defines nothing and has no name."""
 
     start: int
     indent: int
     name: str = ""
-    holds: bool = False
+    is_container: bool = False
 
 
 def parse(path: Path, name: str) -> ParsedFile:
-    text, _ = plain_text.decode(path.read_bytes())
-    kind = file_types.detect_file_type(text[: file_types.SNIFF_BYTES].encode("utf-8", "replace"), name)
-    language = LANGUAGES.get(kind.extension, KEYWORD)
-    return ParsedFile(text, tuple(blocks(text, language)), metadata={"programming_language": kind.extension})
+    text, _ = encodings.decode(path.read_bytes())
+    file_type = file_types.detect_file_type(text[: file_types.SNIFF_BYTES].encode("utf-8", "replace"), name)
+    language = LANGUAGES.get(file_type.extension, KEYWORD)
+    return ParsedFile(text, tuple(blocks(text, language)), metadata={"programming_language": file_type.extension})
 
 
 def blocks(text: str, language: Language) -> Iterator[Block]:
-    """The definitions of a text and all that stands between them."""
+    """The definitions of a text, and the code between them."""
     symbols = [Symbol(0, 0), *_symbols(text, language)]
-    for symbol, end in zip(symbols, [*(each.start for each in symbols[1:]), len(text)], strict=True):
+    for symbol, end in zip(symbols, [*(symbol.start for symbol in symbols[1:]), len(text)], strict=True):
         body = text[symbol.start : end]
         start = symbol.start + len(body) - len(body.lstrip("\n"))
         if body.strip():
@@ -125,64 +126,64 @@ def blocks(text: str, language: Language) -> Iterator[Block]:
 
 
 def _symbols(text: str, language: Language) -> Iterator[Symbol]:
-    patterns = [re.compile(each) if each else None for each in (language.holders, language.leaves, language.members)]
-    open_ones: list[Symbol] = []
-    lead: int | None = None  # where the comments right above begin
-    last = ""
+    patterns = [re.compile(each) if each else None for each in (language.containers, language.leaves, language.members)]
+    enclosing: list[Symbol] = []
+    lead_start: int | None = None  # of the comments and decorators directly above
+    previous = ""
     for start, line in _lines(text, language.comment):
         bare = line.lstrip()
         indent = len(line) - len(bare)
         if not bare:
-            lead = None
+            lead_start = None
             continue
-        found = _definition(bare, indent, open_ones, patterns)
-        if found:
-            while open_ones and open_ones[-1].indent >= indent:
-                open_ones.pop()
-            name, holds = found
-            qualified = f"{open_ones[-1].name}.{name}" if open_ones else name
-            open_ones.append(Symbol(start, indent, qualified, holds))
-            yield Symbol(start if lead is None else lead, indent, qualified, holds)
-            lead = None
-        elif _LEAD.match(bare):
-            lead = start if lead is None else lead
+        definition = _definition(bare, indent, enclosing, patterns)
+        if definition:
+            while enclosing and enclosing[-1].indent >= indent:
+                enclosing.pop()
+            name, is_container = definition
+            qualified = f"{enclosing[-1].name}.{name}" if enclosing else name
+            enclosing.append(Symbol(start, indent, qualified, is_container))
+            yield Symbol(start if lead_start is None else lead_start, indent, qualified, is_container)
+            lead_start = None
+        elif _LEADING_LINE.match(bare):
+            lead_start = start if lead_start is None else lead_start
         else:
-            is_over = last.endswith(language.stop) and not _CONTINUES.match(bare)
-            if open_ones and indent <= open_ones[0].indent and is_over:
-                open_ones.clear()
-                yield Symbol(start if lead is None else lead, indent)
-            lead = None
-        last = bare.rstrip()
+            is_over = previous.endswith(language.stop) and not _CONTINUATION.match(bare)
+            if enclosing and indent <= enclosing[0].indent and is_over:
+                enclosing.clear()
+                yield Symbol(start if lead_start is None else lead_start, indent)
+            lead_start = None
+        previous = bare.rstrip()
 
 
 def _lines(text: str, comment: tuple[str, str]) -> Iterator[tuple[int, str]]:
-    """Lines that may define something: not those in the middle of a long comment, nor endless ones."""
+    """Lines that may define something, with their offsets: no lines within a long comment, and no very long lines."""
     begin, end = comment
-    start, inside = 0, False
+    start, in_comment = 0, False
     for line in text.split("\n"):
-        if inside:
-            inside = end not in line
-        elif len(line) <= LONGEST_LINE:
+        if in_comment:
+            in_comment = end not in line
+        elif len(line) <= MAX_LINE_CHARS:
             yield start, line
-            inside = bool(begin) and begin in line and end not in line.split(begin, 1)[1]
+            in_comment = bool(begin) and begin in line and end not in line.split(begin, 1)[1]
         start += len(line) + 1
 
 
 def _definition(
-    line: str, indent: int, open_ones: list[Symbol], patterns: list[re.Pattern[str] | None]
+    line: str, indent: int, enclosing: list[Symbol], patterns: list[re.Pattern[str] | None]
 ) -> tuple[str, bool] | None:
-    """The name a line defines, and whether others are defined inside it. What a function defines is its own affair."""
-    around = [each for each in open_ones if each.indent < indent]
-    if (around and not around[-1].holds) or (indent and not around):
+    """The name that a line defines, and whether it is a container. Definitions within functions do not count."""
+    around = [symbol for symbol in enclosing if symbol.indent < indent]
+    if (around and not around[-1].is_container) or (indent and not around):
         return None
-    holders, leaves, members = patterns
-    if holders and (found := holders.match(line)):
-        return _name(found), True
-    found = leaves.match(line) if leaves else None
-    if not found and around and members:
-        found = members.match(line)
-    return (_name(found), False) if found else None
+    containers, leaves, members = patterns
+    if containers and (match := containers.match(line)):
+        return _name(match), True
+    match = leaves.match(line) if leaves else None
+    if not match and around and members:
+        match = members.match(line)
+    return (_name(match), False) if match else None
 
 
-def _name(found: re.Match[str]) -> str:
-    return ".".join(group.strip('"`[]') for group in found.groups() if group).replace("::", ".")
+def _name(match: re.Match[str]) -> str:
+    return ".".join(group.strip('"`[]') for group in match.groups() if group).replace("::", ".")

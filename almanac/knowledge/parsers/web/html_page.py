@@ -11,7 +11,7 @@ from html import unescape
 from pathlib import Path
 
 from almanac.knowledge.parsers.parsed_file import ParsedFile
-from almanac.knowledge.parsers.text import plain_text
+from almanac.knowledge.parsers.text import encodings
 from almanac.knowledge.parsers.text_builder import TextBuilder, bullet, squeeze, tidy
 
 DEEPEST_TABLE = 30
@@ -250,7 +250,7 @@ def decode(content: bytes) -> str:
     try:
         return content.decode(named[1].decode("ascii") if named else "utf-8").removeprefix("\ufeff")
     except (UnicodeDecodeError, LookupError):
-        return plain_text.decode(content)[0]
+        return encodings.decode(content)[0]
 
 
 def read(text: str) -> HtmlReader:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from almanac.knowledge.parsers.parsed_file import ParsedFile
-from almanac.knowledge.parsers.text import plain_text
+from almanac.knowledge.parsers.text import encodings, plain_text
 from almanac.knowledge.parsers.text_builder import TextBuilder, squeeze
 from almanac.knowledge.parsers.web import html_page
 
@@ -138,5 +138,5 @@ def _text(part: Message) -> str:
     try:
         text = content.decode(part.get_content_charset("utf-8"))
     except (UnicodeDecodeError, LookupError, ValueError):
-        return plain_text.decode(content)[0]
+        return encodings.decode(content)[0]
     return text.replace("\r\n", "\n").replace("\r", "\n")

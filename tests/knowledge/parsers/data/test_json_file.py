@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from almanac.knowledge.parsers.data import json_file
-from tests.knowledge.parsers.test_parse_file import assert_sound
+from tests.knowledge.parsers.test_parse_file import assert_valid
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-1000, 1000) | st.text(max_size=8),
@@ -62,4 +62,4 @@ def test_bottomless_documents_are_plain_text(tmp_path: Path):
 
 @given(VALUES)
 def test_any_document_can_be_read(tmp_path_factory: pytest.TempPathFactory, value: Any):
-    assert_sound(read(tmp_path_factory.getbasetemp(), orjson.dumps(value)))
+    assert_valid(read(tmp_path_factory.getbasetemp(), orjson.dumps(value)))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from almanac.knowledge.parsers.office import rtf
 from almanac.knowledge.parsers.parsed_file import ParsedFile, UnreadableFile
-from tests.knowledge.parsers.test_parse_file import assert_sound
+from tests.knowledge.parsers.test_parse_file import assert_valid
 
 
 def read(body: str) -> ParsedFile:
@@ -16,7 +16,7 @@ def read(body: str) -> ParsedFile:
     reader.read(r"{\rtf1\ansi\ansicpg1252 " + body + "}")
     reader.finish()
     found = reader.draft.parsed()
-    assert_sound(found)
+    assert_valid(found)
     return found
 
 

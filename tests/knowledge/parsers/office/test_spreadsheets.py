@@ -9,7 +9,7 @@ import pytest
 
 from almanac.knowledge.parsers.office import spreadsheets
 from almanac.knowledge.parsers.parsed_file import UnreadableFile
-from tests.knowledge.parsers.forgery import compound
+from tests.knowledge.parsers.handmade_files import compound
 
 SCHEMAS = "http://schemas.openxmlformats.org"
 MAIN = f"{SCHEMAS}/spreadsheetml/2006/main"

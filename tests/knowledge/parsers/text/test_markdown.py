@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from almanac.knowledge.parsers.parsed_file import ParsedFile
 from almanac.knowledge.parsers.text import markdown
-from tests.knowledge.parsers.test_parse_file import assert_sound
+from tests.knowledge.parsers.test_parse_file import assert_valid
 
 
 def seen(text: str) -> list[tuple[str, int, str]]:
     blocks = tuple(markdown.blocks(text))
-    assert_sound(ParsedFile(text, blocks))
+    assert_valid(ParsedFile(text, blocks))
     return [(block.kind, block.level, block.name or text[block.start : block.end]) for block in blocks]
 
 
@@ -64,4 +64,4 @@ def test_a_rule_at_the_beginning_is_no_front_matter(tmp_path: Path):
 
 @given(st.text(alphabet="ab#|-=`~ \n:>*", max_size=120))
 def test_blocks_hold_all_of_any_text(text: str):
-    assert_sound(ParsedFile(text, tuple(markdown.blocks(text))))
+    assert_valid(ParsedFile(text, tuple(markdown.blocks(text))))

@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from almanac.knowledge.parsers.parsed_file import ParsedFile
 from almanac.knowledge.parsers.text import source_code
-from tests.knowledge.parsers.test_parse_file import assert_sound
+from tests.knowledge.parsers.test_parse_file import assert_valid
 
 
 def names(text: str, extension: str) -> list[str]:
     blocks = tuple(source_code.blocks(text, source_code.LANGUAGES.get(extension, source_code.KEYWORD)))
-    assert_sound(ParsedFile(text, blocks))
+    assert_valid(ParsedFile(text, blocks))
     return [block.name for block in blocks]
 
 

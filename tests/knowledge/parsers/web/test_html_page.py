@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from almanac.knowledge.parsers.text_builder import TextBuilder
 from almanac.knowledge.parsers.web import html_page
-from tests.knowledge.parsers.test_parse_file import assert_sound
+from tests.knowledge.parsers.test_parse_file import assert_valid
 
 
 def text(html: str) -> str:
     draft = TextBuilder()
     html_page.write(html_page.read(html).pieces, draft)
     found = draft.parsed()
-    assert_sound(found)
+    assert_valid(found)
     return found.text
 
 

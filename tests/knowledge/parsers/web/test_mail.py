@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from almanac.knowledge.parsers.web import mail
-from tests.knowledge.parsers.test_parse_file import assert_sound
+from tests.knowledge.parsers.test_parse_file import assert_valid
 
 
 def read(folder: Path, content: bytes) -> mail.ParsedFile:
@@ -61,7 +61,7 @@ def test_every_text_in_a_message_is_read_in_its_order(tmp_path: Path):
     )
     assert found.text == "# Hi\n\nFrom: a@b.c\n\none\n\ntwo\n\nthree"
     assert not found.warnings
-    assert_sound(found)
+    assert_valid(found)
 
 
 def test_of_alternatives_within_a_message_one_is_read(tmp_path: Path):
@@ -96,7 +96,7 @@ def test_a_forwarded_message_is_a_section_and_its_attachments_are_named(tmp_path
     assert found.text.split("\n\n")[2:] == ["hello", "## old", "From: d@e.f", "body", "Attachments: plan.pdf"]
     assert (found.title, found.metadata["author"]) == ("Hi", "a@b.c")
     assert found.warnings == (mail.ATTACHED,)
-    assert_sound(found)
+    assert_valid(found)
 
 
 def test_more_parts_than_anyone_writes_are_left_out_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

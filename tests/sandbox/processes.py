@@ -1,4 +1,4 @@
-"""Processes as the kernel shows them, for tests that kill them."""
+"""Queries about processes, for tests that kill them."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 def children_of(pid: int) -> list[int]:
     """The living children of a process."""
-    found: list[int] = []
+    children: list[int] = []
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
@@ -18,14 +18,14 @@ def children_of(pid: int) -> list[int]:
         except (FileNotFoundError, ProcessLookupError):
             continue
         if int(parent) == pid and state != "Z":
-            found.append(int(folder.name))
-    return found
+            children.append(int(folder.name))
+    return children
 
 
-def nursery_of(worker: int) -> int:
-    """The process that a worker's nursery runs."""
-    (found,) = [pid for pid in children_of(worker) if b"fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    return found
+def fork_server_of(worker: int) -> int:
+    """The process id of a worker's fork server."""
+    (server,) = [pid for pid in children_of(worker) if b"fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return server
 
 
 def open_descriptors(pid: int) -> int:
@@ -35,16 +35,17 @@ def open_descriptors(pid: int) -> int:
 def ends_within(pid: int, seconds: float) -> bool:
     """Whether a process ends in time."""
     try:
-        watched = os.pidfd_open(pid)
+        descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([watched], [], [], seconds)[0])
+        return bool(select.select([descriptor], [], [], seconds)[0])
     finally:
-        os.close(watched)
+        os.close(descriptor)
 
 
 async def eventually(condition: Callable[[], object], seconds: float = 10) -> None:
+    """Wait until the condition is true; raises TimeoutError."""
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)

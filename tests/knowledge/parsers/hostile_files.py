@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.knowledge.parsers.forgery import (
+from tests.knowledge.parsers.handmade_files import (
     ODT_HEAD,
     ODT_TAIL,
     OFFICE,
@@ -85,10 +85,10 @@ SVG = '<svg xmlns="http://www.w3.org/2000/svg"><text>{words}</text></svg>'
 OUTSIDE_WORDS = f"{WORDS} &file; &users; &web;"
 
 TRAVERSALS = (
-    "../../../../../../tmp/almanac-evil",
-    "/tmp/almanac-evil",
-    "..\\..\\almanac-evil",
-    "word/../../almanac-evil",
+    "../../../../../../tmp/almanac-attack",
+    "/tmp/almanac-attack",
+    "..\\..\\almanac-attack",
+    "word/../../almanac-attack",
 )
 
 
@@ -266,7 +266,7 @@ def _disguised() -> dict[str, Build]:
         "noise named xlsx": _file("sheet.xlsx", lambda: bytes((i * 7919 >> 3) & 0xFF for i in range(4000))),
         "paths that lead out: docx": _file("paths.docx", lambda: docx(WORDS, "", {}, *paths)),
         "paths that lead out: epub": _file("paths.epub", lambda: epub(chapter(), href="../../../../../etc/passwd")),
-        "a name that leads out": _file("../../../../tmp/almanac-evil.md", VALID["md"]),
+        "a name that leads out": _file("../../../../tmp/almanac-attack.md", VALID["md"]),
         "macros: docm": _file("macros.docm", lambda: docx(WORDS, "", macro)),
         "macros: xlsm": _file(
             "macros.xlsm",
