@@ -1,7 +1,7 @@
-"""Files that hold other files: ZIP archives and OLE2 compound files, read within limits.
+"""ZIP archives and OLE2 compound files, read within limits.
 
-The name of an entry is a word to look up and never a path: nothing is ever written from an archive. What an entry
-claims to unpack to is checked before it is read, and what it does unpack to while it is.
+Entry names are only looked up and never used as paths: nothing is ever written from an archive. The claimed size of an
+entry is checked before it is read, and its real size while it is read.
 """
 
 import mmap
@@ -17,35 +17,42 @@ from typing import IO, Self
 
 from almanac.knowledge.parsers.parsed_file import UnreadableFile
 
-MOST_BYTES = 500_000_000  # that an archive may unpack to
-MOST_ENTRIES = 50_000
-MOST_RATIO = 200  # of the bytes it unpacks to, to its own; XML of one repeated word reaches 100
-RATIO_COUNTS_FROM = 50_000_000  # a small archive may be as dense as it likes
-CHUNK = 1 << 18
+MAX_UNPACKED_BYTES = 500_000_000  # of all entries together
+MAX_ENTRIES = 50_000
+MAX_RATIO = 200  # of unpacked to packed bytes; XML of one repeated word reaches 100
+MIN_BYTES_FOR_RATIO = 50_000_000  # smaller archives may have any ratio
+MAX_PART_BYTES = 50_000_000  # of an entry that is parsed as a whole
+MAX_MIMETYPE_BYTES = 200
+CHUNK_BYTES = 1 << 18
 
-ENCRYPTED = "The file is protected by a password; save it without one and add it again."
-BROKEN = "The file is damaged and cannot be opened; open it where it was made, save it again and add that."
-ZIP_BOMB_MESSAGE = "The file unpacks to far more than its own size; it is not read."
+ENCRYPTED = "The file is protected by a password. Save it without one and add it again."
+BROKEN = (
+    "The file is damaged and cannot be opened. Open it in the program that made it, save it again and add that copy."
+)
+ZIP_BOMB_MESSAGE = "The file unpacks to far more than its own size, so it was not parsed."
 
-_LOCAL = re.compile(rb"PK\x03\x04.{22}(..)(..)", re.DOTALL)
-# Of a compound file: where its header says how large its sectors are and which has the directory, and where an entry
-# of that says which sector a stream begins in.
-_SECTOR_SHIFT, _DIRECTORY, _SECTOR = 30, 48, 116
-_SMALL, _SMALL_SECTOR = 4096, 64
-_FAILURES = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, struct.error, ValueError, OSError)
+_LOCAL_HEADER = re.compile(rb"PK\x03\x04.{22}(..)(..)", re.DOTALL)
+# Offsets in a compound file: in its header, the size of sectors and the sector of the directory; in a directory entry,
+# the first sector of a stream.
+_SECTOR_SHIFT_OFFSET, _DIRECTORY_OFFSET, _FIRST_SECTOR_OFFSET = 30, 48, 116
+_MIN_REGULAR_STREAM_BYTES, _SMALL_SECTOR_BYTES = 4096, 64
+_STREAM_HEAD_BYTES = 512
+_ERRORS_OF_DAMAGED_ARCHIVES = (
+    zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, struct.error, ValueError, OSError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What an archive says is in it."""
+    """The contents of an archive as far as they show its type."""
 
-    mimetype: str = ""  # what its `mimetype` entry says
+    mimetype: str = ""  # the text of the entry `mimetype`
     names: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class Archive:
-    """An open ZIP archive. Everything read from it counts against one limit."""
+    """An open ZIP archive. All reading counts towards one limit."""
 
     file: zipfile.ZipFile
     size: int
@@ -58,29 +65,29 @@ class Archive:
     def names(self) -> list[str]:
         return list(self.entries)
 
-    def read(self, name: str, most: int = MOST_BYTES) -> bytes:
-        """All of an entry; a missing one is empty."""
-        return b"".join(self.stream(name, most)) if name in self.entries else b""
+    def read(self, name: str, max_bytes: int = MAX_PART_BYTES) -> bytes:
+        """The content of an entry; empty if there is none."""
+        return b"".join(self.stream(name, max_bytes)) if name in self.entries else b""
 
-    def stream(self, name: str, most: int = MOST_BYTES) -> Iterator[bytes]:
-        """An entry piece by piece."""
+    def stream(self, name: str, max_bytes: int = MAX_UNPACKED_BYTES) -> Iterator[bytes]:
+        """The content of an entry in chunks."""
         entry = self.entries[name]
         if entry.flag_bits & 0x1:
             raise UnreadableFile("encrypted", ENCRYPTED)
-        if entry.file_size > most:
+        if entry.file_size > max_bytes:
             raise UnreadableFile("too_large", ZIP_BOMB_MESSAGE)
         try:
-            with self.file.open(entry) as opened:
-                yield from self._pieces(opened)
-        except _FAILURES:
+            with self.file.open(entry) as content:
+                yield from self._chunks(content)
+        except _ERRORS_OF_DAMAGED_ARCHIVES:
             raise UnreadableFile("corrupt", BROKEN) from None
 
-    def _pieces(self, opened: IO[bytes]) -> Iterator[bytes]:
-        while piece := opened.read(CHUNK):
-            self.unpacked += len(piece)
+    def _chunks(self, content: IO[bytes]) -> Iterator[bytes]:
+        while chunk := content.read(CHUNK_BYTES):
+            self.unpacked += len(chunk)
             if is_zip_bomb(self.unpacked, self.size):
                 raise UnreadableFile("too_large", ZIP_BOMB_MESSAGE)
-            yield piece
+            yield chunk
 
     def __enter__(self) -> Self:
         return self
@@ -90,87 +97,89 @@ class Archive:
 
 
 def is_zip_bomb(unpacked: int, packed: int) -> bool:
-    """Whether an archive unpacks to more than any honest one."""
-    return unpacked > MOST_BYTES or (unpacked > RATIO_COUNTS_FROM and unpacked > packed * MOST_RATIO)
+    """Whether an archive unpacks to more bytes than any genuine document."""
+    return unpacked > MAX_UNPACKED_BYTES or (unpacked > MIN_BYTES_FOR_RATIO and unpacked > packed * MAX_RATIO)
 
 
 def open_archive(path: Path) -> Archive:
-    """An archive whose directory promises nothing out of bounds."""
+    """Open an archive whose directory stays within the limits."""
     try:
         size = path.stat().st_size
         file = zipfile.ZipFile(path)
-    except _FAILURES:
+    except _ERRORS_OF_DAMAGED_ARCHIVES:
         raise UnreadableFile("corrupt", BROKEN) from None
     entries = {entry.filename: entry for entry in file.infolist() if not entry.is_dir()}
-    if len(file.infolist()) > MOST_ENTRIES or is_zip_bomb(sum(e.file_size for e in entries.values()), size):
+    if len(file.infolist()) > MAX_ENTRIES or is_zip_bomb(sum(entry.file_size for entry in entries.values()), size):
         file.close()
         raise UnreadableFile("too_large", ZIP_BOMB_MESSAGE)
     return Archive(file, size, entries)
 
 
 def list_archive(content: bytes | Path) -> Listing:
-    """What is in an archive: from its directory, or from as much of it as there is."""
+    """The listing of an archive: of a file from its directory, of bytes from the entries that begin in them."""
     if isinstance(content, bytes):
         return _list_head(content)
     with open_archive(content) as archive:
-        mimetype = archive.read("mimetype", most=200) if archive.has("mimetype") else b""
+        mimetype = archive.read("mimetype", MAX_MIMETYPE_BYTES)
         return Listing(mimetype.decode("ascii", "replace").strip(), tuple(archive.names()))
 
 
 def _list_head(head: bytes) -> Listing:
     names: list[str] = []
     mimetype = ""
-    for found in _LOCAL.finditer(head):
-        name_size, extra_size = struct.unpack("<HH", found[1] + found[2])
-        name = head[found.end() : found.end() + name_size]
+    for header in _LOCAL_HEADER.finditer(head):
+        name_size, extra_size = struct.unpack("<HH", header[1] + header[2])
+        name = head[header.end() : header.end() + name_size]
         names.append(name.decode("utf-8", "replace"))
         if name == b"mimetype":
-            begin = found.end() + name_size + extra_size
-            mimetype = head[begin : begin + 100].split(b"PK", 1)[0].decode("ascii", "replace").strip()
+            start = header.end() + name_size + extra_size
+            mimetype = head[start : start + 100].split(b"PK", 1)[0].decode("ascii", "replace").strip()
     return Listing(mimetype, tuple(names))
 
 
 def has_stream(content: bytes | Path, name: str) -> bool:
     """Whether a compound file has a stream of this name."""
-    with _contents(content) as found:
-        return _entry(found, name) >= 0
+    with _open_content(content) as opened:
+        return _find_entry(opened, name) >= 0
 
 
-def stream_head(content: bytes | Path, name: str) -> bytes:
-    """The first bytes of a stream of a compound file, up to 512; of a missing one none."""
-    with _contents(content) as found:
-        entry = _entry(found, name)
+def read_stream_head(content: bytes | Path, name: str) -> bytes:
+    """The first bytes of a stream of a compound file, up to 512; empty if there is no such stream."""
+    with _open_content(content) as opened:
+        entry = _find_entry(opened, name)
         if entry < 0:
             return b""
         try:
-            start, size = _place(found, entry)
-        except struct.error:  # cut short
+            start, size = _locate_stream(opened, entry)
+        except struct.error:  # the file is truncated
             return b""
-        return found[start : start + min(size, 512)]
+        return opened[start : start + min(size, _STREAM_HEAD_BYTES)]
 
 
-def _place(content: bytes | mmap.mmap, entry: int) -> tuple[int, int]:
-    """Where a stream begins, and its size. Small ones lie side by side in a stream of the root, the first entry."""
-    shift = min(struct.unpack_from("<H", content, _SECTOR_SHIFT)[0], 16)
-    sector, size = struct.unpack_from("<II", content, entry + _SECTOR)
-    if size >= _SMALL:
+def _locate_stream(content: bytes | mmap.mmap, entry: int) -> tuple[int, int]:
+    """The offset and the size of a stream. Small streams lie within the stream of the root, the first entry."""
+    shift = min(struct.unpack_from("<H", content, _SECTOR_SHIFT_OFFSET)[0], 16)
+    sector, size = struct.unpack_from("<II", content, entry + _FIRST_SECTOR_OFFSET)
+    if size >= _MIN_REGULAR_STREAM_BYTES:
         return (sector + 1) << shift, size
-    (directory,) = struct.unpack_from("<I", content, _DIRECTORY)
-    (shelf,) = struct.unpack_from("<I", content, ((directory + 1) << shift) + _SECTOR)
-    return ((shelf + 1) << shift) + sector * _SMALL_SECTOR, size  # sectors of that stream nearly always stand in order
+    (directory,) = struct.unpack_from("<I", content, _DIRECTORY_OFFSET)
+    (root,) = struct.unpack_from("<I", content, ((directory + 1) << shift) + _FIRST_SECTOR_OFFSET)
+    # The sectors of the root's stream are nearly always consecutive.
+    return ((root + 1) << shift) + sector * _SMALL_SECTOR_BYTES, size
 
 
-def _entry(content: bytes | mmap.mmap, name: str) -> int:
-    """Where the entry of a stream is, or -1: a name padded with NULs to 64 bytes, its length and a kind.
+def _find_entry(content: bytes | mmap.mmap, name: str) -> int:
+    """The offset of the directory entry of a stream, or -1. An entry starts with the name padded with NULs to 64 bytes,
+    its length and a type.
 
-    Looking for that instead of following the chain of sectors leaves a hostile chain nothing to do.
+    Searching for these bytes instead of following the chain of sectors makes hostile chains harmless.
     """
     encoded = name.encode("utf-16-le")
     return content.find(encoded.ljust(64, b"\x00") + struct.pack("<HB", len(encoded) + 2, 2))
 
 
 @contextmanager
-def _contents(content: bytes | Path) -> Generator[bytes | mmap.mmap]:
+def _open_content(content: bytes | Path) -> Generator[bytes | mmap.mmap]:
     if isinstance(content, bytes):
         yield content
         return

@@ -1,7 +1,7 @@
-"""What a parser makes of a file: one text, and what is where in it.
+"""The result of a parser: one text, and the positions of its blocks, pages and lines.
 
-Everything else points into the text by character offsets, `start` up to but not including `end`. A parser gives
-clean text: lines end in `\n`, and there is no NUL, no lone surrogate and no `\r`.
+Positions are character offsets into the text, from `start` up to but not including `end`. The text is clean: lines end
+in `\n`, and there is no NUL, no lone surrogate and no `\r`.
 """
 
 from dataclasses import dataclass, field
@@ -12,18 +12,18 @@ from almanac.sandbox.errors import WorkRejected
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A stretch of the text with one role. Blocks come in order, do not overlap, and leave only white space out."""
+    """A part of the text with one role. Blocks are in order, do not overlap, and omit only white space."""
 
     kind: Literal["heading", "text", "table", "code"]
     start: int
     end: int
     level: int = 0  # of a heading: 1 is the highest
-    name: str = ""  # of a heading: its words without markup; of code: the symbol it defines, such as `Trail.flush`
-    header_end: int = 0  # of a table: `start` to here is its header, which every passage of the table repeats
+    name: str = ""  # of a heading: its words without markup; of code: the symbol that it defines, such as `Trail.flush`
+    header_end: int = 0  # of a table: the end of its header, which every passage of the table repeats
 
 
 class TextLine(NamedTuple):
-    """Where a line of the text stands on its page: points from the upper left corner, `y` growing downwards."""
+    """The position of a line of the text on its page: points from the upper left corner, `y` growing downwards."""
 
     start: int
     end: int
@@ -36,28 +36,32 @@ class TextLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TextPage:
-    """A page, slide or sheet; numbers start at 1. Pages follow one another and together hold the whole text."""
+    """A page, slide or sheet; numbers start at 1. Pages follow one another and together contain the whole text."""
 
     number: int
     start: int
     end: int
     width: float | None = None  # points, where pages have a size
     height: float | None = None
-    name: str = ""  # a sheet's
+    name: str = ""  # of a sheet
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedFile:
-    """A file, read."""
+    """The text of a file and its structure."""
 
     text: str
     blocks: tuple[Block, ...]
-    pages: tuple[TextPage, ...] = ()  # empty where a format knows none
-    lines: tuple[TextLine, ...] = ()  # only where places on the page are known
+    pages: tuple[TextPage, ...] = ()  # empty if the format has no pages
+    lines: tuple[TextLine, ...] = ()  # empty if positions on the page are unknown
     title: str = ""
-    metadata: dict[str, str] = field(default_factory=dict[str, str])  # author, created, language …, as the file says
-    warnings: tuple[str, ...] = ()  # what was left out, for people to read
+    metadata: dict[str, str] = field(default_factory=dict[str, str])  # author, created, language …, from the file
+    warnings: tuple[str, ...] = ()  # sentences for people about omitted parts
 
 
 class UnreadableFile(WorkRejected):
-    """A file that cannot be read, with the reason that is stored on the failed document."""
+    """A file that cannot be parsed, with the reason that is stored with the failed document.
+
+    Codes of the parsers are encrypted, corrupt, empty, unsupported_format, too_large and ocr_missing. Those of the
+    sandbox are parse_timeout, memory_limit, output_too_large, too_complex and parser_crashed.
+    """

@@ -1,6 +1,6 @@
-"""A text while it is being written, block by block, in the one form every document ends up in.
+"""Builds the text of a document block by block, in the one form that all formats share.
 
-Headings begin with `#` marks, lists with `-` or a number, tables are lines of cells between pipes with a row of
+Headings begin with `#` marks, list items with `-` or a number, tables are lines of cells between pipes with a row of
 dashes under the header, and a blank line separates blocks.
 """
 
@@ -11,41 +11,64 @@ from typing import Literal
 
 from almanac.knowledge.parsers.parsed_file import Block, ParsedFile, TextPage
 
-MOST_LEVELS = 6
+MAX_HEADING_LEVEL = 6
+MAX_LIST_INDENT = 20  # levels
 
 _GAP = "\n\n"
 
 
 @dataclass(slots=True)
 class TextBuilder:
-    """What has been written so far."""
+    """The parts of the text so far."""
 
     parts: list[str] = field(default_factory=list[str])
     length: int = 0
     blocks: list[Block] = field(default_factory=list[Block])
-    starts: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])  # of pages, with their names
+    page_starts: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])  # with the names of the pages
+    items: list[str] = field(default_factory=list[str])  # of an unfinished list
+    code_lines: list[str] = field(default_factory=list[str])  # of an unfinished code block
 
-    def page(self, name: str = "") -> None:
-        """Begin a page; what follows stands on it."""
-        self.starts.append((self.length + len(_GAP) if self.blocks else 0, name))
+    def start_page(self, name: str = "") -> None:
+        self.flush()
+        self.page_starts.append((self._next_start(), name))
 
-    def heading(self, text: str, level: int) -> None:
-        if name := squeeze(text):
-            marks = "#" * max(1, min(level, MOST_LEVELS))
+    def add_heading(self, text: str, level: int) -> None:
+        if name := one_line(text):
+            marks = "#" * max(1, min(level, MAX_HEADING_LEVEL))
             self._add(f"{marks} {name}", "heading", level=len(marks), name=name)
 
-    def text(self, text: str) -> None:
-        """A paragraph, or several lines that belong together."""
-        if tidy := "\n".join(line.rstrip() for line in text.strip("\n").split("\n")).rstrip():
-            self._add(tidy, "text")
+    def add_text(self, text: str) -> None:
+        """Add a paragraph, or several lines that belong together."""
+        if stripped := "\n".join(line.rstrip() for line in text.strip("\n").split("\n")).rstrip():
+            self._add(stripped, "text")
 
-    def code(self, text: str, name: str = "") -> None:
-        if tidy := text.strip("\n").rstrip():
-            self._add(tidy, "code", name=name)
+    def add_code(self, text: str) -> None:
+        if stripped := text.strip("\n").rstrip():
+            self._add(stripped, "code")
 
-    def paste(self, text: str, blocks: Iterable[Block]) -> None:
-        """A text that has been cut into blocks already."""
-        shift = self.length + len(_GAP) if self.blocks else 0
+    def add_item(self, item: str) -> None:
+        """Add an item, formatted by `list_item`, to the current list; any other block ends the list."""
+        if self.code_lines:
+            self.flush()
+        self.items.append(item)
+
+    def add_code_line(self, line: str) -> None:
+        """Add a line to the current code block; any other block ends it."""
+        if self.items:
+            self.flush()
+        self.code_lines.append(line)
+
+    def flush(self) -> None:
+        """End the current list or code block."""
+        items, self.items = self.items, []
+        code_lines, self.code_lines = self.code_lines, []
+        self.add_text("\n".join(items))
+        self.add_code("\n".join(code_lines))
+
+    def add_blocks(self, text: str, blocks: Iterable[Block]) -> None:
+        """Add a text with the blocks that were found in it."""
+        self.flush()
+        shift = self._next_start()
         moved = [replace(b, start=b.start + shift, end=b.end + shift, header_end=b.header_end and b.header_end + shift)
                  for b in blocks]  # fmt: skip
         if moved:
@@ -53,19 +76,19 @@ class TextBuilder:
             self.length = shift + len(text)
             self.blocks += moved
 
-    def table(self, rows: Sequence[Sequence[str]]) -> None:
-        """Rows of cells, the first of them the header."""
+    def add_table(self, rows: Sequence[Sequence[str]]) -> None:
+        """Add rows of cells; the first is the header, after rows that are titles of the table."""
         filled = [row for row in map(_trim, rows) if row]
-        titles = count_titles(filled)
-        self.text("\n".join(squeeze("".join(row)) for row in filled[:titles]))
+        titles = count_title_rows(filled)
+        self.add_text("\n".join(one_line("".join(row)) for row in filled[:titles]))
         filled = filled[titles:]
         width = max(map(len, filled), default=0)
         if len(filled) < 2 or width < 2:  # a frame around text
-            self.text("\n".join(" | ".join(filter(None, map(squeeze, row))) for row in filled))
+            self.add_text("\n".join(" | ".join(filter(None, map(one_line, row))) for row in filled))
             return
         lines = [table_line(row, width) for row in filled]
         header = f"{lines[0]}\n{'|' + ' --- |' * width}\n"
-        self._add(header + "\n".join(lines[1:]), "table", header=len(header))
+        self._add(header + "\n".join(lines[1:]), "table", header_length=len(header))
 
     def _add(
         self,
@@ -74,43 +97,47 @@ class TextBuilder:
         *,
         level: int = 0,
         name: str = "",
-        header: int = 0,
+        header_length: int = 0,
     ) -> None:
+        if self.items or self.code_lines:
+            self.flush()
         if self.blocks:
             self.parts.append(_GAP)
             self.length += len(_GAP)
         start = self.length
         self.parts.append(text)
         self.length += len(text)
-        self.blocks.append(Block(kind, start, self.length, level, name, start + header if header else 0))
+        header_end = start + header_length if header_length else 0
+        self.blocks.append(Block(kind, start, self.length, level, name, header_end))
 
-    def parsed(
+    def _next_start(self) -> int:
+        return self.length + len(_GAP) if self.blocks else 0
+
+    def finish(
         self, title: str = "", metadata: Mapping[str, str] | None = None, warnings: Sequence[str] = ()
     ) -> ParsedFile:
-        """What was written. Without a title, the first heading of the highest level seen first is one."""
+        """The complete text with its blocks and pages. The default title is the first heading."""
+        self.flush()
+        ends = [start for start, _ in self.page_starts[1:]] + [self.length]
         pages = tuple(
             TextPage(number, min(start, self.length), min(end, self.length), name=name)
-            for number, (start, name, end) in enumerate(self._spans(), 1)
+            for number, ((start, name), end) in enumerate(zip(self.page_starts, ends, strict=False), 1)
         )
-        first = next((block.name for block in self.blocks if block.kind == "heading"), "")
-        kept = {key: value for key, value in (metadata or {}).items() if value}
+        first_heading = next((block.name for block in self.blocks if block.kind == "heading"), "")
+        known = {key: value for key, value in (metadata or {}).items() if value}
         text = "".join(self.parts).replace("\r", "\n").replace("\x00", " ")
-        return ParsedFile(text, tuple(self.blocks), pages, (), title or first, kept, tuple(warnings))
-
-    def _spans(self) -> list[tuple[int, str, int]]:
-        ends = [start for start, _ in self.starts[1:]] + [self.length]
-        return [(start, name, end) for (start, name), end in zip(self.starts, ends, strict=False)]
+        return ParsedFile(text, tuple(self.blocks), pages, (), title or first_heading, known, tuple(warnings))
 
 
-def count_titles(rows: Sequence[Sequence[str]]) -> int:
-    """How many rows above the header of a table are titles: those with a single cell filled."""
-    widest = max(map(len, rows), default=0)
-    alone = takewhile(lambda row: sum(map(bool, row)) == 1, rows[:-2])
-    return sum(1 for _ in alone) if widest > 2 else 0
+def count_title_rows(rows: Sequence[Sequence[str]]) -> int:
+    """The number of rows above the header of a table that are titles: they have a single filled cell."""
+    width = max(map(len, rows), default=0)
+    titles = takewhile(lambda row: sum(map(bool, row)) == 1, rows[:-2])
+    return sum(1 for _ in titles) if width > 2 else 0
 
 
 def _trim(row: Sequence[str]) -> Sequence[str]:
-    """A row without the empty cells at its end."""
+    """The row without the empty cells at its end."""
     if row and row[-1]:
         return row
     end = len(row)
@@ -119,26 +146,26 @@ def _trim(row: Sequence[str]) -> Sequence[str]:
     return row[:end]
 
 
-def squeeze(text: str) -> str:
-    """Text on one line, with single spaces."""
+def one_line(text: str) -> str:
+    """The text on one line, with single spaces."""
     return " ".join(text.split())
 
 
-def tidy(text: str) -> str:
-    """Text with single spaces, its line breaks kept."""
+def single_spaces(text: str) -> str:
+    """The text with single spaces and its line breaks."""
     if "\n" not in text:
         return " ".join(text.split())
     return "\n".join(" ".join(line.split()) for line in text.split("\n")).strip("\n")
 
 
 def table_line(cells: Sequence[str], width: int) -> str:
-    """One row of a table, filled up to its width."""
-    shown = [" ".join(cell.split()).replace("|", "\\|") for cell in cells] + [""] * (width - len(cells))
-    return f"| {' | '.join(shown)} |"
+    """One row of a table with so many columns."""
+    escaped = [" ".join(cell.split()).replace("|", "\\|") for cell in cells] + [""] * (width - len(cells))
+    return f"| {' | '.join(escaped)} |"
 
 
-def bullet(text: str, depth: int, mark: str = "-") -> str:
-    """An item of a list; `depth` is 0 for the outermost."""
+def list_item(text: str, depth: int, mark: str = "-") -> str:
+    """An item of a list; `depth` is 0 for the outermost list."""
     lines = text.strip().split("\n")
-    indent = "  " * min(depth, 20)
+    indent = "  " * min(depth, MAX_LIST_INDENT)
     return "\n".join([f"{indent}{mark} {lines[0]}", *(f"{indent}  {line}" for line in lines[1:])])

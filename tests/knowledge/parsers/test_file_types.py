@@ -1,4 +1,4 @@
-"""What a file is: from its content first, from its name where texts look alike."""
+"""File types: detected from the content, and from the name if the content is not enough."""
 
 import io
 import struct
@@ -15,27 +15,27 @@ from almanac.knowledge.parsers.parsed_file import UnreadableFile
 from tests.knowledge.corpus.expected import EXPECTED, FILES
 
 
-def stream(name: str) -> bytes:
-    """A compound file with one stream, as far as looking goes."""
+def compound_file(name: str) -> bytes:
+    """The parts of a compound file with one stream that detection reads."""
     encoded = name.encode("utf-16-le")
     entry = encoded.ljust(64, b"\x00") + struct.pack("<HB", len(encoded) + 2, 2)
     return b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(1016) + entry + bytes(61)
 
 
 def archive(*names: str) -> bytes:
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as file:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as file:
         for name in names:
             file.writestr(name, b"x")
-    return made.getvalue()
+    return content.getvalue()
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_the_first_bytes_of_a_file_are_enough_to_tell_what_it_is(name: str):
+def test_the_first_bytes_of_a_file_show_its_type(name: str):
     with (FILES / name).open("rb") as file:
-        kind = file_types.detect_file_type(file.read(file_types.SNIFF_BYTES), name)
-    assert kind.mime_type == EXPECTED[name].mime_type
-    assert kind.source_type == EXPECTED[name].source_type
+        file_type = file_types.detect_file_type(file.read(file_types.SNIFF_BYTES), name)
+    assert file_type.mime_type == EXPECTED[name].mime_type
+    assert file_type.source_type == EXPECTED[name].source_type
 
 
 @pytest.mark.parametrize(
@@ -57,21 +57,20 @@ def test_the_first_bytes_of_a_file_are_enough_to_tell_what_it_is(name: str):
         (archive("a.txt", "b/c.txt"), "zip", "unsupported_format"),
         (archive("META-INF/MANIFEST.MF", "a.class"), "jar", "unsupported_format"),
         (archive("Index/Document.iwa"), "iwork", "unsupported_format"),
-        (stream("WordDocument"), "doc", "unsupported_format"),
-        (stream("PowerPoint Document"), "ppt", "unsupported_format"),
-        (stream("__properties_version1.0"), "msg", "unsupported_format"),
-        (stream("EncryptedPackage"), "ole", "encrypted"),
-        (stream("Anything else"), "ole", "unsupported_format"),
+        (compound_file("WordDocument"), "doc", "unsupported_format"),
+        (compound_file("PowerPoint Document"), "ppt", "unsupported_format"),
+        (compound_file("__properties_version1.0"), "msg", "unsupported_format"),
+        (compound_file("EncryptedPackage"), "ole", "encrypted"),
+        (compound_file("Anything else"), "ole", "unsupported_format"),
     ],
 )
-def test_what_is_not_read_is_told_from_what_is_and_says_what_to_do(
-    content: bytes, extension: str, code: str, tmp_path: Path
-):
+def test_unsupported_types_are_recognised_and_have_advice(content: bytes, extension: str, code: str, tmp_path: Path):
     file = tmp_path / "report.txt"
     file.write_bytes(content)
-    for kind in (file_types.detect_file_type(content, "report.txt"), file_types.detect_file_type(file, "report.txt")):
-        assert (kind.extension, kind.code, kind.parser) == (extension, code, "")
-        assert kind.advice.endswith(".")
+    for source in (content, file):
+        file_type = file_types.detect_file_type(source, "report.txt")
+        assert (file_type.extension, file_type.code, file_type.parser) == (extension, code, "")
+        assert file_type.advice.endswith(".")
 
 
 @pytest.mark.parametrize(
@@ -86,9 +85,9 @@ def test_what_is_not_read_is_told_from_what_is_and_says_what_to_do(
         (b"BM\x36\x00\x0c\x00\x00\x00\x00\x00\x36\x00", "bmp"),
     ],
 )
-def test_pictures_go_to_the_reader_of_pictures(content: bytes, extension: str):
-    kind = file_types.detect_file_type(content, "x.docx")
-    assert (kind.extension, kind.parser) == (extension, "pdf.ocr")
+def test_images_have_the_parser_for_images(content: bytes, extension: str):
+    file_type = file_types.detect_file_type(content, "x.docx")
+    assert (file_type.extension, file_type.parser) == (extension, "pdf.ocr")
 
 
 @pytest.mark.parametrize(
@@ -121,23 +120,21 @@ def test_pictures_go_to_the_reader_of_pictures(content: bytes, extension: str):
         ("no tags here", "fake.html", "txt"),
     ],
 )
-def test_texts_are_told_apart(content: str, name: str, extension: str):
+def test_types_of_text_are_distinguished(content: str, name: str, extension: str):
     assert file_types.detect_file_type(content.encode(), name).extension == extension
 
 
-def test_marked_and_wide_texts_are_looked_into(tmp_path: Path):
+def test_markup_is_recognised_in_all_unicode_encodings():
     for encoding in ("utf-8-sig", "utf-16", "utf-32", "utf-16-le", "utf-16-be", "utf-32-le"):
-        assert (
-            file_types.detect_file_type("<!DOCTYPE html><title>a page</title>".encode(encoding), "x").extension
-            == "html"
-        )
+        content = "<!DOCTYPE html><title>a page</title>".encode(encoding)
+        assert file_types.detect_file_type(content, "x").extension == "html"
 
 
-def test_an_archive_that_names_its_type_is_believed_before_its_entries(tmp_path: Path):
+def test_the_mimetype_entry_of_an_archive_decides_before_the_other_entries(tmp_path: Path):
     file = tmp_path / "x"
-    with zipfile.ZipFile(file, "w") as made:
-        made.writestr("mimetype", "application/epub+zip")
-        made.writestr("word/document.xml", "x")
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("mimetype", "application/epub+zip")
+        archive.writestr("word/document.xml", "x")
     assert file_types.detect_file_type(file, "x.docx").extension == "epub"
     assert file_types.detect_file_type(file.read_bytes(), "x.docx").extension == "epub"
 
@@ -151,31 +148,31 @@ def test_an_archive_that_cannot_be_opened_is_corrupt(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "piece",
+    "part",
     ["<!-- -->", "<?x ?>", "<!DOCTYPE x>", "<!--", "<", " ", "\n", "a:b\n", "a: b\n c\n", "{", '{"', "[", "# a\n",
      "a,b,c\n", "a|", "%PDF-", "PK\x03\x04", '"', "\x00a", "\x1b$B"],
 )  # fmt: skip
-def test_looking_is_quick_whatever_there_is_to_see(piece: str):
-    content = (piece * (file_types.SNIFF_BYTES // len(piece) + 1)).encode()[: file_types.SNIFF_BYTES]
+def test_detection_is_fast_for_any_repeated_text(part: str):
+    content = (part * (file_types.SNIFF_BYTES // len(part) + 1)).encode()[: file_types.SNIFF_BYTES]
     before = process_time()
     file_types.detect_file_type(content, "")
     assert process_time() - before < 0.5
 
 
 @given(st.binary(max_size=300), st.text(max_size=12))
-def test_looking_at_anything_names_a_kind(content: bytes, name: str):
-    kind = file_types.detect_file_type(content, name)
-    assert bool(kind.parser) != bool(kind.code)
+def test_any_content_has_a_type(content: bytes, name: str):
+    file_type = file_types.detect_file_type(content, name)
+    assert bool(file_type.parser) != bool(file_type.code)
 
 
 @given(
     st.sampled_from([b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", b"%PDF-1", b"{\\rtf"]), st.binary(max_size=300)
 )
-def test_looking_at_what_begins_like_something_names_a_kind(start: bytes, rest: bytes):
-    kind = file_types.detect_file_type(start + rest, "")
-    assert bool(kind.parser) != bool(kind.code)
+def test_any_content_after_a_signature_has_a_type(start: bytes, rest: bytes):
+    file_type = file_types.detect_file_type(start + rest, "")
+    assert bool(file_type.parser) != bool(file_type.code)
 
 
-@pytest.mark.parametrize("kind", [file_types.UNKNOWN, file_types.OLE])
-def test_a_format_that_nobody_reads_says_what_to_do_next(kind: file_types.FileType):
-    assert kind.advice.endswith("Save it as PDF, DOCX or text and add that.")
+@pytest.mark.parametrize("file_type", [file_types.UNKNOWN, file_types.OLE])
+def test_an_unsupported_format_has_advice(file_type: file_types.FileType):
+    assert file_type.advice.endswith("Save it as PDF, DOCX or text and add that.")

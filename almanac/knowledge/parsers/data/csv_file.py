@@ -1,4 +1,4 @@
-"""Tables in text: values between commas, semicolons, tabs or pipes."""
+"""Tables in text: values separated by commas, semicolons, tabs or pipes."""
 
 import csv
 from collections import Counter
@@ -9,23 +9,23 @@ from almanac.knowledge.parsers.parsed_file import ParsedFile
 from almanac.knowledge.parsers.text import encodings
 from almanac.knowledge.parsers.text_builder import TextBuilder
 
-LONGEST_FIELD = 10_000_000  # characters
+MAX_FIELD_CHARS = 10_000_000
 
 _DELIMITERS = "\t;,|"
-_SAMPLE = 64 * 1024
-_LINES = 100
+_SAMPLE_CHARS = 64 * 1024
+_SAMPLE_ROWS = 100
 
 
 def parse(path: Path, name: str) -> ParsedFile:
     text, _ = encodings.decode(path.read_bytes())
-    draft = TextBuilder()
-    draft.table(rows(text, delimiter_of(text)))
-    return draft.parsed()
+    builder = TextBuilder()
+    builder.add_table(split_rows(text, detect_delimiter(text)))
+    return builder.finish()
 
 
-def rows(text: str, delimiter: str) -> list[list[str]]:
-    """The rows of a table. In one with a quotation mark that is never closed, they mean nothing."""
-    csv.field_size_limit(LONGEST_FIELD)
+def split_rows(text: str, delimiter: str) -> list[list[str]]:
+    """The rows of a table. If a quotation mark is never closed, quotation marks are ordinary characters."""
+    csv.field_size_limit(MAX_FIELD_CHARS)
     lines = text.splitlines(keepends=True) if '"' in text else text.split("\n")
     try:
         return list(csv.reader(lines, delimiter=delimiter))
@@ -33,18 +33,19 @@ def rows(text: str, delimiter: str) -> list[list[str]]:
         return list(csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE))
 
 
-def delimiter_of(text: str) -> str:
-    """The sign between the values: the one that cuts most lines into equally many, and into more than one."""
-    head = text[:_SAMPLE]
-    named = head.partition("\n")[0]
-    if named.startswith("sep=") and len(named.strip()) == 5:
-        return named.strip()[-1]
-    return max(_DELIMITERS, key=lambda sign: _agreement(head, sign))
+def detect_delimiter(text: str) -> str:
+    """The delimiter that splits most lines into the same number of values, and into more than one."""
+    head = text[:_SAMPLE_CHARS]
+    first_line = head.partition("\n")[0]
+    if first_line.startswith("sep=") and len(first_line.strip()) == 5:
+        return first_line.strip()[-1]
+    return max(_DELIMITERS, key=lambda delimiter: _score(head, delimiter))
 
 
-def _agreement(head: str, delimiter: str) -> tuple[float, int]:
+def _score(head: str, delimiter: str) -> tuple[float, int]:
+    """The share of rows with the most common number of values, and this number."""
     lines = head.split("\n")
-    whole = lines[:-1] if len(lines) > 1 else lines  # the last may be cut
-    widths = Counter(len(row) for row in islice(csv.reader(whole, delimiter=delimiter), _LINES) if row)
+    whole_lines = lines[:-1] if len(lines) > 1 else lines  # the last line may be cut off
+    widths = Counter(len(row) for row in islice(csv.reader(whole_lines, delimiter=delimiter), _SAMPLE_ROWS) if row)
     width, count = widths.most_common(1)[0] if widths else (1, 0)
     return (count / widths.total() if width > 1 else 0.0, width)

@@ -1,6 +1,6 @@
-"""JSON and JSON lines: every value on a line of its own, behind the path that leads to it.
+"""JSON and JSON lines: every value on a line of its own, after the path to it.
 
-A piece of a deep document then still says what it is about. A list of flat objects becomes a table.
+Each passage of a deep document then shows its subject. A list of flat objects becomes a table.
 """
 
 from collections.abc import Iterator
@@ -13,91 +13,93 @@ from almanac.knowledge.parsers.parsed_file import ParsedFile
 from almanac.knowledge.parsers.text import encodings, plain_text
 from almanac.knowledge.parsers.text_builder import TextBuilder
 
-MAX_JSON_DEPTH = 60  # levels; what lies deeper stays JSON
-MAX_TABLE_COLUMNS = 40  # columns; objects with more keys are no table
-BROKEN = "The file is not valid JSON, so it was read as plain text."
+MAX_JSON_DEPTH = 60  # deeper values stay JSON
+MAX_TABLE_COLUMNS = 40  # a list of objects with more keys does not become a table
+MAX_LIST_LINE_CHARS = 500  # a list of short values up to this length stays on one line
+BROKEN = "The file is not valid JSON, so it was parsed as plain text."
 
 
 def parse(path: Path, name: str) -> ParsedFile:
     text, _ = encodings.decode(path.read_bytes())
-    draft = TextBuilder()
+    builder = TextBuilder()
     try:
-        _write(orjson.loads(text), "", draft)
+        _write(orjson.loads(text), "", builder)
     except orjson.JSONDecodeError:
         return _parse_lines(text)
-    return draft.parsed()
+    return builder.finish()
 
 
 def _parse_lines(text: str) -> ParsedFile:
-    """One record to a line; if most are none, no JSON at all."""
-    draft = TextBuilder()
-    broken = whole = 0
+    """One record on each line. If most lines are not JSON, the file is plain text."""
+    builder = TextBuilder()
+    invalid = valid = 0
     for line in filter(str.strip, text.split("\n")):
         try:
-            draft.text("\n".join(_lines(orjson.loads(line), "")))
-            whole += 1
+            builder.add_text("\n".join(_lines(orjson.loads(line), "")))
+            valid += 1
         except orjson.JSONDecodeError:
-            draft.text(line)
-            broken += 1
-    if broken <= whole:
-        return draft.parsed(warnings=[f"{broken} of {broken + whole} lines are not valid JSON."] if broken else [])
+            builder.add_text(line)
+            invalid += 1
+    if invalid <= valid:
+        return builder.finish(warnings=[f"{invalid} of {invalid + valid} lines are not valid JSON."] if invalid else [])
     return ParsedFile(text, tuple(plain_text.paragraphs(text, 0, len(text))), warnings=(BROKEN,))
 
 
-def _write(value: Any, path: str, draft: TextBuilder) -> None:
-    """The parts of a document, each a block: the members of an object, the elements of a list."""
-    if table := as_table(value):
-        draft.text(f"{path}:" if path else "")
-        draft.table(table)
+def _write(value: Any, path: str, builder: TextBuilder) -> None:
+    """Write a value. Each member of an object and each element of a list becomes a block."""
+    if rows := as_table(value):
+        builder.add_text(f"{path}:" if path else "")
+        builder.add_table(rows)
     elif isinstance(value, dict) and value and not path:
         members = cast("dict[str, Any]", value)
-        scalars = {key: each for key, each in members.items() if not isinstance(each, dict | list)}
-        draft.text("\n".join(_lines(scalars, "")) if scalars else "")
-        for key, each in members.items():
+        scalars = {key: member for key, member in members.items() if not isinstance(member, dict | list)}
+        builder.add_text("\n".join(_lines(scalars, "")) if scalars else "")
+        for key, member in members.items():
             if key not in scalars:
-                _write(each, key, draft)
+                _write(member, key, builder)
     elif isinstance(value, list) and value:
-        for number, each in enumerate(cast("list[Any]", value)):
-            draft.text("\n".join(_lines(each, f"{path}[{number}]")))
+        for index, element in enumerate(cast("list[Any]", value)):
+            builder.add_text("\n".join(_lines(element, f"{path}[{index}]")))
     else:
-        draft.text("\n".join(_lines(value, path)))
+        builder.add_text("\n".join(_lines(value, path)))
 
 
 def as_table(value: Any) -> list[list[str]]:
-    """A list of objects that have the same keys and only plain values, as rows; empty if it is none."""
+    """The rows of a list of objects with the same keys and only scalar values; empty for any other value."""
     elements = cast("list[Any]", value) if isinstance(value, list) else []
-    if len(elements) < 2 or not all(isinstance(each, dict) for each in elements):
+    if len(elements) < 2 or not all(isinstance(element, dict) for element in elements):
         return []
     keys = list(cast("dict[str, Any]", elements[0]))
-    if not 2 <= len(keys) <= MAX_TABLE_COLUMNS or not all(_is_row(each, keys) for each in elements):
+    if not 2 <= len(keys) <= MAX_TABLE_COLUMNS or not all(_is_row(element, keys) for element in elements):
         return []
-    return [keys, *([_shown(each.get(key)) for key in keys] for each in elements)]
+    return [keys, *([_as_text(element.get(key)) for key in keys] for element in elements)]
 
 
-def _is_row(value: dict[str, Any], keys: list[str]) -> bool:
-    return all(key in keys for key in value) and not any(isinstance(each, dict | list) for each in value.values())
+def _is_row(element: dict[str, Any], keys: list[str]) -> bool:
+    return all(key in keys for key in element) and not any(isinstance(v, dict | list) for v in element.values())
 
 
 def _lines(value: Any, path: str, depth: int = 0) -> Iterator[str]:
     if isinstance(value, dict | list) and value and depth > MAX_JSON_DEPTH:
         yield f"{path}: {orjson.dumps(value).decode()}"
     elif isinstance(value, dict) and value:
-        for key, each in cast("dict[str, Any]", value).items():
-            yield from _lines(each, f"{path}.{key}" if path else key, depth + 1)
+        for key, member in cast("dict[str, Any]", value).items():
+            yield from _lines(member, f"{path}.{key}" if path else key, depth + 1)
     elif isinstance(value, list) and value:
         yield from _list_lines(cast("list[Any]", value), path, depth)
     else:
-        yield f"{path}: {_shown(value)}" if path else _shown(value)
+        yield f"{path}: {_as_text(value)}" if path else _as_text(value)
 
 
-def _list_lines(value: list[Any], path: str, depth: int) -> Iterator[str]:
-    """A list of short values on one line; of anything else, an element at a time."""
-    if all(not isinstance(each, dict | list) for each in value) and sum(len(_shown(each)) for each in value) < 500:
-        yield f"{path}: {', '.join(map(_shown, value))}"
+def _list_lines(elements: list[Any], path: str, depth: int) -> Iterator[str]:
+    """A list of short scalars on one line; other lists element by element."""
+    has_scalars = all(not isinstance(element, dict | list) for element in elements)
+    if has_scalars and sum(len(_as_text(element)) for element in elements) < MAX_LIST_LINE_CHARS:
+        yield f"{path}: {', '.join(map(_as_text, elements))}"
         return
-    for number, each in enumerate(value):
-        yield from _lines(each, f"{path}[{number}]", depth + 1)
+    for index, element in enumerate(elements):
+        yield from _lines(element, f"{path}[{index}]", depth + 1)
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()

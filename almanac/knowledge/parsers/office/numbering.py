@@ -1,22 +1,22 @@
-"""The numbers that a word processor counts and does not write: of list items, and of headings."""
+"""The numbers of list items and headings, which a word processor counts and does not store."""
 
 import re
 from dataclasses import dataclass, field
 from xml.etree.ElementTree import Element
 
-from almanac.knowledge.parsers.web.xml_file import attribute, child, local
+from almanac.knowledge.parsers.web.xml_file import attribute, child, local_name
 
 BULLET = "-"
 MAX_LIST_LEVEL = 9
 
-_PLACE = re.compile(r"%([1-9])")
+_PLACEHOLDER = re.compile(r"%([1-9])")
 _ROMAN = ((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l"), (40, "xl"),
           (10, "x"), (9, "ix"), (5, "v"), (4, "iv"), (1, "i"))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """How the items of one level are numbered."""
+    """The numbering of the items of one level."""
 
     form: str = "bullet"
     pattern: str = "%1."
@@ -25,32 +25,32 @@ class Level:
 
 @dataclass(slots=True)
 class Numbering:
-    """The lists of a document, and how far each has been counted."""
+    """The lists of a document and the current numbers of their levels."""
 
-    lists: dict[str, str] = field(default_factory=dict[str, str])  # what a paragraph names → the list it is one of
+    lists: dict[str, str] = field(default_factory=dict[str, str])  # list id of a paragraph → definition of the list
     levels: dict[tuple[str, int], Level] = field(default_factory=dict[tuple[str, int], Level])
     counts: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
 
-    def label(self, list_id: str, depth: int) -> str:
-        """What stands before the next item, such as `2.1`; a dash for a bullet; empty outside any list."""
-        group = self.lists.get(list_id)
-        if group is None or not 0 <= depth < MAX_LIST_LEVEL:
+    def next_label(self, list_id: str, depth: int) -> str:
+        """Count the next item and return its label, such as `2.1`: a dash for a bullet, empty outside any list."""
+        definition = self.lists.get(list_id)
+        if definition is None or not 0 <= depth < MAX_LIST_LEVEL:
             return ""
-        level = self.levels.get((group, depth), Level())
-        self.counts[group, depth] = self.counts.get((group, depth), level.first - 1) + 1
+        level = self.levels.get((definition, depth), Level())
+        self.counts[definition, depth] = self.counts.get((definition, depth), level.first - 1) + 1
         for deeper in range(depth + 1, MAX_LIST_LEVEL):
-            self.counts.pop((group, deeper), None)
+            self.counts.pop((definition, deeper), None)
         if level.form in ("bullet", "none"):
             return BULLET if level.form == "bullet" else ""
-        return _PLACE.sub(lambda found: self._count(group, int(found[1]) - 1), level.pattern).strip()
+        return _PLACEHOLDER.sub(lambda match: self._number(definition, int(match[1]) - 1), level.pattern).strip()
 
-    def _count(self, group: str, depth: int) -> str:
-        level = self.levels.get((group, depth), Level())
-        return written(self.counts.get((group, depth), level.first), level.form)
+    def _number(self, definition: str, depth: int) -> str:
+        level = self.levels.get((definition, depth), Level())
+        return format_number(self.counts.get((definition, depth), level.first), level.form)
 
 
-def written(number: int, form: str) -> str:
-    """A number as letters, Roman numerals or digits."""
+def format_number(number: int, form: str) -> str:
+    """The number as letters, Roman numerals or digits."""
     if form.lower().endswith("letter") and 0 < number < 1000:
         letters = chr(ord("a") + (number - 1) % 26) * ((number - 1) // 26 + 1)
         return letters.upper() if form.startswith("upper") else letters
@@ -60,37 +60,39 @@ def written(number: int, form: str) -> str:
 
 
 def _roman(number: int) -> str:
-    signs = ""
-    for value, sign in _ROMAN:
-        signs += sign * (number // value)
+    numeral = ""
+    for value, symbol in _ROMAN:
+        numeral += symbol * (number // value)
         number %= value
-    return signs
+    return numeral
 
 
 def read_numbering(root: Element | None) -> Numbering:
-    """The lists that the numbering part of a document defines."""
-    found = Numbering()
-    for each in () if root is None else root:
-        if local(each) == "abstractNum":
-            group = attribute(each, "abstractNumId")
-            found.levels |= {(group, depth): level for depth, level in _levels(each)}
-        elif local(each) == "num":
-            referred = child(each, "abstractNumId")
-            found.lists[attribute(each, "numId")] = "" if referred is None else attribute(referred, "val")
-    return found
+    """The lists in the numbering part of a document."""
+    numbering = Numbering()
+    for element in () if root is None else root:
+        if local_name(element) == "abstractNum":
+            definition = attribute(element, "abstractNumId")
+            numbering.levels |= {(definition, depth): level for depth, level in _levels(element)}
+        elif local_name(element) == "num":
+            reference = child(element, "abstractNumId")
+            numbering.lists[attribute(element, "numId")] = "" if reference is None else attribute(reference, "val")
+    return numbering
 
 
-def _levels(group: Element) -> list[tuple[int, Level]]:
+def _levels(definition: Element) -> list[tuple[int, Level]]:
     return [
         (
-            int(attribute(each, "ilvl") or 0),
-            Level(_value(each, "numFmt", "decimal"), _value(each, "lvlText", "%1."), int(_value(each, "start", "1"))),
+            int(attribute(level, "ilvl") or 0),
+            Level(
+                _value(level, "numFmt", "decimal"), _value(level, "lvlText", "%1."), int(_value(level, "start", "1"))
+            ),
         )
-        for each in group
-        if local(each) == "lvl"
+        for level in definition
+        if local_name(level) == "lvl"
     ]
 
 
-def _value(element: Element, name: str, otherwise: str) -> str:
+def _value(element: Element, name: str, default: str) -> str:
     found = child(element, name)
-    return otherwise if found is None else attribute(found, "val")
+    return default if found is None else attribute(found, "val")

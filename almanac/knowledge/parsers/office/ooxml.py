@@ -1,46 +1,46 @@
-"""The package around Office Open XML: which part is which, and what the document says of itself."""
+"""The package around Office Open XML: its parts, their relations, and the properties of the document."""
 
 import posixpath
 
 from almanac.knowledge.parsers.archives import Archive
-from almanac.knowledge.parsers.web import xml_file
+from almanac.knowledge.parsers.web.xml_file import local_name, read_part
 
-MOST_OF_A_PART = 50_000_000  # bytes of a part that is read as a whole
-MACROS = "The macros in the file were left out."
+MACROS_OMITTED = "The macros in the file were left out."
 
 _PROPERTIES = {"creator": "author", "created": "created", "modified": "modified", "subject": "subject",
                "keywords": "keywords", "description": "description", "language": "language"}  # fmt: skip
 
 
-def main_part(archive: Archive, usual: str) -> str:
-    """The part that holds the document itself."""
-    found = next((target for kind, target in relations(archive, "").values() if kind == "officeDocument"), usual)
-    return found if archive.has(found) else usual
+def main_part(archive: Archive, default: str) -> str:
+    """The part with the document itself."""
+    part = related_part(archive, "", "officeDocument")
+    return part if archive.has(part) else default
 
 
 def relations(archive: Archive, part: str) -> dict[str, tuple[str, str]]:
-    """What a part refers to: id → (kind, part). Targets outside the archive are left out."""
+    """The relations of a part: id → (type, target part). Targets outside the archive are omitted."""
     folder, name = posixpath.split(part)
-    root = xml_file.tree(archive.read(posixpath.join(folder, "_rels", f"{name}.rels"), MOST_OF_A_PART))
-    found: dict[str, tuple[str, str]] = {}
-    for each in () if root is None else root:
-        if each.get("TargetMode") != "External":
-            target = posixpath.normpath(posixpath.join("/", folder, each.get("Target", ""))).lstrip("/")
-            found[each.get("Id", "")] = (each.get("Type", "").rpartition("/")[2], target)
-    return found
+    root = read_part(archive, posixpath.join(folder, "_rels", f"{name}.rels"))
+    targets: dict[str, tuple[str, str]] = {}
+    for relation in () if root is None else root:
+        if relation.get("TargetMode") != "External":
+            target = posixpath.normpath(posixpath.join("/", folder, relation.get("Target", ""))).lstrip("/")
+            targets[relation.get("Id", "")] = (relation.get("Type", "").rpartition("/")[2], target)
+    return targets
 
 
-def related(archive: Archive, part: str, kind: str) -> str:
-    """The first part of a kind that a part refers to; empty if none."""
-    return next((target for found, target in relations(archive, part).values() if found == kind), "")
+def related_part(archive: Archive, part: str, relation_type: str) -> str:
+    """The target of the first relation of this type; empty if there is none."""
+    return next((target for type_, target in relations(archive, part).values() if type_ == relation_type), "")
 
 
 def properties(archive: Archive) -> tuple[str, dict[str, str]]:
-    """The title of the document, and its metadata."""
-    root = xml_file.tree(archive.read("docProps/core.xml", MOST_OF_A_PART))
-    said = {xml_file.local(each): (each.text or "").strip() for each in (() if root is None else root)}
-    return said.get("title", ""), {ours: said[theirs] for theirs, ours in _PROPERTIES.items() if said.get(theirs)}
+    """The title of the document and its metadata."""
+    root = read_part(archive, "docProps/core.xml")
+    values = {local_name(element): (element.text or "").strip() for element in (() if root is None else root)}
+    metadata = {ours: values[theirs] for theirs, ours in _PROPERTIES.items() if values.get(theirs)}
+    return values.get("title", ""), metadata
 
 
 def warnings(archive: Archive) -> list[str]:
-    return [MACROS] if any(name.endswith("vbaProject.bin") for name in archive.names()) else []
+    return [MACROS_OMITTED] if any(name.endswith("vbaProject.bin") for name in archive.names()) else []

@@ -8,194 +8,177 @@ from xml.etree.ElementTree import Element
 
 from almanac.knowledge.parsers import archives
 from almanac.knowledge.parsers.archives import Archive
-from almanac.knowledge.parsers.office.numbering import Level, Numbering, written
+from almanac.knowledge.parsers.office.numbering import Level, Numbering, format_number
 from almanac.knowledge.parsers.parsed_file import ParsedFile, UnreadableFile
-from almanac.knowledge.parsers.text_builder import TextBuilder, bullet, squeeze, tidy
+from almanac.knowledge.parsers.text_builder import TextBuilder, list_item, one_line, single_spaces
 from almanac.knowledge.parsers.web import xml_file
-from almanac.knowledge.parsers.web.xml_file import attribute, child, descendants, local
+from almanac.knowledge.parsers.web.xml_file import attribute, child, descendants, local_name, read_part
 
-MOST_OF_A_PART = 50_000_000
-MOST_REPEATS = 100  # of a cell or a row that says it stands for many
+MAX_REPEATS = 100  # of a cell or a row that stands for several
+MAX_SPACES = 1_000  # in a row
 
-_SAID = {"initial-creator": "author", "creator": "author", "creation-date": "created", "date": "modified",
-         "subject": "subject", "description": "description", "language": "language"}  # fmt: skip
-_LEFT_OUT = {"annotation", "annotation-end", "tracked-changes", "ruby-text", "table-of-content", "notes", "forms",
-             "sequence-decls", "note", "text-box", "alphabetical-index", "table-index"}  # fmt: skip
-_AROUND = {"section", "index-body", "text-box", "frame", "g", "a", "custom-shape", "rect", "list-header"}
+_METADATA = {"initial-creator": "author", "creator": "author", "creation-date": "created", "date": "modified",
+             "subject": "subject", "description": "description", "language": "language"}  # fmt: skip
+_OMITTED = {"annotation", "annotation-end", "tracked-changes", "ruby-text", "table-of-content", "notes", "forms",
+            "sequence-decls", "note", "text-box", "alphabetical-index", "table-index"}  # fmt: skip
+_WRAPPERS = {"section", "index-body", "text-box", "frame", "g", "a", "custom-shape", "rect", "list-header"}
 _SHAPES = {"custom-shape", "rect", "ellipse", "line", "connector", "polygon", "path", "caption"}
 _CODE = re.compile(r"preformatted|source.?code|\bcode\b", re.IGNORECASE)
 _OUTLINE = "outline"
-_FORMS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
+_NUMBER_FORMS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 
 
 @dataclass(slots=True)
 class OdfWriter:
-    """Goes through a document and writes it down."""
+    """Writes the elements of a document."""
 
-    draft: TextBuilder = field(default_factory=TextBuilder)
-    parents: dict[str, str] = field(default_factory=dict[str, str])  # styles made for one paragraph → what they adapt
+    builder: TextBuilder = field(default_factory=TextBuilder)
+    parents: dict[str, str] = field(default_factory=dict[str, str])  # automatic style → the style that it modifies
     lists: dict[str, list[Level]] = field(default_factory=dict[str, list[Level]])  # list styles, level by level
     outline: Numbering = field(default_factory=Numbering)
     notes: list[Element] = field(default_factory=list[Element])
-    items: list[str] = field(default_factory=list[str])  # of the list under way
-    listing: list[str] = field(default_factory=list[str])  # lines of the code under way
 
     def write(self, element: Element) -> None:
-        """A part of a text or of a page."""
-        name = local(element)
+        """Write a part of a text or of a page."""
+        name = local_name(element)
         if name == "style":
             self.parents[attribute(element, "name")] = attribute(element, "parent-style-name")
         elif name == "list-style":
-            self.lists[attribute(element, "name")] = [read_level(each, 0) for each in element]
+            self.lists[attribute(element, "name")] = [read_level(level, 0) for level in element]
         elif name == "p" and self._is_code(element):
-            self.flush_list()
-            self.listing.append(self.text(element).rstrip())
+            self.builder.add_code_line(self.text(element).rstrip())
             return
         elif name == "list":
-            self.flush_code()
-            self.items += self._items(element, 0, "")
+            self._write_items(element, 0, "")
             return
-        self.flush()
+        self.builder.flush()
         if name == "p":
-            self._paragraph(element)
+            self._write_paragraph(element)
         elif name == "h":
-            self._heading(element)
+            self._write_heading(element)
         elif name == "table":
-            self.draft.table(self._rows(element))
+            self.builder.add_table(self._rows(element))
         elif name == "page":
-            self._page(element)
-        elif name in _AROUND:
+            self._write_page(element)
+        elif name in _WRAPPERS:
             for each in element:
                 self.write(each)
-
-    def flush(self) -> None:
-        """Finish the list or the code under way."""
-        self.flush_list()
-        self.flush_code()
-
-    def flush_list(self) -> None:
-        self.draft.text("\n".join(self.items))
-        self.items.clear()
-
-    def flush_code(self) -> None:
-        if self.listing:
-            self.draft.code("\n".join(self.listing))
-            self.listing.clear()
 
     def _is_code(self, element: Element) -> bool:
         style = attribute(element, "style-name")
         return bool(_CODE.search(f"{style} {self.parents.get(style, '')}".replace("_20_", " ")))
 
-    def _paragraph(self, element: Element) -> None:
+    def _write_paragraph(self, element: Element) -> None:
         style = attribute(element, "style-name")
         if "Title" in (style, self.parents.get(style)):
-            self.draft.heading(self.text(element), 1)
+            self.builder.add_heading(self.text(element), 1)
         else:
-            self.draft.text(tidy(self.text(element)))
-        self._boxes(element)
+            self.builder.add_text(single_spaces(self.text(element)))
+        self._write_text_boxes(element)
 
-    def _heading(self, element: Element) -> None:
+    def _write_heading(self, element: Element) -> None:
         level = int(attribute(element, "outline-level") or 1)
         is_numbered = attribute(element, "is-list-header") != "true"
-        label = self.outline.label(_OUTLINE, level - 1) if is_numbered else ""
-        self.draft.heading(f"{label} {self.text(element)}", level)
+        label = self.outline.next_label(_OUTLINE, level - 1) if is_numbered else ""
+        self.builder.add_heading(f"{label} {self.text(element)}", level)
 
-    def _boxes(self, element: Element) -> None:
-        """Text boxes anchored in a paragraph follow it."""
+    def _write_text_boxes(self, element: Element) -> None:
+        """Write the text boxes that are anchored in a paragraph, after it."""
         for each in element:
-            if local(each) == "text-box":
+            if local_name(each) == "text-box":
                 for part in each:
                     self.write(part)
-            elif local(each) not in _LEFT_OUT:
-                self._boxes(each)
+            elif local_name(each) not in _OMITTED:
+                self._write_text_boxes(each)
 
     def text(self, element: Element) -> str:
-        """The words of a paragraph."""
+        """The text of a paragraph."""
         return "".join(self._words(element))
 
     def _words(self, element: Element) -> Iterator[str]:
         yield element.text or ""
         for each in element:
-            name = local(each)
+            name = local_name(each)
             if name == "s":
-                yield " " * min(int(attribute(each, "c") or 1), 1000)
+                yield " " * min(int(attribute(each, "c") or 1), MAX_SPACES)
             elif name in ("tab", "line-break"):
                 yield "\t" if name == "tab" else "\n"
             elif name == "note":
                 self.notes.append(each)
                 yield f"[^{len(self.notes)}]"
             elif name in ("desc", "title"):
-                yield f" [{squeeze(each.text or '')}] " if squeeze(each.text or "") else ""
-            elif name not in _LEFT_OUT:
+                yield f" [{one_line(each.text or '')}] " if one_line(each.text or "") else ""
+            elif name not in _OMITTED:
                 yield from self._words(each)
             yield each.tail or ""
 
-    def _items(self, element: Element, depth: int, outer: str) -> Iterator[str]:
-        """The items of a list, one to a line, with those of the lists inside it."""
-        style = attribute(element, "style-name") or outer
+    def _write_items(self, element: Element, depth: int, outer_style: str) -> None:
+        """Write the items of a list and of the lists within it."""
+        style = attribute(element, "style-name") or outer_style
         levels = self.lists.get(style, [])
         level = levels[depth] if depth < len(levels) else Level()
         for number, item in enumerate(element, level.first):
-            mark = level.pattern.replace("%1", written(number, level.form)) if level.form != "bullet" else "-"
-            texts = [tidy(self.text(each)) for each in item if local(each) in ("p", "h")]
+            is_bullet = level.form == "bullet"
+            mark = "-" if is_bullet else level.pattern.replace("%1", format_number(number, level.form))
+            texts = [single_spaces(self.text(each)) for each in item if local_name(each) in ("p", "h")]
             if any(texts):
-                yield bullet("\n".join(filter(None, texts)), depth, mark)
-            for inner in (each for each in item if local(each) == "list"):
-                yield from self._items(inner, depth + 1, style)
+                self.builder.add_item(list_item("\n".join(filter(None, texts)), depth, mark))
+            for inner in (each for each in item if local_name(each) == "list"):
+                self._write_items(inner, depth + 1, style)
 
     def _rows(self, table: Element) -> list[list[str]]:
         rows: list[list[str]] = []
-        covered: set[tuple[int, int]] = set()  # places below a cell that spans several rows; its words are repeated
-        for row in _inside(table, ("table-row",)):
+        covered: set[tuple[int, int]] = set()  # columns and rows below a cell that spans rows; its text is repeated
+        for row in _ungrouped_children(table, ("table-row",)):
             cells: list[str] = []
-            for cell in _inside(row, ("table-cell", "covered-table-cell")):
-                repeats = min(int(attribute(cell, "number-columns-repeated") or 1), MOST_REPEATS)
+            for cell in _ungrouped_children(row, ("table-cell", "covered-table-cell")):
+                repeats = min(int(attribute(cell, "number-columns-repeated") or 1), MAX_REPEATS)
                 column = len(cells)
                 if (column, len(rows)) in covered:
                     cells += [rows[-1][column], *[""] * (repeats - 1)]
                     continue
-                cells += [self.cell(cell)] * repeats
-                below = min(int(attribute(cell, "number-rows-spanned") or 1), MOST_REPEATS)
-                covered |= {(column, len(rows) + extra) for extra in range(1, below)}
-            rows += [cells] * min(int(attribute(row, "number-rows-repeated") or 1), MOST_REPEATS)
+                cells += [self.cell_text(cell)] * repeats
+                spanned_rows = min(int(attribute(cell, "number-rows-spanned") or 1), MAX_REPEATS)
+                covered |= {(column, len(rows) + extra) for extra in range(1, spanned_rows)}
+            rows += [cells] * min(int(attribute(row, "number-rows-repeated") or 1), MAX_REPEATS)
         return rows
 
-    def cell(self, cell: Element) -> str:
-        """The words of a cell on one line, those of tables and lists inside it too."""
+    def cell_text(self, cell: Element) -> str:
+        """The text of a cell on one line, including tables and lists within it."""
         parts: list[str] = []
         for each in cell:
-            if local(each) in ("p", "h"):
-                parts.append(squeeze(self.text(each)))
-            elif local(each) == "table":
+            name = local_name(each)
+            if name in ("p", "h"):
+                parts.append(one_line(self.text(each)))
+            elif name == "table":
                 parts.append("; ".join(", ".join(filter(None, row)) for row in self._rows(each)))
-            elif local(each) in _AROUND or local(each) in ("list", "list-item"):
-                parts.append(self.cell(each))
+            elif name in _WRAPPERS or name in ("list", "list-item"):
+                parts.append(self.cell_text(each))
         return " ".join(filter(None, parts))
 
-    def _page(self, page: Element) -> None:
-        """A slide: its title first, then all else in order, then the speaker's notes."""
-        self.flush()
-        self.draft.page(attribute(page, "name"))
+    def _write_page(self, page: Element) -> None:
+        """Write a slide: its title, then its shapes in order, then the speaker's notes."""
+        self.builder.start_page(attribute(page, "name"))
         titles = [each for each in page if attribute(each, "class") == "title"]
         for title in titles:
-            level = 2 if self.draft.blocks else 1  # the first is the title of it all
-            self.draft.heading(squeeze(" ".join(self.cell(box) for box in title)), level)
+            level = 2 if self.builder.blocks else 1  # the first is the title of the presentation
+            self.builder.add_heading(one_line(" ".join(self.cell_text(box) for box in title)), level)
         for each in page:
-            if each not in titles and local(each) != "notes":
-                self._frame(each)
-        self.flush()
+            if each not in titles and local_name(each) != "notes":
+                self._write_shape(each)
+        self.builder.flush()
         notes = child(page, "notes")
         frames = [] if notes is None else [each for each in notes if attribute(each, "class") == "notes"]
-        text = " ".join(squeeze(self.cell(box)) for frame in frames for box in frame)
-        self.draft.text(f"Notes: {text}" if text.strip() else "")
+        text = " ".join(one_line(self.cell_text(box)) for frame in frames for box in frame)
+        self.builder.add_text(f"Notes: {text}" if text.strip() else "")
 
-    def _frame(self, frame: Element) -> None:
-        """A shape: its own words, then what it holds."""
-        if local(frame) in _SHAPES:
-            for each in frame:
+    def _write_shape(self, shape: Element) -> None:
+        """Write the text of a shape, or the content of a frame."""
+        if local_name(shape) in _SHAPES:
+            for each in shape:
                 self.write(each)
         else:
-            self.write(frame)
+            self.write(shape)
 
 
 def parse(path: Path, name: str) -> ParsedFile:
@@ -205,57 +188,57 @@ def parse(path: Path, name: str) -> ParsedFile:
         if not archive.has("content.xml"):
             raise UnreadableFile("corrupt", archives.BROKEN)
         writer.outline = _read_outline(archive)
-        places = ("automatic-styles", "text", "presentation", "drawing")
-        for element in xml_file.elements(archive.stream("content.xml"), places):
+        containers = ("automatic-styles", "text", "presentation", "drawing")
+        for element in xml_file.iterate_children(archive.stream("content.xml"), containers):
             writer.write(element)
-        writer.flush()
+        writer.builder.flush()
         for number, note in enumerate(writer.notes, 1):
             body = child(note, "note-body")
-            writer.draft.text(f"[^{number}]: {'' if body is None else writer.cell(body)}")
+            writer.builder.add_text(f"[^{number}]: {'' if body is None else writer.cell_text(body)}")
         title, metadata = properties(archive)
-        return writer.draft.parsed(title, metadata)
+        return writer.builder.finish(title, metadata)
 
 
 def refuse_protected(archive: Archive) -> None:
-    """Of a document with a password, only the list of its parts can be read."""
-    manifest = xml_file.tree(archive.read("META-INF/manifest.xml", MOST_OF_A_PART))
+    """Raise `UnreadableFile` for a document with a password; its list of parts is not encrypted."""
+    manifest = read_part(archive, "META-INF/manifest.xml")
     if manifest is not None and next(descendants(manifest, "encryption-data"), None) is not None:
         raise UnreadableFile("encrypted", archives.ENCRYPTED)
 
 
 def properties(archive: Archive) -> tuple[str, dict[str, str]]:
-    """The title of the document, and its metadata."""
-    root = xml_file.tree(archive.read("meta.xml", MOST_OF_A_PART))
-    found = [] if root is None else [(local(each), squeeze(each.text or "")) for each in root.iter()]
-    said = {_SAID[name]: value for name, value in found if name in _SAID and value}
-    if keywords := ", ".join(value for name, value in found if name == "keyword" and value):
-        said["keywords"] = keywords
-    return next((value for name, value in found if name == "title"), ""), said
+    """The title of the document and its metadata."""
+    root = read_part(archive, "meta.xml")
+    values = [] if root is None else [(local_name(each), one_line(each.text or "")) for each in root.iter()]
+    metadata = {_METADATA[name]: value for name, value in values if name in _METADATA and value}
+    if keywords := ", ".join(value for name, value in values if name == "keyword" and value):
+        metadata["keywords"] = keywords
+    return next((value for name, value in values if name == "title"), ""), metadata
 
 
 def read_level(level: Element, depth: int) -> Level:
-    """How the items of a level, or headings, are numbered."""
-    form = _FORMS.get(attribute(level, "num-format"), "")
+    """The numbering of a level of list items or headings."""
+    form = _NUMBER_FORMS.get(attribute(level, "num-format"), "")
     if not form:
-        return Level("none" if local(level) == "outline-level-style" else "bullet")
-    shown = min(int(attribute(level, "display-levels") or 1), depth + 1)
-    places = ".".join(f"%{place}" for place in range(depth + 2 - shown, depth + 2))
-    pattern = f"{attribute(level, 'num-prefix')}{places}{attribute(level, 'num-suffix')}"
+        return Level("none" if local_name(level) == "outline-level-style" else "bullet")
+    displayed_levels = min(int(attribute(level, "display-levels") or 1), depth + 1)
+    numbers = ".".join(f"%{number}" for number in range(depth + 2 - displayed_levels, depth + 2))
+    pattern = f"{attribute(level, 'num-prefix')}{numbers}{attribute(level, 'num-suffix')}"
     return Level(form, pattern, int(attribute(level, "start-value") or 1))
 
 
 def _read_outline(archive: Archive) -> Numbering:
-    """How headings are numbered."""
-    root = xml_file.tree(archive.read("styles.xml", MOST_OF_A_PART))
-    found = None if root is None else next(descendants(root, "outline-style"), None)
-    levels = [read_level(each, depth) for depth, each in enumerate([] if found is None else found)]
+    """The numbering of headings."""
+    root = read_part(archive, "styles.xml")
+    outline = None if root is None else next(descendants(root, "outline-style"), None)
+    levels = [read_level(level, depth) for depth, level in enumerate([] if outline is None else outline)]
     return Numbering({_OUTLINE: _OUTLINE}, {(_OUTLINE, depth): level for depth, level in enumerate(levels)})
 
 
-def _inside(element: Element, names: tuple[str, ...]) -> Iterator[Element]:
-    """The rows of a table or the cells of a row, those in groups too."""
+def _ungrouped_children(element: Element, names: tuple[str, ...]) -> Iterator[Element]:
+    """The rows of a table or the cells of a row, including those in groups."""
     for each in element:
-        if local(each) in names:
+        if local_name(each) in names:
             yield each
-        elif local(each) in ("table-header-rows", "table-rows", "table-row-group"):
-            yield from _inside(each, names)
+        elif local_name(each) in ("table-header-rows", "table-rows", "table-row-group"):
+            yield from _ungrouped_children(each, names)

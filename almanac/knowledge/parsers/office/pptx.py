@@ -1,4 +1,4 @@
-"""Presentations: each slide is a page, with its title as a heading and the speaker's notes at its end."""
+"""Presentations: each slide is a page with its title as a heading and the speaker's notes at the end."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,105 +8,103 @@ from almanac.knowledge.parsers import archives
 from almanac.knowledge.parsers.archives import Archive
 from almanac.knowledge.parsers.office import ooxml
 from almanac.knowledge.parsers.parsed_file import ParsedFile
-from almanac.knowledge.parsers.text_builder import TextBuilder, bullet, squeeze, tidy
-from almanac.knowledge.parsers.web import xml_file
-from almanac.knowledge.parsers.web.xml_file import attribute, child, descendants, local
+from almanac.knowledge.parsers.text_builder import TextBuilder, list_item, one_line, single_spaces
+from almanac.knowledge.parsers.web.xml_file import attribute, child, descendants, local_name, read_part
 
-MOST_SLIDES = 5_000
+MAX_SLIDES = 5_000
 
-_FURNITURE = {"sldNum", "dt", "ftr", "hdr", "sldImg"}
+_OMITTED = {"sldNum", "dt", "ftr", "hdr", "sldImg"}  # placeholders with no content of the slide
 _TITLES = {"title", "ctrTitle"}
 _LISTS = {"body", "obj", ""}
 
 
 def parse(path: Path, name: str) -> ParsedFile:
-    draft = TextBuilder()
+    builder = TextBuilder()
     with archives.open_archive(path) as archive:
-        for slide in _slides(archive)[:MOST_SLIDES]:
-            draft.page()
-            _write_slide(archive, slide, draft)
+        for slide in _slides(archive)[:MAX_SLIDES]:
+            builder.start_page()
+            _write_slide(archive, slide, builder)
         title, metadata = ooxml.properties(archive)
-        return draft.parsed(title, metadata, ooxml.warnings(archive))
+        return builder.finish(title, metadata, ooxml.warnings(archive))
 
 
 def _slides(archive: Archive) -> list[str]:
-    """The slides in the order they are shown, which is not the order of their names."""
+    """The parts of the slides in their order, which is not the order of their names."""
     part = ooxml.main_part(archive, "ppt/presentation.xml")
-    root = xml_file.tree(archive.read(part, ooxml.MOST_OF_A_PART))
+    root = read_part(archive, part)
     targets = ooxml.relations(archive, part)
-    order = [] if root is None else [_relation(each) for each in descendants(root, "sldId")]
-    return [targets[key][1] for key in order if key in targets]
+    order = [] if root is None else [_relation_id(slide_id) for slide_id in descendants(root, "sldId")]
+    return [targets[relation][1] for relation in order if relation in targets]
 
 
-def _relation(element: Element) -> str:
-    """The id of a relation, which has a namespace, where the element has an id of its own, which has none."""
+def _relation_id(element: Element) -> str:
+    """The attribute `id` with a namespace; the one without is the element's own id."""
     return next((value for key, value in element.attrib.items() if key.endswith("}id")), "")
 
 
-def _write_slide(archive: Archive, slide: str, draft: TextBuilder) -> None:
-    root = xml_file.tree(archive.read(slide, ooxml.MOST_OF_A_PART))
+def _write_slide(archive: Archive, slide: str, builder: TextBuilder) -> None:
+    root = read_part(archive, slide)
     if root is None:
         return
     targets = ooxml.relations(archive, slide)
     shapes = list(_shapes(root))
-    titles = [shape for shape in shapes if _placeholder(shape) in _TITLES]
+    titles = [shape for shape in shapes if _placeholder_type(shape) in _TITLES]
     for shape in titles:
-        draft.heading(_text(shape), 2 if draft.blocks else 1)  # the first is the title of it all
+        builder.add_heading(_text(shape), 2 if builder.blocks else 1)  # the first is the title of the presentation
     for shape in shapes:
         if shape not in titles:
-            _write_shape(archive, shape, targets, draft)
-    notes = next((target for kind, target in targets.values() if kind == "notesSlide"), "")
-    _write_notes(xml_file.tree(archive.read(notes, ooxml.MOST_OF_A_PART)), draft)
+            _write_shape(archive, shape, targets, builder)
+    notes = next((target for type_, target in targets.values() if type_ == "notesSlide"), "")
+    _write_notes(read_part(archive, notes), builder)
 
 
 def _shapes(root: Element) -> Iterator[Element]:
-    """Shapes and frames, those in groups too. What is drawn twice for old readers is taken once."""
+    """The shapes and frames, including those in groups, without the copies for old readers."""
     for each in root:
-        name = local(each)
+        name = local_name(each)
         if name in ("sp", "graphicFrame", "cxnSp", "pic"):
             yield each
         elif name != "Fallback":
             yield from _shapes(each)
 
 
-def _placeholder(shape: Element) -> str | None:
-    """What a shape stands for; empty for a place of no special kind, None for a shape of its own."""
-    found = next(descendants(shape, "ph"), None)
-    return None if found is None else attribute(found, "type")
+def _placeholder_type(shape: Element) -> str | None:
+    """The type of placeholder that a shape fills: empty for a general one, None for a shape that fills none."""
+    placeholder = next(descendants(shape, "ph"), None)
+    return None if placeholder is None else attribute(placeholder, "type")
 
 
-def _write_shape(archive: Archive, shape: Element, targets: dict[str, tuple[str, str]], draft: TextBuilder) -> None:
-    kind = _placeholder(shape)
-    if kind in _FURNITURE:
+def _write_shape(archive: Archive, shape: Element, targets: dict[str, tuple[str, str]], builder: TextBuilder) -> None:
+    placeholder = _placeholder_type(shape)
+    if placeholder in _OMITTED:
         return
     if (table := next(descendants(shape, "tbl"), None)) is not None:
-        draft.table(_rows(table))
-        return
-    if (diagram := next(descendants(shape, "relIds"), None)) is not None:
+        builder.add_table(_rows(table))
+    elif (diagram := next(descendants(shape, "relIds"), None)) is not None:
         part = targets.get(attribute(diagram, "dm"), ("", ""))[1]
-        _write_diagram(xml_file.tree(archive.read(part, ooxml.MOST_OF_A_PART)), draft)
+        _write_diagram(read_part(archive, part), builder)
     elif (chart := next(descendants(shape, "chart"), None)) is not None:
-        part = targets.get(_relation(chart), ("", ""))[1]
-        _write_chart(xml_file.tree(archive.read(part, ooxml.MOST_OF_A_PART)), draft)
-    elif local(shape) == "pic":
-        shown = next((attribute(each, "descr") for each in descendants(shape, "cNvPr")), "")
-        draft.text(f"[{squeeze(shown)}]" if squeeze(shown) else "")
+        part = targets.get(_relation_id(chart), ("", ""))[1]
+        _write_chart(read_part(archive, part), builder)
+    elif local_name(shape) == "pic":
+        description = one_line(next((attribute(each, "descr") for each in descendants(shape, "cNvPr")), ""))
+        builder.add_text(f"[{description}]" if description else "")
     else:
-        draft.text("\n".join(_lines(shape, is_list=kind in _LISTS)))
+        builder.add_text("\n".join(_lines(shape, is_list=placeholder in _LISTS)))
 
 
 def _lines(shape: Element, *, is_list: bool) -> Iterator[str]:
     for paragraph in descendants(shape, "p"):
-        text = tidy("".join(_words(paragraph)))
+        text = single_spaces("".join(_words(paragraph)))
         if text:
             properties = child(paragraph, "pPr")
             depth = int((properties.get("lvl") if properties is not None else None) or 0)
-            yield bullet(text, depth) if is_list else text
+            yield list_item(text, depth) if is_list else text
 
 
 def _words(paragraph: Element) -> Iterator[str]:
     for each in paragraph.iter():
-        name = local(each)
+        name = local_name(each)
         if name == "t":
             yield each.text or ""
         elif name in ("br", "tab"):
@@ -119,41 +117,41 @@ def _text(shape: Element) -> str:
 
 def _rows(table: Element) -> list[list[str]]:
     rows: list[list[str]] = []
-    for row in (each for each in table if local(each) == "tr"):
+    for row in (each for each in table if local_name(each) == "tr"):
         cells: list[str] = []
-        for cell in (each for each in row if local(each) == "tc"):
+        for cell in (each for each in row if local_name(each) == "tc"):
             above = rows[-1][len(cells)] if rows and len(rows[-1]) > len(cells) else ""
             cells.append(above if cell.get("vMerge") in ("1", "true") else _text(cell))
         rows.append(cells)
     return rows
 
 
-def _write_diagram(root: Element | None, draft: TextBuilder) -> None:
-    """The words of a SmartArt diagram: its points in order."""
-    points = [] if root is None else [_text(each) for each in descendants(root, "pt")]
-    draft.text("\n".join(bullet(text, 0) for text in points if text))
+def _write_diagram(root: Element | None, builder: TextBuilder) -> None:
+    """Write the points of a SmartArt diagram in order."""
+    points = [] if root is None else [_text(point) for point in descendants(root, "pt")]
+    builder.add_text("\n".join(list_item(text, 0) for text in points if text))
 
 
-def _write_chart(root: Element | None, draft: TextBuilder) -> None:
-    """The numbers of a chart as a table: categories down, series across."""
+def _write_chart(root: Element | None, builder: TextBuilder) -> None:
+    """Write the numbers of a chart as a table: a row for each category, a column for each series."""
     if root is None:
         return
     title = next(descendants(root, "title"), None)
-    draft.text(_text(title) if title is not None else "")
+    builder.add_text(_text(title) if title is not None else "")
     series = [(_points(each, "tx"), _points(each, "cat"), _points(each, "val")) for each in descendants(root, "ser")]
     categories = next((names for _, names, _ in series if names), dict[int, str]())
     header = ["", *(name.get(0, "") for name, _, _ in series)]
     rows = [[categories[at], *(values.get(at, "") for _, _, values in series)] for at in sorted(categories)]
-    draft.table([header, *rows])
+    builder.add_table([header, *rows])
 
 
 def _points(series: Element, name: str) -> dict[int, str]:
-    holder = child(series, name)
-    found = [] if holder is None else list(descendants(holder, "pt"))
-    return {int(each.get("idx", "0")): squeeze("".join(each.itertext())) for each in found}
+    parent = child(series, name)
+    points = [] if parent is None else list(descendants(parent, "pt"))
+    return {int(point.get("idx", "0")): one_line("".join(point.itertext())) for point in points}
 
 
-def _write_notes(root: Element | None, draft: TextBuilder) -> None:
-    shapes = [] if root is None else [each for each in _shapes(root) if _placeholder(each) == "body"]
+def _write_notes(root: Element | None, builder: TextBuilder) -> None:
+    shapes = [] if root is None else [shape for shape in _shapes(root) if _placeholder_type(shape) == "body"]
     text = "\n".join(line for shape in shapes for line in _lines(shape, is_list=False))
-    draft.text(f"Notes: {text}" if text else "")
+    builder.add_text(f"Notes: {text}" if text else "")

@@ -1,7 +1,7 @@
-"""Spreadsheets: each sheet is a page, and each island of filled cells on it a table.
+"""Spreadsheets: each sheet is a page, and each group of adjacent filled cells a table.
 
-The library keeps a sheet as a full rectangle, so two cells in opposite corners would cost 550 GB. How large the
-rectangle will be is found out first, from the cells that are there and not from what the sheet claims.
+The library keeps a sheet as a complete rectangle, so two cells in opposite corners would take 550 GB. So the size of
+the rectangle is first computed from the cells themselves; the size that the sheet claims is ignored.
 """
 
 import re
@@ -17,17 +17,19 @@ from python_calamine import CalamineError, CalamineSheet, CalamineWorkbook, Pass
 from almanac.knowledge.parsers import archives
 from almanac.knowledge.parsers.office import ooxml, opendocument
 from almanac.knowledge.parsers.parsed_file import ParsedFile, UnreadableFile
-from almanac.knowledge.parsers.text_builder import TextBuilder, count_titles
+from almanac.knowledge.parsers.text_builder import TextBuilder, count_title_rows
 
-MOST_CELLS = 16_000_000  # of a sheet, empty ones counted; 32 bytes each
-MOST_SHEETS = 1_000
+MAX_CELLS = 16_000_000  # of a sheet, with the empty ones; each takes 32 bytes
+MAX_SHEETS = 1_000
+MAX_HEADER_ROWS = 4
+MAX_ROW_BYTES = 4_000_000
 LAST_ROW, LAST_COLUMN = 1_048_576, b"XFD"  # of any sheet
-SCATTERED = "The cells of a sheet are scattered over too many rows and columns; save its tables as smaller files."
+SCATTERED = "The cells of a sheet are spread over too many rows and columns. Save its tables as smaller files."
 
 Value = int | float | str | bool | time | date | datetime | timedelta
-Merge = tuple[tuple[int, int], tuple[int, int]]
+Merge = tuple[tuple[int, int], tuple[int, int]]  # row and column of the first and the last cell
 
-# No attribute holds a `<`; not to read on over one keeps the time of a search in step with the text.
+# Attributes contain no `<`. A pattern that stops at `<` takes time in proportion to the length of the text.
 _CELL = re.compile(rb"<(?:\w+:)?c\s[^<>]*?\br=[\"']([A-Za-z]+)(\d+)[\"'][^<>]*(?<!/)>(?!</)")
 _ROW = re.compile(rb"<(?:\w+:)?row\s[^<>]*?\br=[\"'](\d+)")
 _TALL_ROW = re.compile(
@@ -35,56 +37,55 @@ _TALL_ROW = re.compile(
 )
 _WIDE_CELL = re.compile(rb"<table:table-cell\b[^<>]*number-columns-repeated=[\"'](\d{1,9})[^<>]*(?<!/)>")
 _FILLED = re.compile(rb"<table:table-cell\b[^<>]*(?<!/)>")
-_UNNAMED = re.compile(r"(?:sheet|tabelle|feuil|hoja|planilha|foglio|лист|工作表)\s*\d*", re.IGNORECASE)
-MAX_ROW_BYTES = 4_000_000  # bytes of a row
-_PASSWORD = 0x2F  # the record of a workbook that says how the ones after it are encrypted
-_BEFORE_PASSWORD = {0x09, 0x0209, 0x0409, 0x0809, 0x86}  # the beginning, in four versions, and a write protection
+_DEFAULT_SHEET_NAME = re.compile(r"(?:sheet|tabelle|feuil|hoja|planilha|foglio|лист|工作表)\s*\d*", re.IGNORECASE)
+_ENCRYPTION_RECORD = 0x2F
+_RECORDS_BEFORE_ENCRYPTION = {0x09, 0x0209, 0x0409, 0x0809, 0x86}  # the first record in four versions; write protection
 
 
 def parse(path: Path, name: str) -> ParsedFile:
-    title, metadata, warnings = _surroundings(path)
-    draft = TextBuilder()
+    title, metadata, warnings = _check_package(path)
+    builder = TextBuilder()
     try:
-        _write_all(path, draft)
+        _write_sheets(path, builder)
     except PasswordError:
         raise UnreadableFile("encrypted", archives.ENCRYPTED) from None
     except CalamineError:
-        if is_locked(path):
+        if has_password(path):
             raise UnreadableFile("encrypted", archives.ENCRYPTED) from None
         raise UnreadableFile("corrupt", archives.BROKEN) from None
     except BaseException as error:
-        if type(error).__module__ == "pyo3_runtime":  # a panic in the library, which is no Exception
+        if type(error).__module__ == "pyo3_runtime":  # a panic in the library, which is not an Exception
             raise UnreadableFile("corrupt", archives.BROKEN) from None
         raise
-    if not any(block.kind != "heading" for block in draft.blocks):
-        raise UnreadableFile("empty", "No cell of the file has anything in it.")
-    return replace(draft.parsed(title, metadata, warnings), title=title)  # the name of a sheet is no title
+    if not any(block.kind != "heading" for block in builder.blocks):
+        raise UnreadableFile("empty", "All cells of the file are empty.")
+    return replace(builder.finish(title, metadata, warnings), title=title)  # the name of a sheet is not a title
 
 
-def _write_all(path: Path, draft: TextBuilder) -> None:
+def _write_sheets(path: Path, builder: TextBuilder) -> None:
     with CalamineWorkbook.from_path(path) as workbook:  # pyright: ignore[reportUnknownMemberType] - its stubs
-        sheets = [each.name for each in workbook.sheets_metadata if each.typ == SheetTypeEnum.WorkSheet]
-        for each in sheets[:MOST_SHEETS]:
-            draft.page(each)
-            if len(sheets) > 1 or not _UNNAMED.fullmatch(each):
-                draft.heading(each, 1)
-            _write(workbook.get_sheet_by_name(each), draft)
+        names = [sheet.name for sheet in workbook.sheets_metadata if sheet.typ == SheetTypeEnum.WorkSheet]
+        for name in names[:MAX_SHEETS]:
+            builder.start_page(name)
+            if len(names) > 1 or not _DEFAULT_SHEET_NAME.fullmatch(name):
+                builder.add_heading(name, 1)
+            _write_sheet(workbook.get_sheet_by_name(name), builder)
 
 
-def is_locked(path: Path) -> bool:
-    """Whether a workbook of the old kind has a password. The library sees that only where the path ends in `.xls`."""
-    head = archives.stream_head(path, "Workbook") or archives.stream_head(path, "Book")
-    place = 0
-    while len(head) >= place + 4:
-        kind, size = struct.unpack_from("<HH", head, place)
-        if kind not in _BEFORE_PASSWORD:
-            return kind == _PASSWORD and place > 0
-        place += 4 + size
+def has_password(path: Path) -> bool:
+    """Whether a workbook in the old format has a password. The library detects that only if the path ends in `.xls`."""
+    head = archives.read_stream_head(path, "Workbook") or archives.read_stream_head(path, "Book")
+    offset = 0
+    while len(head) >= offset + 4:
+        record, size = struct.unpack_from("<HH", head, offset)
+        if record not in _RECORDS_BEFORE_ENCRYPTION:
+            return record == _ENCRYPTION_RECORD and offset > 0
+        offset += 4 + size
     return False
 
 
-def _surroundings(path: Path) -> tuple[str, dict[str, str], list[str]]:
-    """What the package around the sheets says, once it is known to be no bomb."""
+def _check_package(path: Path) -> tuple[str, dict[str, str], list[str]]:
+    """Refuse a package whose sheets are too large; return its title, metadata and warnings."""
     with path.open("rb") as file:
         if file.read(2) != b"PK":
             return "", {}, []
@@ -92,64 +93,64 @@ def _surroundings(path: Path) -> tuple[str, dict[str, str], list[str]]:
         opendocument.refuse_protected(archive)
         for part in archive.names():
             if part.startswith("xl/worksheets/") and part.endswith(".xml"):
-                _check(_box(archive.stream(part)))
+                _check_size(_count_cells(archive.stream(part)))
             elif part == "content.xml":
-                _check(_repeats(archive.stream(part)))
+                _check_size(_count_repeated_cells(archive.stream(part)))
         properties = opendocument.properties if archive.has("meta.xml") else ooxml.properties
         return *properties(archive), ooxml.warnings(archive)
 
 
-def _check(cells: int) -> None:
-    if cells > MOST_CELLS:
+def _check_size(cells: int) -> None:
+    if cells > MAX_CELLS:
         raise UnreadableFile("too_large", SCATTERED)
 
 
-def _box(pieces: Iterable[bytes]) -> int:
-    """How many cells the rectangle around the filled ones has."""
+def _count_cells(chunks: Iterable[bytes]) -> int:
+    """The number of cells in the rectangle around the filled cells."""
     columns, rows, is_beyond = set[bytes](), set[bytes](), False
-    for text in _joined(pieces, b"<"):
-        found = _CELL.findall(text)
-        columns.update(map(itemgetter(0), found))
-        rows.update(map(itemgetter(1), found))
-        is_beyond |= _are_beyond(_ROW.findall(text))
-    if is_beyond or _are_beyond(rows) or max(map(len, columns), default=0) > len(LAST_COLUMN):
+    for text in _split_before(chunks, b"<"):
+        cells = _CELL.findall(text)
+        columns.update(map(itemgetter(0), cells))
+        rows.update(map(itemgetter(1), cells))
+        is_beyond |= _are_beyond_last(_ROW.findall(text))
+    if is_beyond or _are_beyond_last(rows) or max(map(len, columns), default=0) > len(LAST_COLUMN):
         raise UnreadableFile("corrupt", archives.BROKEN)
     if not columns:
         return 0
-    wide, high = [_column(letters.upper()) for letters in columns], [int(row) for row in rows]
-    if max(wide) > _column(LAST_COLUMN):
+    column_numbers, row_numbers = [_column_number(letters.upper()) for letters in columns], [int(row) for row in rows]
+    if max(column_numbers) > _column_number(LAST_COLUMN):
         raise UnreadableFile("corrupt", archives.BROKEN)
-    return (max(wide) - min(wide) + 1) * (max(high) - min(high) + 1)
+    return (max(column_numbers) - min(column_numbers) + 1) * (max(row_numbers) - min(row_numbers) + 1)
 
 
-def _are_beyond(rows: Collection[bytes]) -> bool:
-    """Whether some are rows that no sheet has, up to which the library would count."""
+def _are_beyond_last(rows: Collection[bytes]) -> bool:
+    """Whether a row number is higher than any sheet's. The library would count up to it."""
     return max(map(len, rows), default=0) > 20 or max(map(int, rows), default=0) > LAST_ROW
 
 
-def _column(letters: bytes) -> int:
+def _column_number(letters: bytes) -> int:
     number = 0
     for letter in letters:
         number = number * 26 + letter - 64
     return number
 
 
-def _repeats(pieces: Iterable[bytes]) -> int:
-    """How many cells of an OpenDocument sheet are written once and stand for many."""
+def _count_repeated_cells(chunks: Iterable[bytes]) -> int:
+    """The number of cells of an OpenDocument sheet that are stored once and stand for several."""
     total = 0
-    for text in _joined(pieces, b"<table:table-row"):
+    for text in _split_before(chunks, b"<table:table-row"):
         total += sum(map(int, _WIDE_CELL.findall(text)))
-        for times, row in _TALL_ROW.findall(text):
+        for repeats, row in _TALL_ROW.findall(text):
             filled = len(_FILLED.findall(row)) + sum(map(int, _WIDE_CELL.findall(row)))
-            total += int(times) * filled
+            total += int(repeats) * filled
     return total
 
 
-def _joined(pieces: Iterable[bytes], mark: bytes) -> Iterator[bytes]:
-    """Pieces cut before a mark, so that what begins with it is whole. What never ends is not waited for."""
+def _split_before(chunks: Iterable[bytes], mark: bytes) -> Iterator[bytes]:
+    """The same bytes, cut before a mark, so that each element is whole. Elements without an end are cut anyway."""
     rest = b""
-    for piece in pieces:
-        text = rest + piece
+    for chunk in chunks:
+        text = rest + chunk
         cut = text.rfind(mark)
         cut = cut if cut > 0 and len(text) - cut < MAX_ROW_BYTES else len(text)
         rest = text[cut:]
@@ -157,35 +158,35 @@ def _joined(pieces: Iterable[bytes], mark: bytes) -> Iterator[bytes]:
     yield rest
 
 
-def _write(sheet: CalamineSheet, draft: TextBuilder) -> None:
+def _write_sheet(sheet: CalamineSheet, builder: TextBuilder) -> None:
     top, left = sheet.start or (0, 0)
     merges = [((a[0] - top, a[1] - left), (b[0] - top, b[1] - left)) for a, b in sheet.merged_cell_ranges or []]
     first = 0
     rows: list[list[str]] = []
     for number, row in enumerate(sheet.iter_rows()):
-        shown = [value.strip() if isinstance(value, str) else show(value) for value in row]
-        if any(shown):
+        texts = [value.strip() if isinstance(value, str) else format_value(value) for value in row]
+        if any(texts):
             first = first if rows else number
-            rows.append(shown)
+            rows.append(texts)
         elif rows:
-            _write_island(rows, first, merges, draft)
+            _write_rows(rows, first, merges, builder)
             rows = []
-    _write_island(rows, first, merges, draft)
+    _write_rows(rows, first, merges, builder)
 
 
-def _write_island(rows: list[list[str]], top: int, merges: list[Merge], draft: TextBuilder) -> None:
-    """Rows without a blank one between them, which may hold tables side by side."""
+def _write_rows(rows: list[list[str]], top: int, merges: list[Merge], builder: TextBuilder) -> None:
+    """Write adjacent rows, which may contain tables side by side."""
     if not rows:
         return
     bottom = top + len(rows) - 1
     near = [((a - top, b), (c - top, d)) for (a, b), (c, d) in merges if a >= top and c <= bottom]
-    for left, right in _stretches(rows):
+    for left, right in _filled_columns(rows):
         inside = [((a, b - left), (c, d - left)) for (a, b), (c, d) in near if left <= b and d < right]
-        _write_table([row[left:right] for row in rows], inside, draft)
+        _write_table([row[left:right] for row in rows], inside, builder)
 
 
-def _stretches(rows: list[list[str]]) -> Iterator[tuple[int, int]]:
-    """Columns that have something in them, as runs from and up to."""
+def _filled_columns(rows: list[list[str]]) -> Iterator[tuple[int, int]]:
+    """The ranges of adjacent columns that are not empty, without their ends."""
     filled = [any(column) for column in zip(*rows, strict=True)]
     start = None
     for column, is_filled in enumerate([*filled, False]):
@@ -196,15 +197,15 @@ def _stretches(rows: list[list[str]]) -> Iterator[tuple[int, int]]:
             start = None
 
 
-def _write_table(rows: list[list[str]], merges: list[Merge], draft: TextBuilder) -> None:
-    skipped = 0 if _spans_down(merges, 0) else count_titles(rows)
-    draft.text("\n".join("".join(row) for row in rows[:skipped]))
-    rows = rows[skipped:]
-    here = [((a - skipped, b), (c - skipped, d)) for (a, b), (c, d) in merges if a >= skipped]
-    for (a, b), (c, _) in here:
+def _write_table(rows: list[list[str]], merges: list[Merge], builder: TextBuilder) -> None:
+    titles = 0 if _spans_down(merges, 0) else count_title_rows(rows)
+    builder.add_text("\n".join("".join(row) for row in rows[:titles]))
+    rows = rows[titles:]
+    below = [((a - titles, b), (c - titles, d)) for (a, b), (c, d) in merges if a >= titles]
+    for (a, b), (c, _) in below:
         for row in rows[a + 1 : c + 1]:
             row[b] = rows[a][b]
-    draft.table(_with_one_header(rows, here))
+    builder.add_table(_with_one_header(rows, below))
 
 
 def _spans_down(merges: list[Merge], row: int) -> bool:
@@ -212,10 +213,10 @@ def _spans_down(merges: list[Merge], row: int) -> bool:
 
 
 def _with_one_header(rows: list[list[str]], merges: list[Merge]) -> list[list[str]]:
-    """A header of several rows as one: `2026` above `Q1` and `Q2` becomes `2026 Q1` and `2026 Q2`."""
+    """Combine a header of several rows: `2026` above `Q1` and `Q2` becomes `2026 Q1` and `2026 Q2`."""
     wide = [(b, d) for (a, b), (c, d) in merges if a == c == 0 and d > b]
     depth = 1 + max([c for (a, _), (c, _) in merges if a == 0], default=1 if wide else 0)
-    if not wide or depth >= len(rows) or depth > 4:
+    if not wide or depth >= len(rows) or depth > MAX_HEADER_ROWS:
         return rows
     for (a, b), (c, d) in merges:
         if a == c < depth:
@@ -225,8 +226,8 @@ def _with_one_header(rows: list[list[str]], merges: list[Merge]) -> list[list[st
     return [header, *rows[depth:]]
 
 
-def show(value: Value) -> str:
-    """A value as people write it."""
+def format_value(value: Value) -> str:
+    """The text of a value as people write it."""
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, bool):
@@ -234,13 +235,13 @@ def show(value: Value) -> str:
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:.15g}"
     if isinstance(value, datetime):
-        return _moment(value)
+        return _format_datetime(value)
     if isinstance(value, time):
         return value.isoformat("seconds" if value.second else "minutes")
     return str(value)
 
 
-def _moment(value: datetime) -> str:
+def _format_datetime(value: datetime) -> str:
     if value.time() == time():
         return value.date().isoformat()
     return value.replace(microsecond=0).isoformat(" ", "seconds" if value.second else "minutes")

@@ -1,4 +1,4 @@
-"""Books in EPUB: their chapters in reading order, each a page."""
+"""Books in EPUB: the chapters in reading order, each as a page."""
 
 import posixpath
 from pathlib import Path
@@ -8,69 +8,70 @@ from xml.etree.ElementTree import Element
 from almanac.knowledge.parsers import archives
 from almanac.knowledge.parsers.archives import Archive
 from almanac.knowledge.parsers.parsed_file import ParsedFile, UnreadableFile
-from almanac.knowledge.parsers.text_builder import TextBuilder, squeeze
-from almanac.knowledge.parsers.web import html_page, xml_file
-from almanac.knowledge.parsers.web.xml_file import attribute, descendants, local
+from almanac.knowledge.parsers.text_builder import TextBuilder, one_line
+from almanac.knowledge.parsers.web import html_page
+from almanac.knowledge.parsers.web.xml_file import attribute, descendants, local_name, read_part
 
-MOST_OF_A_PART = 50_000_000
-MOST_CHAPTERS = 10_000
-NO_CONTENTS = "The book is damaged: it does not say which chapters it has. Save it again and add that."
+MAX_CHAPTERS = 10_000
+NO_PACKAGE = "The book is damaged: its list of chapters is missing. Save it again and add that copy."
 
-_SAID = {"creator": "author", "language": "language", "date": "created", "publisher": "publisher",
-         "subject": "subject", "description": "description", "identifier": "identifier"}  # fmt: skip
+_METADATA = {"creator": "author", "language": "language", "date": "created", "publisher": "publisher",
+             "subject": "subject", "description": "description", "identifier": "identifier"}  # fmt: skip
 
 
 def parse(path: Path, name: str) -> ParsedFile:
-    draft = TextBuilder()
+    builder = TextBuilder()
     with archives.open_archive(path) as archive:
-        part = _contents_part(archive)
-        contents = xml_file.tree(archive.read(part, MOST_OF_A_PART))
-        if contents is None:
-            raise UnreadableFile("corrupt", NO_CONTENTS)
-        chapters = _chapters(contents, posixpath.dirname(part))
+        package_path = _package_path(archive)
+        package = read_part(archive, package_path)
+        if package is None:
+            raise UnreadableFile("corrupt", NO_PACKAGE)
+        chapters = _chapters(package, posixpath.dirname(package_path))
         _refuse_protected(archive, chapters)
-        for chapter in chapters[:MOST_CHAPTERS]:
-            _write(archive.read(chapter, MOST_OF_A_PART), draft)
-    said = _said(contents)
-    return draft.parsed(said.get("title", ""), {ours: said[theirs] for theirs, ours in _SAID.items() if theirs in said})
+        for chapter in chapters[:MAX_CHAPTERS]:
+            _write_chapter(archive.read(chapter), builder)
+    metadata = _read_metadata(package)
+    known = {ours: metadata[theirs] for theirs, ours in _METADATA.items() if theirs in metadata}
+    return builder.finish(metadata.get("title", ""), known)
 
 
-def _contents_part(archive: Archive) -> str:
-    root = xml_file.tree(archive.read("META-INF/container.xml", MOST_OF_A_PART))
-    found = [] if root is None else [attribute(each, "full-path") for each in descendants(root, "rootfile")]
-    return found[0] if found else ""
+def _package_path(archive: Archive) -> str:
+    root = read_part(archive, "META-INF/container.xml")
+    paths = [] if root is None else [attribute(rootfile, "full-path") for rootfile in descendants(root, "rootfile")]
+    return paths[0] if paths else ""
 
 
-def _chapters(contents: Element, folder: str) -> list[str]:
-    """The parts of the book that are read, in order; its own table of contents is not."""
-    items = {attribute(each, "id"): each for each in descendants(contents, "item")}
-    order = [items.get(attribute(each, "idref")) for each in descendants(contents, "itemref")]
-    read = [each for each in order if each is not None and "nav" not in attribute(each, "properties").split()]
-    return [posixpath.normpath(posixpath.join(folder, unquote(attribute(each, "href")))) for each in read]
+def _chapters(package: Element, folder: str) -> list[str]:
+    """The paths of the chapters in reading order, without the table of contents."""
+    items = {attribute(item, "id"): item for item in descendants(package, "item")}
+    order = [items.get(attribute(reference, "idref")) for reference in descendants(package, "itemref")]
+    chapters = [item for item in order if item is not None and "nav" not in attribute(item, "properties").split()]
+    return [posixpath.normpath(posixpath.join(folder, unquote(attribute(item, "href")))) for item in chapters]
 
 
 def _refuse_protected(archive: Archive, chapters: list[str]) -> None:
-    """Fonts may be scrambled in a book that is free to read; chapters may not."""
-    root = xml_file.tree(archive.read("META-INF/encryption.xml", MOST_OF_A_PART))
-    scrambled = [] if root is None else [attribute(each, "URI") for each in descendants(root, "CipherReference")]
-    if not set(chapters).isdisjoint(scrambled):
-        raise UnreadableFile("encrypted", "The book is protected against copying; add a copy without protection.")
+    """Unprotected books may contain encrypted fonts, but no encrypted chapters."""
+    root = read_part(archive, "META-INF/encryption.xml")
+    encrypted = [] if root is None else [attribute(each, "URI") for each in descendants(root, "CipherReference")]
+    if not set(chapters).isdisjoint(encrypted):
+        raise UnreadableFile("encrypted", "The book is protected against copying. Add a copy without protection.")
 
 
-def _write(content: bytes, draft: TextBuilder) -> None:
+def _write_chapter(content: bytes, builder: TextBuilder) -> None:
     if not content:
         return
     page = html_page.read(html_page.decode(content))
-    heading = next((piece.text for piece in page.pieces if piece.kind == "heading"), page.title)
-    if page.pieces:
-        draft.page(heading)
-        html_page.write(page.pieces, draft)
+    heading = next((block.text for block in page.blocks if block.kind == "heading"), page.title)
+    if page.blocks:
+        builder.start_page(heading)
+        html_page.write(page.blocks, builder)
 
 
-def _said(contents: Element) -> dict[str, str]:
-    metadata = next(descendants(contents, "metadata"), None)
-    said: dict[str, str] = {}
-    for each in () if metadata is None else metadata:
-        if value := squeeze("".join(each.itertext())):
-            said.setdefault(local(each), value)
-    return said
+def _read_metadata(package: Element) -> dict[str, str]:
+    """The metadata elements by name; of several with the same name, the first."""
+    parent = next(descendants(package, "metadata"), None)
+    metadata: dict[str, str] = {}
+    for element in () if parent is None else parent:
+        if value := one_line("".join(element.itertext())):
+            metadata.setdefault(local_name(element), value)
+    return metadata

@@ -1,7 +1,7 @@
-"""Mail messages: who wrote what to whom, the text, and the names of what is attached.
+"""Mail messages: the headers, the text and the names of the attachments.
 
-A message is parts within parts. Of alternatives one is read, of related parts the first, and of mixed ones all; a
-message inside another is read as a section of it.
+A message is a tree of parts. Of alternative parts one is parsed, of related parts the first, and of mixed parts all; a
+message within another becomes a section of it.
 """
 
 from collections.abc import Sequence
@@ -15,98 +15,104 @@ from typing import cast
 
 from almanac.knowledge.parsers.parsed_file import ParsedFile
 from almanac.knowledge.parsers.text import encodings, plain_text
-from almanac.knowledge.parsers.text_builder import TextBuilder, squeeze
+from almanac.knowledge.parsers.text_builder import TextBuilder, one_line
 from almanac.knowledge.parsers.web import html_page
 
-MOST_PARTS = 20_000
+MAX_PARTS = 20_000
 MAX_PART_DEPTH = 50
 
-ATTACHED = "The files attached to the message were left out; add them by themselves."
-MORE = f"The message has more than {MOST_PARTS:,} parts, or parts more than {MAX_PART_DEPTH} deep; those were left out."
+ATTACHMENTS_OMITTED = "The attachments of the message were left out; add them as separate files."
+PARTS_OMITTED = (
+    f"The message has more than {MAX_PARTS:,} parts, or parts nested more than {MAX_PART_DEPTH} levels deep; "
+    "those were left out."
+)
+_BROKEN_HEADER_ERRORS = (ValueError, LookupError, AttributeError, TypeError, MessageError)
 
 _HEADERS = {"From": "author", "To": "to", "Cc": "cc", "Date": "created", "Message-ID": "message_id"}
-_SHOWN = ("From", "To", "Cc", "Date")
+_HEADERS_IN_TEXT = ("From", "To", "Cc", "Date")
 
 
 @dataclass(slots=True)
 class MessageWriter:
-    """A message while it is being written into a draft."""
+    """Writes the parts of a message."""
 
-    draft: TextBuilder = field(default_factory=TextBuilder)
-    attached: list[str] = field(default_factory=list[str])
+    builder: TextBuilder = field(default_factory=TextBuilder)
+    attachments: list[str] = field(default_factory=list[str])
     parts: int = 0
-    is_whole: bool = True
+    is_complete: bool = True
 
     def write_message(self, message: Message, level: int, depth: int) -> None:
-        self.draft.heading(_header(message, "Subject"), level)
-        self.draft.text("\n".join(f"{each}: {value}" for each in _SHOWN if (value := _header(message, each))))
+        self.builder.add_heading(_header(message, "Subject"), level)
+        self.builder.add_text(
+            "\n".join(f"{name}: {value}" for name in _HEADERS_IN_TEXT if (value := _header(message, name)))
+        )
         self.write(message, level, depth)
 
     def write(self, part: Message, level: int, depth: int) -> None:
-        """A part and those inside it; `level` is that of the heading of the message it belongs to."""
+        """Write a part and the parts within it. `level` is the heading level of the message that contains the part."""
         self.parts += 1
-        if self.parts > MOST_PARTS or depth > MAX_PART_DEPTH:
-            self.is_whole = False
+        if self.parts > MAX_PARTS or depth > MAX_PART_DEPTH:
+            self.is_complete = False
             return
-        kind, inside = part.get_content_type(), _inside(part)
-        if kind == "message/rfc822" and inside:
-            self.write_message(inside[0], level + 1, depth + 1)
-        elif kind == "multipart/alternative":
-            self._write_best(inside, level, depth)
-        elif kind == "multipart/related" and inside:
-            self.write(inside[0], level, depth + 1)
-            self._leave(inside[1:])
-        elif inside:
-            for each in inside:
+        content_type, inner = part.get_content_type(), _inner_parts(part)
+        if content_type == "message/rfc822" and inner:
+            self.write_message(inner[0], level + 1, depth + 1)
+        elif content_type == "multipart/alternative":
+            self._write_best(inner, level, depth)
+        elif content_type == "multipart/related" and inner:
+            self.write(inner[0], level, depth + 1)
+            self._note_attachments(inner[1:])
+        elif inner:
+            for each in inner:
                 self.write(each, level, depth + 1)
-        elif name := _attachment(part, kind):
-            self.attached.append(name)
-        elif kind in ("text/plain", "text/html"):
-            self._write_text(part, kind)
+        elif name := _attachment_name(part, content_type):
+            self.attachments.append(name)
+        elif content_type in ("text/plain", "text/html"):
+            self._write_text(part, content_type)
 
-    def _write_best(self, parts: Sequence[Message], level: int, depth: int) -> None:
-        """The formatted one of some alternatives rather than the plain one: it has the tables and headings."""
-        before = len(self.draft.blocks)
-        ordered = sorted(parts, key=_is_plain)
-        for place, each in enumerate(ordered, 1):
-            self.write(each, level, depth + 1)
-            if len(self.draft.blocks) > before:
-                self._leave(ordered[place:])
+    def _write_best(self, alternatives: Sequence[Message], level: int, depth: int) -> None:
+        """Prefer a formatted alternative to the plain one, because it has the tables and headings."""
+        before = len(self.builder.blocks)
+        ordered = sorted(alternatives, key=_is_plain)
+        for number, part in enumerate(ordered, 1):
+            self.write(part, level, depth + 1)
+            if len(self.builder.blocks) > before:
+                self._note_attachments(ordered[number:])
                 return
 
-    def _leave(self, parts: Sequence[Message]) -> None:
-        self.attached += [name for each in parts if (name := _filename(each))]
+    def _note_attachments(self, parts: Sequence[Message]) -> None:
+        self.attachments += [name for part in parts if (name := _file_name(part))]
 
-    def _write_text(self, part: Message, kind: str) -> None:
-        text = _text(part)
-        if kind == "text/html":
-            html_page.write(html_page.read(text).pieces, self.draft)
+    def _write_text(self, part: Message, content_type: str) -> None:
+        text = _decode_text(part)
+        if content_type == "text/html":
+            html_page.write(html_page.read(text).blocks, self.builder)
         else:
-            self.draft.paste(text, plain_text.paragraphs(text, 0, len(text)))
+            self.builder.add_blocks(text, plain_text.paragraphs(text, 0, len(text)))
 
 
 def parse(path: Path, name: str) -> ParsedFile:
     with path.open("rb") as file:
-        # The newer policy takes every header apart when it is looked at, which of many parts takes seconds.
+        # The newer policy parses every header on access, which takes seconds for messages with many parts.
         message = BytesParser(policy=policy.compat32).parse(file)
-    letter = MessageWriter()
-    letter.write_message(message, 1, 0)
-    letter.draft.text("Attachments: " + ", ".join(letter.attached) if letter.attached else "")
-    warnings = [ATTACHED] * bool(letter.attached) + [MORE] * (not letter.is_whole)
-    said = {ours: _header(message, theirs) for theirs, ours in _HEADERS.items()}
-    return letter.draft.parsed(_header(message, "Subject"), said, warnings)
+    writer = MessageWriter()
+    writer.write_message(message, 1, 0)
+    writer.builder.add_text("Attachments: " + ", ".join(writer.attachments) if writer.attachments else "")
+    warnings = [ATTACHMENTS_OMITTED] * bool(writer.attachments) + [PARTS_OMITTED] * (not writer.is_complete)
+    metadata = {ours: _header(message, theirs) for theirs, ours in _HEADERS.items()}
+    return writer.builder.finish(_header(message, "Subject"), metadata, warnings)
 
 
 def _header(message: Message, name: str) -> str:
-    """A header in plain words. Broken ones, which the library may stumble over, are as good as none."""
+    """The decoded text of a header; empty if it is missing or broken."""
     raw = next((value for key, value in message.raw_items() if key.lower() == name.lower()), "")
     try:
-        return squeeze(str(policy.default.header_fetch_parse(name, str(raw))))
-    except (ValueError, LookupError, AttributeError, TypeError, MessageError):
+        return one_line(str(policy.default.header_fetch_parse(name, str(raw))))
+    except _BROKEN_HEADER_ERRORS:
         return ""
 
 
-def _inside(part: Message) -> list[Message]:
+def _inner_parts(part: Message) -> list[Message]:
     return cast(list[Message], part.get_payload()) if part.is_multipart() else []
 
 
@@ -114,25 +120,25 @@ def _is_plain(part: Message) -> bool:
     return part.get_content_type() == "text/plain"
 
 
-def _attachment(part: Message, kind: str) -> str:
-    """The name of a part that is no text of the message: a file, or a text that is not shown in it."""
+def _attachment_name(part: Message, content_type: str) -> str:
+    """The name of a part that is an attachment; empty for text that is displayed in the message."""
     disposition = part.get_content_disposition()
-    if disposition == "inline" and kind.startswith("text/"):
+    if disposition == "inline" and content_type.startswith("text/"):
         return ""
-    return _filename(part) or ("(unnamed)" if disposition == "attachment" else "")
+    return _file_name(part) or ("(unnamed)" if disposition == "attachment" else "")
 
 
-def _filename(part: Message) -> str:
-    """The name of a file. The parameters of a header are taken apart as a header of words is."""
+def _file_name(part: Message) -> str:
+    """The decoded file name of a part; it is encoded like a Subject header."""
     try:
         name = part.get_filename() or ""
-        return squeeze(str(policy.default.header_fetch_parse("Subject", name))) if name else ""
-    except (ValueError, LookupError, AttributeError, TypeError, MessageError):
+        return one_line(str(policy.default.header_fetch_parse("Subject", name))) if name else ""
+    except _BROKEN_HEADER_ERRORS:
         return ""
 
 
-def _text(part: Message) -> str:
-    """Text in the encoding that the part names, if it is in that."""
+def _decode_text(part: Message) -> str:
+    """The text of a part, in its declared encoding if that fits."""
     content = part.get_payload(decode=True)
     content = content if isinstance(content, bytes) else b""
     try:

@@ -1,7 +1,7 @@
 """XML: parts of office documents as trees, and any XML file as a text.
 
-Declarations in a document type are refused before anything else is read. With them go entities, which make a small
-file unfold into a large one or read a file of the machine, and no format here needs one.
+A document type with declarations is refused before anything else is parsed. Declarations define entities, which make a
+small file expand into a large one or include a file of the machine, and none of our formats needs them.
 """
 
 import os
@@ -13,160 +13,164 @@ from typing import NoReturn, cast
 from xml.etree.ElementTree import Element, ParseError, XMLParser, XMLPullParser
 from xml.parsers import expat
 
+from almanac.knowledge.parsers.archives import CHUNK_BYTES, Archive
 from almanac.knowledge.parsers.parsed_file import ParsedFile, UnreadableFile
-from almanac.knowledge.parsers.text_builder import TextBuilder, squeeze
+from almanac.knowledge.parsers.text_builder import TextBuilder, one_line
 
-MAX_ELEMENT_DEPTH = 200  # levels of elements; a document has a few dozen
-CHUNK = 1 << 18
-LARGE = 16_000_000  # bytes; a tree takes about ten times as much memory
-DTD = "The file contains a document type definition, which is not read; save it without one and add it again."
-BROKEN = "The file is damaged: its XML cannot be read. Save it again where it was made and add that."
-DEEP = "The file nests its parts deeper than any honest document; it is not read."
+MAX_ELEMENT_DEPTH = 200  # a document has a few dozen levels
+MAX_TREE_BYTES = 16_000_000  # of a file that becomes one tree, which takes about ten times as much memory
+DTD = "The file contains a document type definition, which is not supported. Save it without one and add it again."
+BROKEN = "The file is damaged: its XML is invalid. Save it again in the program that made it and add that copy."
+TOO_DEEP = "The file nests its parts deeper than any genuine document, so it was not parsed."
 
 
-class _Started(Exception):
-    """The root element was reached, after which no document type can come."""
+class _RootReached(Exception):
+    """The parser reached the root element, after which no document type can follow."""
 
 
 def parse(path: Path, name: str) -> ParsedFile:
-    """Any XML: each child of the root is a record, whose values stand behind the path of names that leads to them."""
-    draft = TextBuilder()
+    """Any XML file: each child of the root is a record, with its values after the paths of their elements."""
+    builder = TextBuilder()
     with path.open("rb") as file:
-        root = tree(file.read()) if os.fstat(file.fileno()).st_size <= LARGE else None
-        if root is not None and _holds_text(root):
+        root = parse_tree(file.read()) if os.fstat(file.fileno()).st_size <= MAX_TREE_BYTES else None
+        if root is not None and _has_text(root):
             records = [root]
-        else:  # of a root too large to hold at once, only its children are read
-            records = elements(iter(partial(file.read, CHUNK), b"")) if root is None else root
-            draft.text("\n".join(_attributes(root, local(root))) if root is not None else "")
+        else:  # of a root that is too large for a tree, only the children are read
+            records = iterate_children(iter(partial(file.read, CHUNK_BYTES), b"")) if root is None else root
+            builder.add_text("\n".join(_attribute_lines(root, local_name(root))) if root is not None else "")
         for element in records:
-            draft.text("\n".join(_lines(element, local(element))))
-    return draft.parsed()
+            builder.add_text("\n".join(_lines(element, local_name(element))))
+    return builder.finish()
 
 
-def _attributes(element: Element, path: str) -> Iterator[str]:
-    return (f"{path}@{local_name(key)}: {value}" for key, value in element.attrib.items() if squeeze(value))
+def _attribute_lines(element: Element, path: str) -> Iterator[str]:
+    return (f"{path}@{without_namespace(key)}: {value}" for key, value in element.attrib.items() if one_line(value))
 
 
-def _holds_text(element: Element) -> bool:
-    """Whether it says something itself, between its children or without any."""
-    return not len(element) or any(squeeze(text or "") for text in (element.text, *(child.tail for child in element)))
+def _has_text(element: Element) -> bool:
+    """Whether the element has text of its own or no children at all."""
+    return not len(element) or any(one_line(text or "") for text in (element.text, *(child.tail for child in element)))
 
 
 def _lines(element: Element, path: str) -> Iterator[str]:
-    yield from _attributes(element, path)
-    if not _holds_text(element):
+    yield from _attribute_lines(element, path)
+    if not _has_text(element):
         for child in element:
-            yield from _lines(child, f"{path}/{local(child)}")
-    elif value := squeeze("".join(element.itertext())):
+            yield from _lines(child, f"{path}/{local_name(child)}")
+    elif value := one_line("".join(element.itertext())):
         yield f"{path}: {value}"
 
 
-def local(element: Element) -> str:
+def local_name(element: Element) -> str:
     """The name of an element without its namespace."""
-    return local_name(element.tag)
+    return without_namespace(element.tag)
 
 
 @cache
-def local_name(tag: str) -> str:
+def without_namespace(tag: str) -> str:
     return tag.rpartition("}")[2]
 
 
 def attribute(element: Element, name: str) -> str:
     """An attribute by its name without a namespace; empty if there is none."""
-    return next((value for key, value in element.attrib.items() if local_name(key) == name), "")
+    return next((value for key, value in element.attrib.items() if without_namespace(key) == name), "")
 
 
 def descendants(element: Element, name: str) -> Iterator[Element]:
-    """All elements below one that have a name, in order."""
-    return (each for each in element.iter() if local_name(each.tag) == name)
+    """The element and all elements below it that have this name, in document order."""
+    return (each for each in element.iter() if without_namespace(each.tag) == name)
 
 
 def child(element: Element | None, name: str) -> Element | None:
-    """The first child that has a name."""
-    return None if element is None else next((each for each in element if local_name(each.tag) == name), None)
+    """The first child with this name."""
+    return None if element is None else next((each for each in element if without_namespace(each.tag) == name), None)
 
 
-def elements(pieces: Iterable[bytes], containers: Collection[str] = ()) -> Iterator[Element]:
-    """The children of the containers, or of the root. A large part is never in memory as a whole."""
-    rest = _guarded(pieces)
+def iterate_children(chunks: Iterable[bytes], containers: Collection[str] = ()) -> Iterator[Element]:
+    """The children of the elements with these names, or of the root. A large file never becomes one tree."""
+    chunks = _without_declarations(chunks)
     first: list[bytes] = []
     size = 0
-    for piece in rest:
-        first.append(piece)
-        size += len(piece)
-        if size > LARGE:
-            yield from _streamed(chain(first, rest), containers)
+    for chunk in chunks:
+        first.append(chunk)
+        size += len(chunk)
+        if size > MAX_TREE_BYTES:
+            yield from _stream_children(chain(first, chunks), containers)
             return
-    root = _tree(first)
-    holders = [each for each in root.iter() if local(each) in containers] if containers else [root]
-    for holder in holders:
-        yield from holder
+    root = _build_tree(first)
+    for parent in [each for each in root.iter() if local_name(each) in containers] if containers else [root]:
+        yield from parent
 
 
-def _streamed(pieces: Iterable[bytes], containers: Collection[str]) -> Iterator[Element]:
-    """The finished children of the containers, each forgotten when the next is asked for."""
+def _stream_children(chunks: Iterable[bytes], containers: Collection[str]) -> Iterator[Element]:
+    """The finished children of the containers. Each is discarded when the next one is requested."""
     parser: XMLPullParser[Element] = XMLPullParser(("start", "end"))
-    open_ones: list[Element] = []
-    for piece in chain(pieces, (b"",)):
-        _feed(parser, piece)
+    ancestors: list[Element] = []
+    for chunk in chain(chunks, (b"",)):
+        _feed(parser, chunk)
         for event, element in cast("Iterator[tuple[str, Element]]", parser.read_events()):
             if event == "start":
-                open_ones.append(element)
-                if len(open_ones) > MAX_ELEMENT_DEPTH:
-                    raise UnreadableFile("corrupt", DEEP)
+                ancestors.append(element)
+                if len(ancestors) > MAX_ELEMENT_DEPTH:
+                    raise UnreadableFile("corrupt", TOO_DEEP)
                 continue
-            open_ones.pop()
-            if open_ones and (local(open_ones[-1]) in containers if containers else len(open_ones) == 1):
+            ancestors.pop()
+            if ancestors and (local_name(ancestors[-1]) in containers if containers else len(ancestors) == 1):
                 yield element
-                open_ones[-1].clear()
+                ancestors[-1].clear()
 
 
-def tree(content: bytes) -> Element | None:
-    """The root of a part, or None where there is no part."""
-    return _tree(_guarded([content])) if content else None
+def read_part(archive: Archive, name: str) -> Element | None:
+    """The root of an XML part of an archive, or None if there is no such part."""
+    return parse_tree(archive.read(name))
 
 
-def _tree(pieces: Iterable[bytes]) -> Element:
+def parse_tree(content: bytes) -> Element | None:
+    """The root of an XML document, or None if there is no content."""
+    return _build_tree(_without_declarations([content])) if content else None
+
+
+def _build_tree(chunks: Iterable[bytes]) -> Element:
     parser: XMLParser[Element] = XMLParser()  # noqa: S314 - declarations have been refused before
-    for piece in pieces:
-        _feed(parser, piece)
+    for chunk in chunks:
+        _feed(parser, chunk)
     try:
         return parser.close()
     except ParseError:
         raise UnreadableFile("corrupt", BROKEN) from None
 
 
-def _feed(parser: "XMLPullParser[Element] | XMLParser[Element]", piece: bytes) -> None:
+def _feed(parser: "XMLPullParser[Element] | XMLParser[Element]", chunk: bytes) -> None:
     try:
-        if piece:
-            parser.feed(piece)
+        if chunk:
+            parser.feed(chunk)
         else:
             parser.close()
     except ParseError:
         raise UnreadableFile("corrupt", BROKEN) from None
 
 
-def _guarded(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same pieces, the beginning of which has been seen to have no document type."""
-    guard = expat.ParserCreate()
-    guard.StartDoctypeDeclHandler = _check_doctype
-    guard.StartElementHandler = _start
-    started = False
-    for piece in pieces:
+def _without_declarations(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The same chunks; raises `UnreadableFile` if there are declarations before the root element."""
+    parser = expat.ParserCreate()
+    parser.StartDoctypeDeclHandler = _refuse_declarations
+    parser.StartElementHandler = _stop_at_root
+    is_root_reached = False
+    for chunk in chunks:
         try:
-            if not started:
-                guard.Parse(piece, False)
-        except _Started:
-            started = True
+            if not is_root_reached:
+                parser.Parse(chunk, False)
+        except _RootReached:
+            is_root_reached = True
         except expat.ExpatError:
             raise UnreadableFile("corrupt", BROKEN) from None
-        yield piece
+        yield chunk
 
 
-def _check_doctype(name: str, system: str | None, public: str | None, has_declarations: int) -> None:
-    if has_declarations:  # a bare reference to a type, as in SVG, is harmless: nothing is ever fetched
+def _refuse_declarations(name: str, system: str | None, public: str | None, has_declarations: int) -> None:
+    if has_declarations:  # a mere reference to a type, as in SVG, is harmless: nothing is ever fetched
         raise UnreadableFile("corrupt", DTD)
 
 
-def _start(*_: object) -> NoReturn:
-    raise _Started
+def _stop_at_root(*_: object) -> NoReturn:
+    raise _RootReached

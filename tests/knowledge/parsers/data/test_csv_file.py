@@ -1,4 +1,4 @@
-"""Tables in text."""
+"""Tables in text files: delimiters, quotation marks, headers."""
 
 import csv
 import io
@@ -24,32 +24,32 @@ CELL = st.text(st.characters(codec="utf-8", exclude_characters="\r\x00", exclude
         ("sep=;\na;b\n", ";"),
     ],
 )
-def test_the_delimiter_is_the_one_that_agrees(text: str, delimiter: str):
-    assert csv_file.delimiter_of(text) == delimiter
+def test_the_delimiter_is_detected(text: str, delimiter: str):
+    assert csv_file.detect_delimiter(text) == delimiter
 
 
-def test_a_table_has_a_header_and_keeps_its_cells(tmp_path: Path):
+def test_a_file_becomes_a_table_with_a_header(tmp_path: Path):
     file = tmp_path / "x.csv"
     file.write_text('name,note\nrope,"two\nlines, and a | pipe"\ntar,\n', "utf-8")
-    found = csv_file.parse(file, "x.csv")
-    assert found.text == "| name | note |\n| --- | --- |\n| rope | two lines, and a \\| pipe |\n| tar |  |"
-    assert found.text[: found.blocks[0].header_end] == "| name | note |\n| --- | --- |\n"
+    parsed = csv_file.parse(file, "x.csv")
+    assert parsed.text == "| name | note |\n| --- | --- |\n| rope | two lines, and a \\| pipe |\n| tar |  |"
+    assert parsed.text[: parsed.blocks[0].header_end] == "| name | note |\n| --- | --- |\n"
 
 
-def test_a_quotation_mark_that_is_never_closed_costs_no_row(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(csv_file, "LONGEST_FIELD", 1_000)
-    found = csv_file.rows("a,b\n" + '"c,d\n' + "e,f\n" * 500, ",")
-    assert len(found) == 502
-    assert found[1] == ['"c', "d"]
+def test_an_unclosed_quotation_mark_loses_no_row(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(csv_file, "MAX_FIELD_CHARS", 1_000)
+    rows = csv_file.split_rows("a,b\n" + '"c,d\n' + "e,f\n" * 500, ",")
+    assert len(rows) == 502
+    assert rows[1] == ['"c', "d"]
 
 
 @given(st.lists(st.lists(CELL, min_size=2, max_size=5), min_size=1, max_size=10), st.sampled_from(",;\t"))
-def test_what_was_written_is_read_back(rows: list[list[str]], delimiter: str):
+def test_written_rows_are_read_back(rows: list[list[str]], delimiter: str):
     written = io.StringIO()
     csv.writer(written, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows(rows)
-    assert csv_file.rows(written.getvalue(), delimiter) == rows
+    assert csv_file.split_rows(written.getvalue(), delimiter) == rows
 
 
 @given(st.text(alphabet='a,";\t\n|', max_size=100))
-def test_any_text_is_some_table(text: str):
-    csv_file.rows(text, csv_file.delimiter_of(text))
+def test_any_text_can_be_split_into_rows(text: str):
+    csv_file.split_rows(text, csv_file.detect_delimiter(text))

@@ -1,4 +1,4 @@
-"""JSON and JSON lines."""
+"""JSON and JSON lines: paths, tables, and invalid documents."""
 
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from almanac.knowledge.parsers.data import json_file
+from almanac.knowledge.parsers.parsed_file import ParsedFile
 from tests.knowledge.parsers.test_parse_file import assert_valid
 
 VALUES = st.recursive(
@@ -18,7 +19,7 @@ VALUES = st.recursive(
 )
 
 
-def read(tmp_path: Path, content: str | bytes) -> json_file.ParsedFile:
+def parse(tmp_path: Path, content: str | bytes) -> ParsedFile:
     file = tmp_path / "x.json"
     file.write_bytes(content.encode() if isinstance(content, str) else content)
     return json_file.parse(file, "x.json")
@@ -35,31 +36,31 @@ def read(tmp_path: Path, content: str | bytes) -> json_file.ParsedFile:
         ({"empty": {}, "none": []}, "empty: {}\n\nnone: []"),
     ],
 )
-def test_every_value_stands_behind_its_path(value: Any, expected: str, tmp_path: Path):
-    assert read(tmp_path, orjson.dumps(value)).text == expected
+def test_each_value_follows_its_path(value: Any, expected: str, tmp_path: Path):
+    assert parse(tmp_path, orjson.dumps(value)).text == expected
 
 
-def test_a_broken_line_is_kept_and_counted(tmp_path: Path):
-    found = read(tmp_path, '{"a": 1}\n{broken\n{"a": 2}\n')
-    assert found.text == "a: 1\n\n{broken\n\na: 2"
-    assert found.warnings == ("1 of 3 lines are not valid JSON.",)
+def test_an_invalid_line_is_kept_and_counted(tmp_path: Path):
+    parsed = parse(tmp_path, '{"a": 1}\n{broken\n{"a": 2}\n')
+    assert parsed.text == "a: 1\n\n{broken\n\na: 2"
+    assert parsed.warnings == ("1 of 3 lines are not valid JSON.",)
 
 
-def test_what_is_no_json_at_all_is_plain_text(tmp_path: Path):
-    found = read(tmp_path, "{broken\nfor good")
-    assert (found.text, found.warnings) == ("{broken\nfor good", (json_file.BROKEN,))
+def test_a_file_without_json_is_plain_text(tmp_path: Path):
+    parsed = parse(tmp_path, "{broken\nfor good")
+    assert (parsed.text, parsed.warnings) == ("{broken\nfor good", (json_file.BROKEN,))
 
 
-def test_deep_documents_stay_json_below_a_level(tmp_path: Path):
-    found = read(tmp_path, '{"a":' * 200 + "1" + "}" * 200)
-    assert found.text.startswith("a.a.a.")
-    assert found.text.endswith('{"a":1' + "}" * found.text.count("{"))
+def test_deeply_nested_values_stay_json(tmp_path: Path):
+    parsed = parse(tmp_path, '{"a":' * 200 + "1" + "}" * 200)
+    assert parsed.text.startswith("a.a.a.")
+    assert parsed.text.endswith('{"a":1' + "}" * parsed.text.count("{"))
 
 
-def test_bottomless_documents_are_plain_text(tmp_path: Path):
-    assert read(tmp_path, "[" * 100_000).warnings
+def test_documents_nested_beyond_the_parser_are_plain_text(tmp_path: Path):
+    assert parse(tmp_path, "[" * 100_000).warnings
 
 
 @given(VALUES)
-def test_any_document_can_be_read(tmp_path_factory: pytest.TempPathFactory, value: Any):
-    assert_valid(read(tmp_path_factory.getbasetemp(), orjson.dumps(value)))
+def test_any_document_can_be_parsed(tmp_path_factory: pytest.TempPathFactory, value: Any):
+    assert_valid(parse(tmp_path_factory.getbasetemp(), orjson.dumps(value)))

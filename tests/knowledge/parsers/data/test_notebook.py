@@ -1,4 +1,4 @@
-"""Notebooks of any shape."""
+"""Jupyter notebooks of any shape."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from almanac.knowledge.parsers.parsed_file import UnreadableFile
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"cells": 7}', b'{"cells": [null, {"source": 5}]}'])
-def test_a_notebook_of_any_shape_is_read_or_refused(content: bytes, tmp_path: Path):
+def test_a_notebook_of_any_shape_is_parsed_or_refused(content: bytes, tmp_path: Path):
     file = tmp_path / "x.ipynb"
     file.write_bytes(content)
     try:
@@ -19,7 +19,7 @@ def test_a_notebook_of_any_shape_is_read_or_refused(content: bytes, tmp_path: Pa
         assert refused.code == "corrupt"
 
 
-def test_an_old_notebook_keeps_its_cells_in_worksheets(tmp_path: Path):
+def test_the_cells_of_an_old_notebook_are_in_worksheets(tmp_path: Path):
     file = tmp_path / "x.ipynb"
     cells = [
         {"cell_type": "heading", "level": 2, "source": "Old"},

@@ -1,4 +1,4 @@
-"""Word documents: what is counted, deleted, doubled or hidden in them."""
+"""Word documents: computed numbers, deleted text, duplicates and notes."""
 
 import zipfile
 from pathlib import Path
@@ -6,21 +6,21 @@ from pathlib import Path
 import pytest
 
 from almanac.knowledge.parsers.office import docx
-from almanac.knowledge.parsers.office.numbering import Level, Numbering, written
+from almanac.knowledge.parsers.office.numbering import Level, Numbering, format_number
 from almanac.knowledge.parsers.parsed_file import ParsedFile
 
 WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 STRICT = "http://purl.oclc.org/ooxml/wordprocessingml/main"
 
 
-def read(folder: Path, body: str, namespace: str = WORD, **parts: str) -> ParsedFile:
+def parse(folder: Path, body: str, namespace: str = WORD, **parts: str) -> ParsedFile:
     file = folder / "x.docx"
-    with zipfile.ZipFile(file, "w") as made:
-        made.writestr("word/document.xml", f'<w:document xmlns:w="{namespace}"><w:body>{body}</w:body></w:document>')
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("word/document.xml", f'<w:document xmlns:w="{namespace}"><w:body>{body}</w:body></w:document>')
         relations = "".join(f'<Relationship Id="{k}" Type="x/{k}" Target="{k}.xml"/>' for k in parts)
-        made.writestr("word/_rels/document.xml.rels", f"<Relationships>{relations}</Relationships>")
+        archive.writestr("word/_rels/document.xml.rels", f"<Relationships>{relations}</Relationships>")
         for name, content in parts.items():
-            made.writestr(f"word/{name}.xml", f'<w:{name} xmlns:w="{namespace}">{content}</w:{name}>')
+            archive.writestr(f"word/{name}.xml", f'<w:{name} xmlns:w="{namespace}">{content}</w:{name}>')
     return docx.parse(file, "x.docx")
 
 
@@ -29,21 +29,21 @@ def run(text: str) -> str:
 
 
 @pytest.mark.parametrize("namespace", [WORD, STRICT])
-def test_words_are_read_and_what_was_deleted_is_not(namespace: str, tmp_path: Path):
+def test_deleted_text_is_omitted(namespace: str, tmp_path: Path):
     body = (
         f"<w:p>{run('kept')}<w:del><w:r><w:delText>gone</w:delText></w:r></w:del><w:ins>{run(' added')}</w:ins></w:p>"
     )
-    assert read(tmp_path, body, namespace).text == "kept added"
+    assert parse(tmp_path, body, namespace).text == "kept added"
 
 
-def test_a_text_box_is_read_once_though_it_is_written_twice(tmp_path: Path):
+def test_a_text_box_that_is_stored_twice_is_written_once(tmp_path: Path):
     box = f"<w:txbxContent><w:p>{run('boxed')}</w:p></w:txbxContent>"
     both = f"<AlternateContent><Choice>{box}</Choice><Fallback>{box}</Fallback></AlternateContent>"
-    assert read(tmp_path, f"<w:p>{run('around')}<w:r>{both}</w:r></w:p>").text == "around\n\nboxed"
-    assert read(tmp_path, f"<w:p><w:r><Fallback>{box}</Fallback></w:r></w:p>").text == "boxed"
+    assert parse(tmp_path, f"<w:p>{run('around')}<w:r>{both}</w:r></w:p>").text == "around\n\nboxed"
+    assert parse(tmp_path, f"<w:p><w:r><Fallback>{box}</Fallback></w:r></w:p>").text == "boxed"
 
 
-def test_headings_are_known_by_the_name_or_the_level_of_their_style(tmp_path: Path):
+def test_headings_are_recognised_by_the_name_or_the_level_of_their_style(tmp_path: Path):
     styles = (
         '<w:style w:styleId="a"><w:name w:val="heading 2"/></w:style>'
         '<w:style w:styleId="b"><w:name w:val="Mine"/><w:basedOn w:val="a"/></w:style>'
@@ -52,10 +52,10 @@ def test_headings_are_known_by_the_name_or_the_level_of_their_style(tmp_path: Pa
     )
     body = "".join(f'<w:p><w:pPr><w:pStyle w:val="{s}"/></w:pPr>{run(s)}</w:p>' for s in "abcd")
     body += f'<w:p><w:pPr><w:outlineLvl w:val="0"/></w:pPr>{run("e")}</w:p>'
-    assert read(tmp_path, body, styles=styles).text == "## a\n\n## b\n\nc\n\n# e"
+    assert parse(tmp_path, body, styles=styles).text == "## a\n\n## b\n\nc\n\n# e"
 
 
-def test_items_are_numbered_as_the_reader_sees_them(tmp_path: Path):
+def test_list_items_have_the_numbers_that_readers_see(tmp_path: Path):
     numbering = (
         '<w:abstractNum w:abstractNumId="7"><w:lvl w:ilvl="0"><w:start w:val="3"/><w:numFmt w:val="decimal"/>'
         '<w:lvlText w:val="%1."/></w:lvl><w:lvl w:ilvl="1"><w:numFmt w:val="lowerLetter"/><w:lvlText w:val="%1.%2)"/>'
@@ -63,20 +63,20 @@ def test_items_are_numbered_as_the_reader_sees_them(tmp_path: Path):
     )
 
     def item(text: str, level: int) -> str:
-        place = f'<w:numPr><w:ilvl w:val="{level}"/><w:numId w:val="1"/></w:numPr>'
-        return f"<w:p><w:pPr>{place}</w:pPr>{run(text)}</w:p>"
+        numbering = f'<w:numPr><w:ilvl w:val="{level}"/><w:numId w:val="1"/></w:numPr>'
+        return f"<w:p><w:pPr>{numbering}</w:pPr>{run(text)}</w:p>"
 
     body = item("a", 0) + item("b", 1) + item("c", 1) + item("d", 0) + item("e", 1) + f"<w:p>{run('end')}</w:p>"
-    found = read(tmp_path, body, numbering=numbering)
-    assert found.text == "3. a\n  3.a) b\n  3.b) c\n4. d\n  4.a) e\n\nend"
+    parsed = parse(tmp_path, body, numbering=numbering)
+    assert parsed.text == "3. a\n  3.a) b\n  3.b) c\n4. d\n  4.a) e\n\nend"
 
 
-def test_notes_stand_at_the_end_in_the_order_of_their_references(tmp_path: Path):
+def test_notes_follow_at_the_end_in_the_order_of_their_references(tmp_path: Path):
     notes = "".join(
         f'<w:footnote w:id="{n}"><w:p>{run(text)}</w:p></w:footnote>' for n, text in ((5, "five"), (2, "two"))
     )
     body = f'<w:p>{run("x")}<w:r><w:footnoteReference w:id="2"/></w:r><w:r><w:footnoteReference w:id="5"/></w:r></w:p>'
-    assert read(tmp_path, body, footnotes=notes).text == "x[^1][^2]\n\n[^1]: two\n\n[^2]: five"
+    assert parse(tmp_path, body, footnotes=notes).text == "x[^1][^2]\n\n[^1]: two\n\n[^2]: five"
 
 
 @pytest.mark.parametrize(
@@ -89,10 +89,11 @@ def test_notes_stand_at_the_end_in_the_order_of_their_references(tmp_path: Path)
         (0, "x", "0"),
     ],
 )
-def test_numbers_are_written_in_their_form(number: int, form: str, expected: str):
-    assert written(number, form) == expected
+def test_numbers_are_formatted(number: int, form: str, expected: str):
+    assert format_number(number, form) == expected
 
 
-def test_a_list_that_does_not_exist_has_no_label():
+def test_an_undefined_list_has_no_label():
     numbering = Numbering({"1": "a"}, {("a", 0): Level("decimal", "(%1)")})
-    assert (numbering.label("2", 0), numbering.label("1", 99), numbering.label("1", 0)) == ("", "", "(1)")
+    labels = [numbering.next_label("2", 0), numbering.next_label("1", 99), numbering.next_label("1", 0)]
+    assert labels == ["", "", "(1)"]

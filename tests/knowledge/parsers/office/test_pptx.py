@@ -1,4 +1,4 @@
-"""Slides beyond what the corpus shows."""
+"""Charts and diagrams, which the corpus does not contain."""
 
 import zipfile
 from pathlib import Path
@@ -13,11 +13,11 @@ CHART = (
 
 
 def relations(**targets: str) -> str:
-    found = "".join(f'<Relationship Id="{key}" Type="x/y" Target="{target}"/>' for key, target in targets.items())
-    return f"<Relationships>{found}</Relationships>"
+    rows = "".join(f'<Relationship Id="{key}" Type="x/y" Target="{target}"/>' for key, target in targets.items())
+    return f"<Relationships>{rows}</Relationships>"
 
 
-def test_charts_and_diagrams_of_a_slide_are_read(tmp_path: Path):
+def test_charts_and_diagrams_of_a_slide_are_parsed(tmp_path: Path):
     frame = '<graphicFrame><{} xmlns:r="urn:r" r:{}="{}"/></graphicFrame>'
     parts = {
         "ppt/presentation.xml": '<presentation xmlns:r="urn:r"><sldId id="256" r:id="s"/></presentation>',
@@ -28,8 +28,8 @@ def test_charts_and_diagrams_of_a_slide_are_read(tmp_path: Path):
         "ppt/d.xml": "<dataModel><pt><p><t>sow</t></p></pt><pt/><pt><p><t>reap</t></p></pt></dataModel>",
     }
     file = tmp_path / "x.pptx"
-    with zipfile.ZipFile(file, "w") as made:
+    with zipfile.ZipFile(file, "w") as archive:
         for name, content in parts.items():
-            made.writestr(name, content)
-    found = pptx.parse(file, "x.pptx")
-    assert found.text == "Honey\n\n|  | kg |\n| --- | --- |\n| 2024 | 31.5 |\n| 2025 | 44 |\n\n- sow\n- reap"
+            archive.writestr(name, content)
+    parsed = pptx.parse(file, "x.pptx")
+    assert parsed.text == "Honey\n\n|  | kg |\n| --- | --- |\n| 2024 | 31.5 |\n| 2025 | 44 |\n\n- sow\n- reap"

@@ -1,4 +1,4 @@
-"""Rich Text Format."""
+"""Rich Text Format: control words, encodings, tables and broken groups."""
 
 from pathlib import Path
 
@@ -11,13 +11,13 @@ from almanac.knowledge.parsers.parsed_file import ParsedFile, UnreadableFile
 from tests.knowledge.parsers.test_parse_file import assert_valid
 
 
-def read(body: str) -> ParsedFile:
-    reader = rtf.Reader()
+def parse(body: str) -> ParsedFile:
+    reader = rtf.RtfReader()
     reader.read(r"{\rtf1\ansi\ansicpg1252 " + body + "}")
     reader.finish()
-    found = reader.draft.parsed()
-    assert_valid(found)
-    return found
+    parsed = reader.builder.finish()
+    assert_valid(parsed)
+    return parsed
 
 
 @pytest.mark.parametrize(
@@ -41,11 +41,11 @@ def read(body: str) -> ParsedFile:
         (r"{\listtext 1.\tab}a\par{\listtext 2.\tab}b\par\pard c", "1. a\n2. b\n\nc"),
     ],
 )
-def test_control_words_do_what_they_say(body: str, expected: str):
-    assert read(body).text == expected
+def test_control_words_have_their_effect(body: str, expected: str):
+    assert parse(body).text == expected
 
 
-def test_rows_make_a_table_and_merged_cells_repeat():
+def test_rows_become_a_table_and_merged_cells_are_repeated():
     row = r"\trowd\cellx1\cellx2\intbl "
     body = (
         row
@@ -53,19 +53,19 @@ def test_rows_make_a_table_and_merged_cells_repeat():
         + row
         + r"c\cell d\cell\row \trowd\clvmrg\cellx1\cellx2\intbl \cell e\cell\row\pard x"
     )
-    assert read(body).text == "| a | b |\n| --- | --- |\n| c | d |\n| c | e |\n\nx"
+    assert parse(body).text == "| a | b |\n| --- | --- |\n| c | d |\n| c | e |\n\nx"
 
 
-def test_the_title_is_the_one_in_the_information(tmp_path: Path):
+def test_title_and_author_come_from_the_document_information(tmp_path: Path):
     file = tmp_path / "x.rtf"
     file.write_bytes(rb"{\rtf1{\info{\title A \'fcber}{\author Me}}text}")
-    found = rtf.parse(file, "x.rtf")
-    assert (found.title, found.metadata) == ("A über", {"author": "Me"})
+    parsed = rtf.parse(file, "x.rtf")
+    assert (parsed.title, parsed.metadata) == ("A über", {"author": "Me"})
 
 
-def test_groups_without_end_are_refused():
+def test_groups_nested_too_deeply_are_refused():
     with pytest.raises(UnreadableFile):
-        read("{" * 1_000)
+        parse("{" * 1_000)
 
 
 WORDS = st.sampled_from(["par", "cell", "row", "intbl", "u-10179", "u20013", "footnote", "pard", "trowd", "stylesheet",
@@ -74,5 +74,5 @@ PARTS = st.builds("\\{} ".format, WORDS) | st.sampled_from(["{", "}", "x", "\\",
 
 
 @given(st.lists(PARTS, max_size=40))
-def test_no_order_of_control_words_is_too_much(parts: list[str]):
-    read("".join(parts))
+def test_control_words_in_any_order_can_be_parsed(parts: list[str]):
+    parse("".join(parts))

@@ -1,4 +1,4 @@
-"""Spreadsheets: what people would see, and nothing a sheet merely claims."""
+"""Spreadsheets: limits that do not trust the sheet, passwords, and the text of values."""
 
 import datetime
 import zipfile
@@ -17,8 +17,8 @@ OFFICE = f"{SCHEMAS}/officeDocument/2006/relationships"
 
 
 def relation(kind: str, target: str) -> str:
-    found = f'<Relationship Id="r" Type="{OFFICE}/{kind}" Target="{target}"/>'
-    return f'<Relationships xmlns="{SCHEMAS}/package/2006/relationships">{found}</Relationships>'
+    row = f'<Relationship Id="r" Type="{OFFICE}/{kind}" Target="{target}"/>'
+    return f'<Relationships xmlns="{SCHEMAS}/package/2006/relationships">{row}</Relationships>'
 
 
 PARTS = {
@@ -32,20 +32,20 @@ PARTS = {
 
 def xlsx(folder: Path, cells: dict[str, str], extra: str = "") -> Path:
     rows = "".join(
-        f'<row r="{place.lstrip(ascii_letters)}"><c r="{place}" t="inlineStr"><is><t>{text}</t></is></c></row>'
-        for place, text in cells.items()
+        f'<row r="{cell.lstrip(ascii_letters)}"><c r="{cell}" t="inlineStr"><is><t>{text}</t></is></c></row>'
+        for cell, text in cells.items()
     )
     file = folder / "x.xlsx"
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in PARTS.items():
-            made.writestr(name, content)
-        made.writestr(
+            archive.writestr(name, content)
+        archive.writestr(
             "xl/worksheets/sheet1.xml", f'<worksheet xmlns="{MAIN}">{extra}<sheetData>{rows}</sheetData></worksheet>'
         )
     return file
 
 
-def test_two_cells_in_opposite_corners_are_refused_and_not_laid_out(tmp_path: Path):
+def test_two_cells_in_opposite_corners_are_refused(tmp_path: Path):
     file = xlsx(tmp_path, {"A1": "here", "XFD1048576": "there"})
     assert file.stat().st_size < 4_000
     with pytest.raises(UnreadableFile) as refused:
@@ -53,32 +53,32 @@ def test_two_cells_in_opposite_corners_are_refused_and_not_laid_out(tmp_path: Pa
     assert refused.value.code == "too_large"
 
 
-@pytest.mark.parametrize("place", ["A4294967295", "A1048577", "XFE1", "ZZZZZZZ1", "A" + "9" * 5_000])
-def test_a_cell_that_no_sheet_has_is_refused_before_anything_counts_up_to_it(place: str, tmp_path: Path):
+@pytest.mark.parametrize("cell", ["A4294967295", "A1048577", "XFE1", "ZZZZZZZ1", "A" + "9" * 5_000])
+def test_a_cell_beyond_the_last_of_any_sheet_is_refused(cell: str, tmp_path: Path):
     with pytest.raises(UnreadableFile) as refused:
-        spreadsheets.parse(xlsx(tmp_path, {"A1": "here", place: "there"}), "x.xlsx")
+        spreadsheets.parse(xlsx(tmp_path, {"A1": "here", cell: "there"}), "x.xlsx")
     assert refused.value.code == "corrupt"
 
 
-def test_a_row_that_no_sheet_has_is_refused_though_its_cells_do_not_say_where_they_are(tmp_path: Path):
+def test_a_row_beyond_the_last_of_any_sheet_is_refused_even_if_its_cells_have_no_position(tmp_path: Path):
     row = '<row r="4294967295"><c t="inlineStr"><is><t>there</t></is></c></row>'
     with pytest.raises(UnreadableFile) as refused:
         spreadsheets.parse(xlsx(tmp_path, {"A1": "here"}, f"<sheetData>{row}</sheetData>"), "x.xlsx")
     assert refused.value.code == "corrupt"
 
 
-def test_small_letters_name_columns_too(tmp_path: Path):
+def test_columns_may_be_named_in_lower_case(tmp_path: Path):
     with pytest.raises(UnreadableFile) as refused:
         spreadsheets.parse(xlsx(tmp_path, {"A1": "here", "xfd1048576": "there"}), "x.xlsx")
     assert refused.value.code == "too_large"
 
 
-def test_the_last_cell_of_a_sheet_is_one(tmp_path: Path):
+def test_the_last_cell_of_a_sheet_is_allowed(tmp_path: Path):
     assert spreadsheets.parse(xlsx(tmp_path, {"XFD1048576": "there"}), "x.xlsx").text == "there"
 
 
 @pytest.mark.parametrize(
-    ("head", "locked"),
+    ("head", "has_password"),
     [
         (b"\x09\x08\x04\x00\x00\x06\x05\x00\x2f\x00\x36\x00", True),
         (b"\x09\x08\x04\x00\x00\x06\x05\x00\x86\x00\x00\x00\x2f\x00\x36\x00", True),
@@ -88,40 +88,42 @@ def test_the_last_cell_of_a_sheet_is_one(tmp_path: Path):
         (b"\x00" * 512, False),
     ],
 )
-def test_a_password_shows_in_the_first_records_of_an_old_workbook(head: bytes, locked: bool, tmp_path: Path):
+def test_a_password_is_detected_in_the_first_records_of_an_old_workbook(
+    head: bytes, has_password: bool, tmp_path: Path
+):
     file = tmp_path / "x"
     content = compound("Workbook")
     file.write_bytes(content[:1536] + head.ljust(512, b"\x00") + content[2048:])
-    assert spreadsheets.is_locked(file) is locked
+    assert spreadsheets.has_password(file) is has_password
 
 
-def test_what_a_sheet_claims_to_be_costs_nothing(tmp_path: Path):
+def test_the_claimed_size_of_a_sheet_is_ignored(tmp_path: Path):
     file = xlsx(tmp_path, {"A1": "here"}, '<dimension ref="A1:XFD1048576"/>')
     assert spreadsheets.parse(file, "x.xlsx").text == "here"
 
 
-def test_a_sheet_without_a_filled_cell_is_empty(tmp_path: Path):
+def test_a_sheet_without_filled_cells_is_empty(tmp_path: Path):
     with pytest.raises(UnreadableFile) as refused:
         spreadsheets.parse(xlsx(tmp_path, {}), "x.xlsx")
     assert refused.value.code == "empty"
 
 
-def test_repeated_cells_of_an_opendocument_sheet_are_counted_before_they_are_written_out(tmp_path: Path):
+def test_too_many_repeated_cells_of_an_opendocument_sheet_are_refused(tmp_path: Path):
     row = (
         '<table:table-row table:number-rows-repeated="1000000"><table:table-cell table:number-columns-repeated="1000" '
         'office:value-type="string"><text:p>x</text:p></table:table-cell></table:table-row>'
     )
     file = tmp_path / "x.ods"
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made:
-        made.writestr("mimetype", "application/vnd.oasis.opendocument.spreadsheet")
-        made.writestr("content.xml", f"<office:spreadsheet><table:table>{row}</table:table></office:spreadsheet>")
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("mimetype", "application/vnd.oasis.opendocument.spreadsheet")
+        archive.writestr("content.xml", f"<office:spreadsheet><table:table>{row}</table:table></office:spreadsheet>")
     with pytest.raises(UnreadableFile) as refused:
         spreadsheets.parse(file, "x.ods")
     assert refused.value.code == "too_large"
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
+    ("value", "text"),
     [
         (3.0, "3"),
         (-0.5, "-0.5"),
@@ -137,5 +139,5 @@ def test_repeated_cells_of_an_opendocument_sheet_are_counted_before_they_are_wri
         (datetime.timedelta(hours=30), "1 day, 6:00:00"),
     ],
 )
-def test_values_are_shown_as_people_write_them(value: spreadsheets.Value, shown: str):
-    assert spreadsheets.show(value) == shown
+def test_values_are_formatted_as_people_write_them(value: spreadsheets.Value, text: str):
+    assert spreadsheets.format_value(value) == text

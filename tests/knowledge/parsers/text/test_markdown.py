@@ -1,4 +1,4 @@
-"""Markdown."""
+"""Markdown: blocks, headings, tables and front matter."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from almanac.knowledge.parsers.text import markdown
 from tests.knowledge.parsers.test_parse_file import assert_valid
 
 
-def seen(text: str) -> list[tuple[str, int, str]]:
+def blocks_of(text: str) -> list[tuple[str, int, str]]:
     blocks = tuple(markdown.blocks(text))
     assert_valid(ParsedFile(text, blocks))
     return [(block.kind, block.level, block.name or text[block.start : block.end]) for block in blocks]
@@ -39,7 +39,7 @@ def seen(text: str) -> list[tuple[str, int, str]]:
     ],
 )
 def test_blocks_are_found(text: str, expected: list[tuple[str, int, str]]):
-    assert seen(text) == expected
+    assert blocks_of(text) == expected
 
 
 def test_the_header_of_a_table_ends_after_the_dashes():
@@ -51,17 +51,17 @@ def test_the_header_of_a_table_ends_after_the_dashes():
 def test_front_matter_is_metadata(tmp_path: Path):
     file = tmp_path / "x.md"
     file.write_text("---\ntitle: 'A note'\ntags:\n  - sea\n  - salt\nDate: 2026-01-02\n---\n\nBody\n", "utf-8")
-    found = markdown.parse(file, "x.md")
-    assert (found.title, found.metadata) == ("A note", {"tags": "sea, salt", "date": "2026-01-02"})
-    assert found.text.strip() == "Body"
+    parsed = markdown.parse(file, "x.md")
+    assert (parsed.title, parsed.metadata) == ("A note", {"tags": "sea, salt", "date": "2026-01-02"})
+    assert parsed.text.strip() == "Body"
 
 
-def test_a_rule_at_the_beginning_is_no_front_matter(tmp_path: Path):
+def test_a_rule_at_the_beginning_is_not_front_matter(tmp_path: Path):
     file = tmp_path / "x.md"
     file.write_text("---\n\nBody without an end\n", "utf-8")
     assert "Body without an end" in markdown.parse(file, "x.md").text
 
 
 @given(st.text(alphabet="ab#|-=`~ \n:>*", max_size=120))
-def test_blocks_hold_all_of_any_text(text: str):
+def test_blocks_contain_all_of_any_text(text: str):
     assert_valid(ParsedFile(text, tuple(markdown.blocks(text))))

@@ -1,4 +1,4 @@
-"""Source code: names from the way it is indented."""
+"""Source code: definitions and their names."""
 
 import pytest
 from hypothesis import given
@@ -47,5 +47,5 @@ LINES = ["def a():", "class B {", "  def c(x)", "}", "/*", "*/", '"""', "", "\tx
 
 
 @given(st.sampled_from(["py", "js", "c", "rb", "sql", "go"]), st.lists(st.sampled_from(LINES), max_size=20))
-def test_blocks_hold_all_of_any_code(extension: str, lines: list[str]):
+def test_blocks_contain_all_of_any_code(extension: str, lines: list[str]):
     names("\n".join(lines), extension)

@@ -1,4 +1,4 @@
-"""Books beyond what the corpus shows."""
+"""EPUB: reading order, protection, and books without a list of chapters."""
 
 import zipfile
 from pathlib import Path
@@ -9,46 +9,46 @@ from almanac.knowledge.parsers.parsed_file import UnreadableFile
 from almanac.knowledge.parsers.web import epub
 
 CONTAINER = '<container><rootfiles><rootfile full-path="o/c.opf"/></rootfiles></container>'
-CONTENTS = (
+PACKAGE = (
     '<package><metadata/><manifest><item id="a" href="a%20b.xhtml"/><item id="n" href="n.xhtml" properties="nav"/>'
     '<item id="e" href="../../../etc/passwd"/></manifest><spine><itemref idref="n"/><itemref idref="a"/>'
     '<itemref idref="e"/><itemref idref="missing"/></spine></package>'
 )
 
 
-def archive(file: Path, parts: dict[str, str]) -> Path:
-    with zipfile.ZipFile(file, "w") as made:
+def write_archive(file: Path, parts: dict[str, str]) -> Path:
+    with zipfile.ZipFile(file, "w") as archive:
         for name, content in parts.items():
-            made.writestr(name, content)
+            archive.writestr(name, content)
     return file
 
 
-def test_chapters_are_read_in_order_and_paths_lead_nowhere(tmp_path: Path):
+def test_chapters_are_in_order_and_paths_out_of_the_book_are_ignored(tmp_path: Path):
     parts = {
         "META-INF/container.xml": CONTAINER,
-        "o/c.opf": CONTENTS,
+        "o/c.opf": PACKAGE,
         "o/a b.xhtml": "<h1>A</h1><p>x</p>",
         "o/n.xhtml": "nav",
     }
-    found = epub.parse(archive(tmp_path / "x.epub", parts), "x.epub")
-    assert found.text == "# A\n\nx"
-    assert [page.name for page in found.pages] == ["A"]
+    parsed = epub.parse(write_archive(tmp_path / "x.epub", parts), "x.epub")
+    assert parsed.text == "# A\n\nx"
+    assert [page.name for page in parsed.pages] == ["A"]
 
 
-def test_a_protected_book_says_so_but_scrambled_fonts_do_no_harm(tmp_path: Path):
-    parts = {"META-INF/container.xml": CONTAINER, "o/c.opf": CONTENTS, "o/a b.xhtml": "<p>x</p>"}
-    seal = (
+def test_a_book_with_encrypted_chapters_is_refused_but_encrypted_fonts_are_allowed(tmp_path: Path):
+    parts = {"META-INF/container.xml": CONTAINER, "o/c.opf": PACKAGE, "o/a b.xhtml": "<p>x</p>"}
+    encryption = (
         '<encryption><EncryptedData><CipherData><CipherReference URI="{}"/></CipherData></EncryptedData></encryption>'
     )
-    free = parts | {"META-INF/encryption.xml": seal.format("o/font.otf")}
-    assert epub.parse(archive(tmp_path / "free.epub", free), "x").text == "x"
-    sealed = parts | {"META-INF/encryption.xml": seal.format("o/a b.xhtml")}
+    with_font = parts | {"META-INF/encryption.xml": encryption.format("o/font.otf")}
+    assert epub.parse(write_archive(tmp_path / "font.epub", with_font), "x").text == "x"
+    with_chapter = parts | {"META-INF/encryption.xml": encryption.format("o/a b.xhtml")}
     with pytest.raises(UnreadableFile) as refused:
-        epub.parse(archive(tmp_path / "sealed.epub", sealed), "x")
+        epub.parse(write_archive(tmp_path / "chapter.epub", with_chapter), "x")
     assert refused.value.code == "encrypted"
 
 
-def test_a_book_without_contents_is_corrupt(tmp_path: Path):
+def test_a_book_without_a_list_of_chapters_is_corrupt(tmp_path: Path):
     with pytest.raises(UnreadableFile) as refused:
-        epub.parse(archive(tmp_path / "x.epub", {"a": "b"}), "x")
+        epub.parse(write_archive(tmp_path / "x.epub", {"a": "b"}), "x")
     assert refused.value.code == "corrupt"

@@ -1,4 +1,4 @@
-"""Web pages, as broken as they come."""
+"""Web pages, including broken ones."""
 
 import time
 from pathlib import Path
@@ -13,11 +13,11 @@ from tests.knowledge.parsers.test_parse_file import assert_valid
 
 
 def text(html: str) -> str:
-    draft = TextBuilder()
-    html_page.write(html_page.read(html).pieces, draft)
-    found = draft.parsed()
-    assert_valid(found)
-    return found.text
+    builder = TextBuilder()
+    html_page.write(html_page.read(html).blocks, builder)
+    parsed = builder.finish()
+    assert_valid(parsed)
+    return parsed.text
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def text(html: str) -> str:
         ("2<sup>x</sup> and 3</sup>", "2x and 3"),
     ],
 )
-def test_a_reader_sees_this(html: str, expected: str):
+def test_a_page_becomes_the_text_that_a_reader_sees(html: str, expected: str):
     assert text(html) == expected
 
 
@@ -59,13 +59,13 @@ def test_cells_that_span_rows_and_columns_keep_their_columns():
     assert text(html).split("\n")[2:] == ["| x | 1 | 2 |", "| x | 3 | 4 |", "| y |  | 5 |"]
 
 
-def test_a_table_that_arranges_a_page_is_taken_apart():
+def test_a_layout_table_is_replaced_by_its_content():
     inner = "<table><tr><th>k</th><th>v</th></tr><tr><td>1</td><td>2</td></tr></table>"
     html = f"<table><tr><td><h1>News</h1><p>First.</p></td></tr><tr><td>{inner}</td></tr></table>"
     assert text(html) == "# News\n\nFirst.\n\n| k | v |\n| --- | --- |\n| 1 | 2 |"
 
 
-def test_spans_without_measure_are_held_back():
+def test_spans_of_cells_are_limited():
     assert len(text("<table><tr><td>a<td colspan=99999 rowspan=99999>b<tr><td>c<td>d<tr><td>e</table>")) < 5_000
 
 
@@ -82,7 +82,7 @@ def test_spans_without_measure_are_held_back():
         ("<p>Tür".encode("utf-16"), "Tür"),
     ],
 )
-def test_a_page_is_read_in_the_encoding_it_is_in(content: bytes, expected: str, tmp_path: Path):
+def test_the_encoding_of_a_page_is_detected(content: bytes, expected: str, tmp_path: Path):
     file = tmp_path / "x.html"
     file.write_bytes(content)
     assert html_page.parse(file, "x.html").text == expected
@@ -97,14 +97,14 @@ def test_a_page_is_read_in_the_encoding_it_is_in(content: bytes, expected: str, 
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(("before", "after"), [("", ""), ("<sup>", ">"), ("<head>", "'></head>x")])
-def test_no_piece_repeated_for_ever_takes_more_than_its_share(part: str, before: str, after: str):
-    """Nor a minute, which a search that begins anew at each piece would need for these."""
+def test_no_endlessly_repeated_part_takes_quadratic_time(part: str, before: str, after: str):
+    """A search that starts again at each part would take a minute."""
     started = time.process_time()
     html_page.read(before + part * (1_000_000 // len(part)) + after)
     assert time.process_time() - started < 5
 
 
-def test_elements_of_ever_new_names_are_left_out_as_quickly():
+def test_omitting_many_elements_with_different_names_is_fast():
     html = "".join(f"<x{n} hidden>no</x{n}>" for n in range(20_000)) + "yes"
     started = time.process_time()
     assert text(html) == "yes"
@@ -121,5 +121,5 @@ PARTS = (
 
 
 @given(st.lists(PARTS, max_size=40))
-def test_no_order_of_tags_is_too_much(parts: list[str]):
+def test_tags_in_any_order_can_be_parsed(parts: list[str]):
     text("".join(parts))

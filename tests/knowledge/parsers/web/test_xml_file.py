@@ -1,4 +1,4 @@
-"""XML: refused where it could harm, read where it says something."""
+"""XML: dangerous declarations, records with paths, and large parts."""
 
 from pathlib import Path
 from xml.etree.ElementTree import tostring
@@ -8,8 +8,8 @@ import pytest
 from almanac.knowledge.parsers.parsed_file import UnreadableFile
 from almanac.knowledge.parsers.web import xml_file
 
-LAUGHS = b'<!DOCTYPE a [<!ENTITY l "lol"><!ENTITY m "&l;&l;&l;">]><a>&m;</a>'
-FOREIGN = b'<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><a>&x;</a>'
+NESTED_ENTITIES = b'<!DOCTYPE a [<!ENTITY l "lol"><!ENTITY m "&l;&l;&l;">]><a>&m;</a>'
+EXTERNAL_ENTITY = b'<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><a>&x;</a>'
 
 
 def text(tmp_path: Path, content: bytes) -> str:
@@ -18,57 +18,57 @@ def text(tmp_path: Path, content: bytes) -> str:
     return xml_file.parse(file, "x.xml").text
 
 
-@pytest.mark.parametrize("content", [LAUGHS, FOREIGN, LAUGHS.decode().encode("utf-16")])
-def test_declarations_are_refused_before_anything_is_read(content: bytes, tmp_path: Path):
-    for read in (lambda: xml_file.tree(content), lambda: text(tmp_path, content)):
+@pytest.mark.parametrize("content", [NESTED_ENTITIES, EXTERNAL_ENTITY, NESTED_ENTITIES.decode().encode("utf-16")])
+def test_declarations_are_refused(content: bytes, tmp_path: Path):
+    for parse in (lambda: xml_file.parse_tree(content), lambda: text(tmp_path, content)):
         with pytest.raises(UnreadableFile) as refused:
-            read()
+            parse()
         assert (refused.value.code, refused.value.message) == ("corrupt", xml_file.DTD)
 
 
 def test_declarations_hidden_in_another_encoding_are_refused():
     with pytest.raises(UnreadableFile):
-        xml_file.tree(b'<?xml version="1.0" encoding="cp037"?>' + LAUGHS.decode().encode("cp037"))
+        xml_file.parse_tree(b'<?xml version="1.0" encoding="cp037"?>' + NESTED_ENTITIES.decode().encode("cp037"))
 
 
-def test_a_bare_document_type_is_harmless(tmp_path: Path):
+def test_a_document_type_without_declarations_is_allowed(tmp_path: Path):
     assert text(tmp_path, b'<!DOCTYPE plist PUBLIC "x" "http://example.org/x.dtd"><plist><k>v</k></plist>') == "k: v"
 
 
-def test_what_the_root_says_itself_is_read_too(tmp_path: Path):
+def test_the_text_and_attributes_of_the_root_are_kept(tmp_path: Path):
     assert text(tmp_path, b"<note>Only words.</note>") == "note: Only words."
     assert text(tmp_path, b"<p>Some <b>bold</b> words.</p>") == "p: Some bold words."
     assert text(tmp_path, b'<list kind="stock"><item>Pump</item></list>') == "list@kind: stock\n\nitem: Pump"
 
 
-def test_broken_markup_is_corrupt():
+def test_invalid_markup_is_corrupt():
     for content in (b"<a><b></a>", b"<a>", b"no markup", b"<a>&undefined;</a>"):
         with pytest.raises(UnreadableFile) as refused:
-            xml_file.tree(content)
+            xml_file.parse_tree(content)
         assert refused.value.code == "corrupt"
 
 
-def test_no_part_is_no_tree():
-    assert xml_file.tree(b"") is None
+def test_no_content_is_no_tree():
+    assert xml_file.parse_tree(b"") is None
 
 
-def test_any_file_is_read_as_records_with_paths(tmp_path: Path):
+def test_any_file_becomes_records_with_paths(tmp_path: Path):
     content = b'<list xmlns="urn:x"><item id="7"><name>Rope</name><size><m>3</m></size></item>'
     content += b"<p>a <b>bold</b> word</p></list>"
     assert text(tmp_path, content) == "item@id: 7\nitem/name: Rope\nitem/size/m: 3\n\np: a bold word"
 
 
-def test_large_parts_are_read_child_by_child_with_the_same_result(monkeypatch: pytest.MonkeyPatch):
+def test_large_parts_are_streamed_with_the_same_result(monkeypatch: pytest.MonkeyPatch):
     content = b"<d><s/><body>" + b"".join(b"<p n='%d'><t>x</t></p>" % n for n in range(500)) + b"</body></d>"
-    pieces = [content[place : place + 97] for place in range(0, len(content), 97)]
-    whole = [tostring(each) for each in xml_file.elements(pieces, ("body",))]
-    monkeypatch.setattr(xml_file, "LARGE", 100)
-    assert [tostring(each) for each in xml_file.elements(pieces, ("body",))] == whole
+    chunks = [content[start : start + 97] for start in range(0, len(content), 97)]
+    whole = [tostring(child) for child in xml_file.iterate_children(chunks, ("body",))]
+    monkeypatch.setattr(xml_file, "MAX_TREE_BYTES", 100)
+    assert [tostring(child) for child in xml_file.iterate_children(chunks, ("body",))] == whole
     assert len(whole) == 500
 
 
-def test_bottomless_nesting_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(xml_file, "LARGE", 100)
+def test_elements_nested_too_deeply_are_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(xml_file, "MAX_TREE_BYTES", 100)
     with pytest.raises(UnreadableFile) as refused:
-        list(xml_file.elements([b"<a>" * 100_000]))
-    assert refused.value.message == xml_file.DEEP
+        list(xml_file.iterate_children([b"<a>" * 100_000]))
+    assert refused.value.message == xml_file.TOO_DEEP
