@@ -196,7 +196,7 @@ def _with_inherited_level(style: Style, styles: dict[str, Style]) -> Style:
     level, parent, ancestors = style.level, style.parent, 0
     while not level and parent in styles and ancestors < MAX_STYLE_ANCESTORS:
         level, parent, ancestors = styles[parent].level, styles[parent].parent, ancestors + 1
-    return replace(style, level=level)
+    return replace(style, level=level) if level != style.level else style
 
 
 def _level(outline: Element | None) -> int:

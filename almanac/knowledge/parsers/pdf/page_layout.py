@@ -1,7 +1,7 @@
-"""Lines set on pages, and what they make together: one text, with its paragraphs, headings and places.
+"""The layout of pages: combines printed lines into one text with paragraphs, headings and positions.
 
-Nothing but the print tells a heading from a paragraph here: it is set larger than the body of the document, or bold
-above a paragraph of its own. What stands at the same place on page after page is a running title, never a heading.
+Only the print distinguishes a heading from a paragraph: it is larger than the body text, or a bold paragraph of its
+own. A text at the same position on page after page is a running title and not a heading.
 """
 
 import re
@@ -14,34 +14,34 @@ from typing import NamedTuple
 
 from almanac.knowledge.parsers.parsed_file import Block, TextLine, TextPage
 
-LARGER = 1.15  # times the body: larger print than this is a heading's
+MIN_HEADING_RATIO = 1.15  # of the size of a heading to the size of the body text
 MAX_HEADING_LEVEL = 6
-LONGEST_HEADING = 250  # characters
-LONGEST_BOLD_HEADING = 120
-MOST_HEADING_LINES = 4
-ENOUGH_GAPS = 3  # between lines of one size, to say what is usual
-OWN_BODY = 300  # characters in larger print on one page are that page's body
+MAX_HEADING_CHARS = 250
+MAX_BOLD_HEADING_CHARS = 120
+MAX_HEADING_LINES = 4
+MIN_GAPS = 3  # between lines of one size, to know their usual distance
+MIN_PAGE_BODY_CHARS = 300  # so many characters in larger print on one page are the body text of that page
 
 SENTENCE_END = re.compile(r"[.!?:…。！？：][\"'”’»)\]]*$")
 LETTER = re.compile(r"[^\W\d_]")
-LEADER = re.compile(r"(?:[.·_] ?){4}|……")  # of dots, from a title to its page: a line of a table of contents
+LEADER = re.compile(r"(?:[.·_] ?){4}|……")  # dots between a title and its page number in a table of contents
 DIGITS = re.compile(r"\d+")
 
 
 class PrintedLine(NamedTuple):
-    """A line as it is set on its page: points from the upper left corner, `y` growing downwards."""
+    """A line on its page: points from the upper left corner, `y` growing downwards."""
 
     text: str
     x0: float
     y0: float
     x1: float
     y1: float
-    size: float = 0.0  # of its print, in points; 0 where it is not known
-    baseline: float = float("nan")  # where it stands; not a number where it does not run from left to right
+    size: float = 0.0  # of the font in points; 0 if unknown
+    baseline: float = float("nan")  # its vertical position; not a number if the line does not run from left to right
     bold: bool = False
-    joined: bool = False  # its last word goes on in the next line
+    joined: bool = False  # its last word continues in the next line
 
-    def resize(self, scale: float) -> "PrintedLine":
+    def scaled(self, scale: float) -> "PrintedLine":
         """The line on a page of another size."""
         x0, y0, x1, y1 = self.x0 * scale, self.y0 * scale, self.x1 * scale, self.y1 * scale
         return self._replace(x0=x0, y0=y0, x1=x1, y1=y1, baseline=self.baseline * scale)
@@ -49,7 +49,7 @@ class PrintedLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PrintedPage:
-    """A page with the lines on it, in reading order; numbers start at 1."""
+    """A page with its lines in reading order; numbers start at 1."""
 
     number: int
     width: float
@@ -59,7 +59,7 @@ class PrintedPage:
 
 @dataclass(frozen=True, slots=True)
 class PageText:
-    """The text of pages, and what is where in it."""
+    """The text of all pages, with the positions of its blocks, pages and lines."""
 
     text: str
     blocks: tuple[Block, ...]
@@ -67,43 +67,47 @@ class PageText:
     lines: tuple[TextLine, ...]
 
 
-class Group(NamedTuple):
-    """Lines that belong together, and the size of their print where they are a heading: 0 for a paragraph."""
+class LineGroup(NamedTuple):
+    """The lines of a paragraph or of a heading."""
 
     lines: Sequence[PrintedLine]
-    heading: float = 0.0
+    heading_size: float = 0.0  # the font size of a heading; 0 for a paragraph
 
 
 def arrange(pages: Sequence[PrintedPage]) -> PageText:
-    """Pages as one text: a line for a line, an empty line between paragraphs and between pages."""
+    """Combine pages into one text: one line for each line, an empty line between paragraphs and between pages."""
     sizes = [_count_sizes(page.lines) for page in pages]
-    body = _find_body(sum(sizes, Counter[float]()))
+    body = _find_body_size(sum(sizes, Counter[float]()))
     grouped = [
-        (page, _group(page.lines, max(body, _find_body(own, OWN_BODY)))) for page, own in zip(pages, sizes, strict=True)
+        (page, _group(page.lines, max(body, _find_body_size(page_sizes, MIN_PAGE_BODY_CHARS))))
+        for page, page_sizes in zip(pages, sizes, strict=True)
     ]
-    running = _find_running(grouped)
+    running_titles = _find_running_titles(grouped)
     levels = _rank(
-        group.heading for _, groups in grouped for group in groups if group.heading and _key(group) not in running
+        group.heading_size
+        for _, groups in grouped
+        for group in groups
+        if group.heading_size and _title_key(group) not in running_titles
     )
     writer = _Writer()
     for page, groups in grouped:
         writer.start_page(page)
         for group in groups:
-            level = levels[_step(group.heading)] if group.heading and _key(group) not in running else 0
-            writer.write(group.lines, page.number, level)
+            is_heading = group.heading_size and _title_key(group) not in running_titles
+            writer.write(group.lines, page.number, levels[_half_point(group.heading_size)] if is_heading else 0)
     return writer.finish()
 
 
 # Paragraphs
 
 
-def _group(lines: Sequence[PrintedLine], body: float) -> list[Group]:
-    """The lines of a page, cut where a paragraph or a heading ends."""
+def _group(lines: Sequence[PrintedLine], body: float) -> list[LineGroup]:
+    """The paragraphs and headings of a page."""
     leadings = _find_leadings(lines)
-    groups: list[Group] = []
+    groups: list[LineGroup] = []
     start = 0
     for index, (above, below) in enumerate(pairwise(lines), 1):
-        if not above.joined and _parts(above, below, leadings):
+        if not above.joined and _is_break(above, below, leadings):
             groups.append(_classify(lines[start:index], body))
             start = index
     if lines:
@@ -111,9 +115,9 @@ def _group(lines: Sequence[PrintedLine], body: float) -> list[Group]:
     return groups
 
 
-def _parts(above: PrintedLine, below: PrintedLine, leadings: Mapping[float, float]) -> bool:
+def _is_break(above: PrintedLine, below: PrintedLine, leadings: Mapping[float, float]) -> bool:
     """Whether a paragraph ends between two lines."""
-    text, left, top, _, bottom, size, baseline, bold, _ = above  # unpacked at once: every line comes by here
+    text, left, top, _, bottom, size, baseline, bold, _ = above  # unpacked at once, because this runs for every line
     _, next_left, _, _, _, next_size, next_baseline, next_bold, _ = below
     unit = (size if size >= next_size else next_size) or bottom - top
     if bold != next_bold or (size != next_size and abs(size - next_size) > 0.1 * unit):
@@ -121,23 +125,23 @@ def _parts(above: PrintedLine, below: PrintedLine, leadings: Mapping[float, floa
     gap = next_baseline - baseline
     if -0.3 * unit < gap < 0.3 * unit:  # the next cell of a row
         return False
-    if not 0 < gap <= 1.25 * leadings.get(size, 1.25 * unit):  # also where the baseline is not a number
+    if not 0 < gap <= 1.25 * leadings.get(size, 1.25 * unit):  # true also if the baseline is not a number
         return True
     return next_left > left + 0.8 * unit and SENTENCE_END.search(text) is not None
 
 
 def _find_leadings(lines: Sequence[PrintedLine]) -> dict[float, float]:
-    """The usual distance from line to line on a page, for each size of print of which there are enough lines."""
+    """The usual distance between lines on a page, for each font size with enough lines."""
     gaps: defaultdict[float, list[float]] = defaultdict(list)
     for above, below in pairwise(lines):
         gap, unit = below.baseline - above.baseline, above.size or above.y1 - above.y0
         if 0.8 * unit < gap < 3 * unit and above.size == below.size:
             gaps[above.size].append(round(gap, 1))
-    return {size: _find_usual(found, size) for size, found in gaps.items() if len(found) >= ENOUGH_GAPS}
+    return {size: _usual_gap(distances, size) for size, distances in gaps.items() if len(distances) >= MIN_GAPS}
 
 
-def _find_usual(gaps: Sequence[float], size: float) -> float:
-    """The most frequent distance; the middle one in a picture, where no two are the same."""
+def _usual_gap(gaps: Sequence[float], size: float) -> float:
+    """The most frequent distance. In images, where no two distances are equal, the median."""
     if not size:
         return median(gaps)
     counts = Counter(gaps)
@@ -145,7 +149,7 @@ def _find_usual(gaps: Sequence[float], size: float) -> float:
 
 
 def _count_sizes(lines: Iterable[PrintedLine]) -> Counter[float]:
-    """How many characters are set in each size of print that is known."""
+    """The number of characters in each known font size."""
     sizes: Counter[float] = Counter()
     for line in lines:
         sizes[line.size] += len(line.text)
@@ -153,60 +157,63 @@ def _count_sizes(lines: Iterable[PrintedLine]) -> Counter[float]:
     return sizes
 
 
-def _find_body(sizes: Counter[float], at_least: int = 1) -> float:
-    """The size of print in which most is set; 0 where that is not so many characters."""
+def _find_body_size(sizes: Counter[float], min_chars: int = 1) -> float:
+    """The most frequent font size; 0 if fewer characters than `min_chars` have it."""
     size = max(sizes, key=lambda size: (sizes[size], -size), default=0.0)
-    return size if sizes[size] >= at_least else 0.0
+    return size if sizes[size] >= min_chars else 0.0
 
 
 # Headings
 
 
-def _classify(lines: Sequence[PrintedLine], body: float) -> Group:
+def _classify(lines: Sequence[PrintedLine], body: float) -> LineGroup:
+    """Decide whether lines are a heading or a paragraph."""
     first = lines[0]
-    if len(lines) > MOST_HEADING_LINES or not body or not first.size:
-        return Group(lines)
+    if len(lines) > MAX_HEADING_LINES or not body or not first.size:
+        return LineGroup(lines)
     text = " ".join(line.text for line in lines)
     if not LETTER.search(text) or LEADER.search(text):
-        return Group(lines)
-    if first.size >= LARGER * body and len(text) <= LONGEST_HEADING:
-        return Group(lines, first.size)
-    if first.bold and may_head(text) and first.size >= 0.95 * body:
-        return Group(lines, body)
-    return Group(lines)
+        return LineGroup(lines)
+    if first.size >= MIN_HEADING_RATIO * body and len(text) <= MAX_HEADING_CHARS:
+        return LineGroup(lines, first.size)
+    if first.bold and may_be_heading(text) and first.size >= 0.95 * body:
+        return LineGroup(lines, body)
+    return LineGroup(lines)
 
 
-def may_head(text: str) -> bool:
-    """Whether a text, if bold, may be a heading: it is short, and neither goes on nor ends as a sentence does."""
-    return len(text) <= LONGEST_BOLD_HEADING and text[-1] not in ".,;" and not text[0].islower()
+def may_be_heading(text: str) -> bool:
+    """Whether a bold text can be a heading: it is short, and neither continues nor ends a sentence."""
+    return len(text) <= MAX_BOLD_HEADING_CHARS and text[-1] not in ".,;" and not text[0].islower()
 
 
-def _step(size: float) -> float:
-    """Sizes to the half point: what differs by less is the same to the eye."""
+def _half_point(size: float) -> float:
+    """A size rounded to half points; smaller differences are invisible."""
     return round(size * 2) / 2
 
 
 def _rank(sizes: Iterable[float]) -> dict[float, int]:
     """The levels of headings by their size: the largest is 1."""
-    steps = sorted({_step(size) for size in sizes}, reverse=True)
-    return {size: min(rank, MAX_HEADING_LEVEL) for rank, size in enumerate(steps, 1)}
+    rounded = sorted({_half_point(size) for size in sizes}, reverse=True)
+    return {size: min(rank, MAX_HEADING_LEVEL) for rank, size in enumerate(rounded, 1)}
 
 
-def _key(group: Group) -> tuple[str, int]:
-    """What a running title keeps from page to page: its words but for numbers, and its height on the page."""
+def _title_key(group: LineGroup) -> tuple[str, int]:
+    """The same for a running title on all its pages: its words with numbers replaced, and its vertical position."""
     return DIGITS.sub("0", group.lines[0].text), round(group.lines[0].y0)
 
 
-def _find_running(grouped: Sequence[tuple[PrintedPage, Sequence[Group]]]) -> set[tuple[str, int]]:
-    """What would be a heading on every page of a stretch, or on every other one."""
-    seen: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
+def _find_running_titles(grouped: Sequence[tuple[PrintedPage, Sequence[LineGroup]]]) -> set[tuple[str, int]]:
+    """The keys of headings that occur on every page of a range, or on every other page."""
+    pages_by_key: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
     for page, groups in grouped:
         for group in groups:
-            if group.heading:
-                seen[_key(group)].add(page.number)
-    enough = max(2, min(3, len(grouped)))
+            if group.heading_size:
+                pages_by_key[_title_key(group)].add(page.number)
+    min_pages = max(2, min(3, len(grouped)))
     return {
-        key for key, pages in seen.items() if len(pages) >= enough and 2 * len(pages) >= max(pages) - min(pages) + 1
+        key
+        for key, pages in pages_by_key.items()
+        if len(pages) >= min_pages and 2 * len(pages) >= max(pages) - min(pages) + 1
     }
 
 
@@ -214,37 +221,37 @@ def _find_running(grouped: Sequence[tuple[PrintedPage, Sequence[Group]]]) -> set
 
 
 class _Writer:
-    """Writes groups of lines one after another, and notes where each came to stand."""
+    """Writes groups of lines one after another and records their positions."""
 
     def __init__(self) -> None:
         self.parts: list[str] = []
         self.length = 0
         self.blocks: list[Block] = []
         self.lines: list[TextLine] = []
-        self.starts: list[tuple[PrintedPage, int]] = []  # pages, and how many lines were written before each
+        self.page_starts: list[tuple[PrintedPage, int]] = []  # pages, and the number of lines before each
 
     def start_page(self, page: PrintedPage) -> None:
-        self.starts.append((page, len(self.lines)))
+        self.page_starts.append((page, len(self.lines)))
 
     def write(self, lines: Sequence[PrintedLine], page: int, level: int) -> None:
-        start = at = self.length + 2 if self.parts else 0
-        before = "\n\n" if self.parts else ""
+        start = offset = self.length + 2 if self.parts else 0
+        separator = "\n\n" if self.parts else ""
         for text, x0, y0, x1, y1, _, _, _, joined in lines:
-            end = at + len(text)
-            self.lines.append(TextLine(at, end, page, x0, y0, x1, y1))
-            self.parts += before, text
-            before, at = ("", end) if joined else ("\n", end + 1)
+            end = offset + len(text)
+            self.lines.append(TextLine(offset, end, page, x0, y0, x1, y1))
+            self.parts += separator, text
+            separator, offset = ("", end) if joined else ("\n", end + 1)
         self.length = self.lines[-1].end
         name = "".join(line.text if line.joined else line.text + " " for line in lines) if level else ""
         kind = "heading" if level else "text"
         self.blocks.append(Block(kind, start, self.length, level, " ".join(name.split())))
 
     def finish(self) -> PageText:
-        """Pages end where the next one begins, so that the white space between two is of the one before."""
+        """The complete text. A page ends at the start of the next one, so it includes the white space between them."""
         pages: list[TextPage] = []
         end = self.length
-        for page, before in reversed(self.starts):
-            start = self.lines[before].start if before < len(self.lines) else self.length
+        for page, first_line in reversed(self.page_starts):
+            start = self.lines[first_line].start if first_line < len(self.lines) else self.length
             pages.append(TextPage(page.number, start, end, page.width, page.height))
             end = start
         return PageText("".join(self.parts), tuple(self.blocks), tuple(reversed(pages)), tuple(self.lines))

@@ -1,6 +1,6 @@
-"""PDF files by PDFium: their text page by page, with the box of every line.
+"""PDF files by PDFium: the text of each page, with the box of every line.
 
-Pages that are pictures go through text recognition where it is installed.
+Pages that are images go through text recognition if it is installed.
 """
 
 import ctypes
@@ -20,46 +20,46 @@ import pypdfium2.raw  # pyright: ignore[reportMissingTypeStubs]
 from almanac.knowledge.parsers.parsed_file import ParsedFile, UnreadableFile
 from almanac.knowledge.parsers.pdf import ocr, page_layout, printed_lines
 from almanac.knowledge.parsers.pdf.page_layout import PrintedLine, PrintedPage
-from almanac.knowledge.parsers.pdf.printed_lines import Sheet
+from almanac.knowledge.parsers.pdf.printed_lines import PageGeometry
 
-MOST_PAGES = 20_000
-LARGEST_MAPPED = 128 * 1024 * 1024  # bytes
-MOST_TEXT = 50_000_000  # characters
-LONGEST_VALUE = 500  # characters of a title or another value of the document's information
+MAX_PAGES = 20_000
+MAX_MAPPED_BYTES = 128 * 1024 * 1024
+MAX_TEXT_CHARS = 50_000_000
+MAX_VALUE_CHARS = 500  # of a title or another value of the document information
 RENDERED_DPI = 200
-MOST_PIXELS = 12_000_000  # of a page rendered for text recognition: a larger sheet gets fewer dots to the inch
-FEW_CHARACTERS = 25  # fewer on top of a picture are a stamp or a page number: the picture is the page
-MANY_DRAWINGS = 20  # on a page without text: letters turned into outlines
+MAX_RENDERED_PIXELS = 12_000_000  # of a page for text recognition; a larger page has a lower resolution
+MIN_TEXT_CHARS = 25  # fewer characters on an image are a stamp or a page number, and the image is the page
+MIN_DRAWINGS = 20  # on a page without text: so many may be letters that were converted to outlines
+MAX_LISTED_PAGES = 20  # in a warning
 
-CORRUPT = "The PDF is damaged and cannot be read. Open it in a PDF program, save it anew and add that file."
-ENCRYPTED = "The PDF needs a password. Save a copy that needs none and add that."
-TOO_MANY_PAGES = f"The PDF has more than {MOST_PAGES:,} pages. Split it and add the parts."
-TOO_MUCH_TEXT = f"The PDF holds more than {MOST_TEXT:,} characters. Split it and add the parts."
-EMPTY = "No text was found in the PDF."
+CORRUPT = "The PDF is damaged. Open it in a PDF program, save it again and add that copy."
+ENCRYPTED = "The PDF needs a password. Save a copy without one and add that."
+TOO_MANY_PAGES = f"The PDF has more than {MAX_PAGES:,} pages. Split it and add the parts."
+TOO_MUCH_TEXT = f"The PDF has more than {MAX_TEXT_CHARS:,} characters. Split it and add the parts."
+EMPTY = "The PDF contains no text."
 
 DATE = re.compile(r"D?:?(\d{4})(\d\d)?(\d\d)?(\d\d)?(\d\d)?(\d\d)?(?:(Z)|([+-]\d\d)'?(\d\d)?)?")
 VALUES = {"author": "Author", "subject": "Subject", "keywords": "Keywords", "application": "Creator"}
 DATES = {"created": "CreationDate", "modified": "ModDate"}
-FROM_OFFICE = re.compile(r"^Microsoft \w+ - ")  # what Office puts before the name of a file it takes for a title
+OFFICE_PREFIX = re.compile(r"^Microsoft \w+ - ")  # Office puts this before a file name that it uses as the title
 
-pdfium: Any = pypdfium2.raw  # made from C headers, without types
+pdfium: Any = pypdfium2.raw  # generated from C headers, without types
 
 
 def parse(path: Path, name: str) -> ParsedFile:
-    """A PDF: its text, lines and headings."""
     with _open(path) as document:
         count = pdfium.FPDF_GetPageCount(document)
-        if count > MOST_PAGES:
+        if count > MAX_PAGES:
             raise UnreadableFile("too_large", TOO_MANY_PAGES)
-        read = _read_pages(document, count)
+        pages = _read_pages(document, count)
         title, metadata = _read_information(document)
-    whole = page_layout.arrange(read.pages)
-    return ParsedFile(whole.text, whole.blocks, whole.pages, whole.lines, title, metadata, _warn(read))
+    text = page_layout.arrange(pages.pages)
+    return ParsedFile(text.text, text.blocks, text.pages, text.lines, title, metadata, _warnings(pages))
 
 
 @contextmanager
 def _open(path: Path) -> Generator[Any]:
-    """PDFium's handle of a document."""
+    """Open a document; yields PDFium's handle of it."""
     with path.open("rb") as file:
         mapped = _map(file)
         if mapped is None:
@@ -67,8 +67,8 @@ def _open(path: Path) -> Generator[Any]:
         else:
             document = pdfium.FPDF_LoadMemDocument64(mapped, len(mapped), None)
         if not document:
-            locked = pdfium.FPDF_GetLastError() in (pdfium.FPDF_ERR_PASSWORD, pdfium.FPDF_ERR_SECURITY)
-            raise UnreadableFile("encrypted", ENCRYPTED) if locked else UnreadableFile("corrupt", CORRUPT)
+            is_encrypted = pdfium.FPDF_GetLastError() in (pdfium.FPDF_ERR_PASSWORD, pdfium.FPDF_ERR_SECURITY)
+            raise UnreadableFile("encrypted", ENCRYPTED) if is_encrypted else UnreadableFile("corrupt", CORRUPT)
         try:
             yield document
         finally:
@@ -76,13 +76,13 @@ def _open(path: Path) -> Generator[Any]:
 
 
 def _map(file: BinaryIO) -> ctypes.Array[ctypes.c_char] | None:
-    """A file as memory, which is read faster; PDFium reads a larger one by itself, in pieces."""
+    """Map a file into memory, which is faster; of a larger file, PDFium itself reads parts."""
     size = os.fstat(file.fileno()).st_size
     if size == 0:
         raise UnreadableFile("empty", "The file is empty.")
-    if size > LARGEST_MAPPED:
+    if size > MAX_MAPPED_BYTES:
         return None
-    # Writable, since ctypes takes no other memory; private, so that no write would reach the file.
+    # Writable, because ctypes accepts no other memory; private, so that no write could reach the file.
     mapped = mmap.mmap(file.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     return (ctypes.c_char * size).from_buffer(mapped)
 
@@ -91,149 +91,150 @@ def _map(file: BinaryIO) -> ctypes.Array[ctypes.c_char] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """The pages of a document, and the numbers of those whose text was not read."""
+class _Pages:
+    """The pages of a document, and the numbers of pages without text."""
 
     pages: list[PrintedPage]
-    pictures: list[int]
-    broken: list[int]
+    images: list[int]
+    damaged: list[int]
 
 
-def _read_pages(document: Any, count: int) -> _Read:
-    read = _Read([], [], [])
+def _read_pages(document: Any, count: int) -> _Pages:
+    pages = _Pages([], [], [])
     length = 0
     for number in range(1, count + 1):
-        page = _read_page(document, number, read)
+        page = _read_page(document, number, pages)
         length += sum(len(line.text) for line in page.lines)
-        if length > MOST_TEXT:
+        if length > MAX_TEXT_CHARS:
             raise UnreadableFile("too_large", TOO_MUCH_TEXT)
-        read.pages.append(page)
-    _check(read)
-    return read
+        pages.pages.append(page)
+    _require_text(pages)
+    return pages
 
 
-def _check(read: _Read) -> None:
+def _require_text(pages: _Pages) -> None:
     """Refuse a document without a page of text."""
-    pictures = set(read.pictures)
-    if any(page.lines and page.number not in pictures for page in read.pages):
+    images = set(pages.images)
+    if any(page.lines and page.number not in images for page in pages.pages):
         return
-    if pictures and not ocr.is_installed():
-        raise UnreadableFile("ocr_missing", f"The pages are pictures without text. {ocr.REMEDY}")
-    if not any(page.lines for page in read.pages):
-        damaged = read.broken or not read.pages
-        raise UnreadableFile("corrupt", CORRUPT) if damaged else UnreadableFile("empty", EMPTY)
+    if images and not ocr.is_installed():
+        raise UnreadableFile("ocr_missing", f"The pages are images without text. {ocr.REMEDY}")
+    if not any(page.lines for page in pages.pages):
+        is_damaged = pages.damaged or not pages.pages
+        raise UnreadableFile("corrupt", CORRUPT) if is_damaged else UnreadableFile("empty", EMPTY)
 
 
-def _warn(read: _Read) -> tuple[str, ...]:
+def _warnings(pages: _Pages) -> tuple[str, ...]:
     warnings: list[str] = []
-    if read.broken:
-        warnings.append(f"Damaged and not read: {_name_pages(read.broken)}.")
-    if read.pictures and ocr.is_installed():
-        warnings.append(f"Pictures in which no text was found: {_name_pages(read.pictures)}.")
-    elif read.pictures:
-        warnings.append(f"Pictures whose text was not read: {_name_pages(read.pictures)}. {ocr.REMEDY}")
+    if pages.damaged:
+        warnings.append(f"Damaged pages were left out: {_list_pages(pages.damaged)}.")
+    if pages.images and ocr.is_installed():
+        warnings.append(f"No text was recognised in images: {_list_pages(pages.images)}.")
+    elif pages.images:
+        warnings.append(f"The text of images was left out: {_list_pages(pages.images)}. {ocr.REMEDY}")
     return tuple(warnings)
 
 
-def _name_pages(numbers: Sequence[int]) -> str:
-    more = f" and {len(numbers) - 20} more" if len(numbers) > 20 else ""
-    return f"page{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:20]))}{more}"
+def _list_pages(numbers: Sequence[int]) -> str:
+    more = f" and {len(numbers) - MAX_LISTED_PAGES} more" if len(numbers) > MAX_LISTED_PAGES else ""
+    return f"page{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:MAX_LISTED_PAGES]))}{more}"
 
 
-def _read_page(document: Any, number: int, read: _Read) -> PrintedPage:
+def _read_page(document: Any, number: int, pages: _Pages) -> PrintedPage:
     page = pdfium.FPDF_LoadPage(document, number - 1)
     if not page:
-        read.broken.append(number)
+        pages.damaged.append(number)
         return PrintedPage(number, 0, 0)
     try:
-        sheet = _measure(page)
-        lines, sure = _read_lines(page, sheet)
-        if not sure and _is_picture(page, sheet, blank=not lines):
-            seen = _recognise(page, sheet)
-            lines = seen or lines
-            if not seen:
-                read.pictures.append(number)
-        return PrintedPage(number, sheet.width, sheet.height, lines)
+        geometry = _measure(page)
+        lines, is_sufficient = _read_lines(page, geometry)
+        if not is_sufficient and _is_image(page, geometry, blank=not lines):
+            recognised = _recognise(page, geometry)
+            lines = recognised or lines
+            if not recognised:
+                pages.images.append(number)
+        return PrintedPage(number, geometry.width, geometry.height, lines)
     finally:
         pdfium.FPDF_ClosePage(page)
 
 
-def _measure(page: Any) -> Sheet:
-    """The page's sheet: cropped, and turned as the file asks."""
+def _measure(page: Any) -> PageGeometry:
+    """The geometry of the page, cropped and rotated as the file demands."""
     box: Any = pdfium.FS_RECTF()
     pdfium.FPDF_GetPageBoundingBox(page, box)
-    turns: tuple[tuple[float, ...], ...] = (
+    rotations: tuple[tuple[float, ...], ...] = (
         (1, 0, 0, -1, -box.left, box.top),
         (0, 1, 1, 0, -box.bottom, -box.left),
         (-1, 0, 0, 1, box.right, -box.bottom),
         (0, -1, -1, 0, box.top, box.right),
     )
-    turn = turns[int(pdfium.FPDFPage_GetRotation(page)) % 4]
-    return Sheet(pdfium.FPDF_GetPageWidthF(page), pdfium.FPDF_GetPageHeightF(page), *turn)
+    rotation = rotations[int(pdfium.FPDFPage_GetRotation(page)) % 4]
+    return PageGeometry(pdfium.FPDF_GetPageWidthF(page), pdfium.FPDF_GetPageHeightF(page), *rotation)
 
 
-def _read_lines(page: Any, sheet: Sheet) -> tuple[list[PrintedLine], bool]:
-    """The lines of a page, and whether they are enough, and clear enough, to be surely what the page says."""
+def _read_lines(page: Any, geometry: PageGeometry) -> tuple[list[PrintedLine], bool]:
+    """The lines of a page, and whether they are long and clean enough to be its whole text."""
     handle = pdfium.FPDFText_LoadPage(page)
     if not handle:
         return [], False
     try:
         count = pdfium.FPDFText_CountChars(handle)
-        if count > MOST_TEXT:
+        if count > MAX_TEXT_CHARS:
             raise UnreadableFile("too_large", TOO_MUCH_TEXT)
         if count <= 0:
             return [], False
         text = _get_text(handle, count)
-        lines = printed_lines.read(handle, text, count, sheet)
+        lines = printed_lines.read_lines(handle, text, count, geometry)
     finally:
         pdfium.FPDFText_ClosePage(handle)
-    clear = sum(len(line.text) for line in lines)
-    return lines, clear >= FEW_CHARACTERS and 2 * clear >= len(text)
+    length = sum(len(line.text) for line in lines)
+    return lines, length >= MIN_TEXT_CHARS and 2 * length >= len(text)
 
 
 def _get_text(handle: Any, count: int) -> str:
-    # Not an array of ctypes, which makes a type for each length.
+    # Not an array of ctypes, which creates a type for each length.
     buffer = array("H", bytes(2 * (count + 1)))
-    place = ctypes.cast(buffer.buffer_info()[0], ctypes.POINTER(ctypes.c_ushort))
-    units = pdfium.FPDFText_GetText(handle, 0, count, place)
+    pointer = ctypes.cast(buffer.buffer_info()[0], ctypes.POINTER(ctypes.c_ushort))
+    units = pdfium.FPDFText_GetText(handle, 0, count, pointer)
     return str(memoryview(buffer)[: max(units - 1, 0)], "utf-16-le", "replace")
 
 
-# Pictures
+# Images
 
 
-def _is_picture(page: Any, sheet: Sheet, *, blank: bool) -> bool:
-    """Whether a page with hardly any text shows a picture that may hold it."""
+def _is_image(page: Any, geometry: PageGeometry, *, blank: bool) -> bool:
+    """Whether a page with hardly any text shows an image that may contain text."""
     drawings = 0
     for index in range(pdfium.FPDFPage_CountObjects(page)):
-        drawn = pdfium.FPDFPage_GetObject(page, index)
-        kind = pdfium.FPDFPageObj_GetType(drawn)
-        if kind in (pdfium.FPDF_PAGEOBJ_IMAGE, pdfium.FPDF_PAGEOBJ_FORM) and (blank or _fills(drawn, sheet)):
+        drawing = pdfium.FPDFPage_GetObject(page, index)
+        object_type = pdfium.FPDFPageObj_GetType(drawing)
+        is_image = object_type in (pdfium.FPDF_PAGEOBJ_IMAGE, pdfium.FPDF_PAGEOBJ_FORM)
+        if is_image and (blank or _covers_half(drawing, geometry)):
             return True
-        drawings += kind != pdfium.FPDF_PAGEOBJ_TEXT
-    return blank and drawings >= MANY_DRAWINGS
+        drawings += object_type != pdfium.FPDF_PAGEOBJ_TEXT
+    return blank and drawings >= MIN_DRAWINGS
 
 
-def _fills(drawn: Any, sheet: Sheet) -> bool:
-    """Whether a drawing covers half of the page."""
+def _covers_half(drawing: Any, geometry: PageGeometry) -> bool:
+    """Whether a drawing covers at least half of the page."""
     left, bottom, right, top = (ctypes.c_float() for _ in range(4))
-    pdfium.FPDFPageObj_GetBounds(drawn, left, bottom, right, top)
-    x0, y0, x1, y1 = sheet.place((left.value, bottom.value, right.value, top.value))
-    return 2 * (x1 - x0) * (y1 - y0) >= sheet.width * sheet.height
+    pdfium.FPDFPageObj_GetBounds(drawing, left, bottom, right, top)
+    x0, y0, x1, y1 = geometry.to_page((left.value, bottom.value, right.value, top.value))
+    return 2 * (x1 - x0) * (y1 - y0) >= geometry.width * geometry.height
 
 
-def _recognise(page: Any, sheet: Sheet) -> list[PrintedLine]:
-    """What text recognition finds on a page; nothing where it is not installed."""
-    area = sheet.width * sheet.height
+def _recognise(page: Any, geometry: PageGeometry) -> list[PrintedLine]:
+    """The lines that text recognition finds on a page; none if it is not installed."""
+    area = geometry.width * geometry.height
     if not ocr.is_installed() or area <= 0:
         return []
-    scale = min(RENDERED_DPI / 72, sqrt(MOST_PIXELS / area))
-    width, height = max(1, int(sheet.width * scale)), max(1, int(sheet.height * scale))
-    return [line.resize(1 / scale) for line in ocr.recognise(_render(page, width, height), width, height)]
+    scale = min(RENDERED_DPI / 72, sqrt(MAX_RENDERED_PIXELS / area))
+    width, height = max(1, int(geometry.width * scale)), max(1, int(geometry.height * scale))
+    return [line.scaled(1 / scale) for line in ocr.recognise(_render(page, width, height), width, height)]
 
 
 def _render(page: Any, width: int, height: int) -> bytearray:
-    """A page's pixels: blue, green and red of one after another, row by row."""
+    """The pixels of a page, row by row, each as blue, green and red."""
     pixels = bytearray(width * height * 3)
     buffer = (ctypes.c_ubyte * len(pixels)).from_buffer(pixels)
     bitmap = pdfium.FPDFBitmap_CreateEx(width, height, pdfium.FPDFBitmap_BGR, buffer, width * 3)
@@ -245,15 +246,15 @@ def _render(page: Any, width: int, height: int) -> bytearray:
     return pixels
 
 
-# What the file says about itself
+# Document information
 
 
 def _read_information(document: Any) -> tuple[str, dict[str, str]]:
-    """The title, and the rest of the document's information that says something."""
+    """The title, and the other values of the document information that are not empty."""
     metadata = {key: _get_value(document, name) for key, name in VALUES.items()}
-    metadata |= {key: _write_date(_get_value(document, name)) for key, name in DATES.items()}
+    metadata |= {key: _format_date(_get_value(document, name)) for key, name in DATES.items()}
     metadata["language"] = _get_language(document)
-    title = FROM_OFFICE.sub("", _get_value(document, "Title"))
+    title = OFFICE_PREFIX.sub("", _get_value(document, "Title"))
     return title, {key: value for key, value in metadata.items() if value}
 
 
@@ -270,19 +271,19 @@ def _get_language(document: Any) -> str:
 
 
 def _clean(data: bytes, size: int) -> str:
-    """A value of so many bytes with its end mark, on one line and bounded; nothing where it does not fit."""
+    """A value of `size` bytes with its terminator, on one line and shortened; empty if it did not fit."""
     text = data[: size - 2].decode("utf-16-le", "replace") if 2 <= size <= len(data) else ""
-    return " ".join(text.translate(printed_lines.CLEAN).split())[:LONGEST_VALUE]
+    return " ".join(text.translate(printed_lines.CLEAN).split())[:MAX_VALUE_CHARS]
 
 
-def _write_date(value: str) -> str:
-    """A date such as `D:20240131120000+01'00'` as `2024-01-31T12:00:00+01:00`; nothing where it is none."""
-    found = DATE.match(value)
-    if not found:
+def _format_date(value: str) -> str:
+    """A date such as `D:20240131120000+01'00'` as `2024-01-31T12:00:00+01:00`; empty if it is invalid."""
+    match = DATE.match(value)
+    if not match:
         return ""
-    year, month, day, hour, minute, second, universal, zone, minutes = found.groups()
+    year, month, day, hour, minute, second, utc, zone, minutes = match.groups()
     date = f"{year}-{month or '01'}-{day or '01'}"
     if not hour:
         return date
-    offset = "+00:00" if universal else f"{zone}:{minutes or '00'}" if zone else ""
+    offset = "+00:00" if utc else f"{zone}:{minutes or '00'}" if zone else ""
     return f"{date}T{hour}:{minute or '00'}:{second or '00'}{offset}"

@@ -1,7 +1,7 @@
-"""Lines in scripts that run from right to left, put back into the order in which they are read.
+"""Lines in scripts that run from right to left, restored to reading order.
 
-A page knows only where each sign stands. Taken from left to right, a line is turned about where it mostly runs from
-right to left, and what runs the other way in it is turned back: the reverse of what was done to set it.
+A page contains only the position of each character. A line that mostly runs from right to left is reversed, and its
+parts that run the other way are reversed back: the opposite of the program that laid out the line.
 """
 
 import re
@@ -13,31 +13,32 @@ from itertools import pairwise
 from typing import NamedTuple
 
 RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
-WORD_GAP = 0.28  # of the size of print: a wider gap is a space, whether there is a sign for it or not
-OWN_SHARE = 0.5  # of a line's letters from right to left make it a line that runs so
+MIN_WORD_GAP = 0.28  # of the font size: a wider gap is a space, with or without a space character
+MIN_SHARE = 0.5  # of letters from right to left in a line that runs from right to left
 
-# The kinds of sign, as letters of a word on which the expressions below work.
-_LEFT, _RIGHT, _NUMBER, _POINT, _UNIT, _OTHER = "LRNPUO"
-_KINDS = {"L": _LEFT, "R": _RIGHT, "AL": _RIGHT, "EN": _NUMBER, "AN": _NUMBER, "CS": _POINT, "ES": _POINT, "ET": _UNIT}
+# One letter for each class of characters. The expressions below match words of these letters.
+_LEFT, _RIGHT, _NUMBER, _SEPARATOR, _UNIT, _OTHER = "LRNPUO"
+_CLASSES = {"L": _LEFT, "R": _RIGHT, "AL": _RIGHT, "EN": _NUMBER, "AN": _NUMBER, "CS": _SEPARATOR, "ES": _SEPARATOR,
+            "ET": _UNIT}  # fmt: skip
 _LEFT_RUN = re.compile(r"L(?:[LNPUO]*[LN])?|U?N(?:P?N)*U?")
 _RIGHT_RUN = re.compile(r"R(?:[RNPUO]*R)?")
 _NUMBER_RUN = re.compile(r"N(?:P?N)*")
 
 _MIRRORED = str.maketrans("()[]{}<>«»", ")(][}{><»«")
-_TURNED_PAIR = re.compile("([\udc00-\udfff])([\ud800-\udbff])")
+_SWAPPED_SURROGATES = re.compile("([\udc00-\udfff])([\ud800-\udbff])")
 
 
 class Glyph(NamedTuple):
-    """A sign and where it stands, from left to right."""
+    """A character and its horizontal position."""
 
-    sign: int  # its number in Unicode, or one half of a pair of UTF-16
+    code: int  # the code point, or one surrogate of a pair
     x0: float
     x1: float
 
 
 @dataclass(slots=True)
 class _Cluster:
-    """Signs that share one place: a letter with its marks, or the parts of a ligature."""
+    """Characters at one position: a letter with its marks, or the parts of a ligature."""
 
     text: str
     x0: float
@@ -49,26 +50,26 @@ class _Cluster:
 
 
 def reading_order(glyphs: Sequence[Glyph], size: float) -> str:
-    """The text of a line as it is read, from its signs in any order and the size of its print."""
-    line = _space(_cluster(glyphs), [glyph for glyph in glyphs if glyph.sign == 0x20], size)
-    kinds = "".join(_find_kind(text) for text in line)
-    right, left = kinds.count(_RIGHT), kinds.count(_LEFT)
-    if right >= OWN_SHARE * (right + left):
-        return "".join(_turn(line, kinds, _LEFT_RUN))
+    """The text of a line in reading order, from its glyphs in any order and its font size."""
+    line = _add_spaces(_cluster(glyphs), [glyph for glyph in glyphs if glyph.code == 0x20], size)
+    classes = "".join(_class_of(text) for text in line)
+    right, left = classes.count(_RIGHT), classes.count(_LEFT)
+    if right >= MIN_SHARE * (right + left):
+        return "".join(_reverse(line, classes, _LEFT_RUN))
     parts: list[str] = []
     end = 0
-    for run in _RIGHT_RUN.finditer(kinds):
+    for run in _RIGHT_RUN.finditer(classes):
         parts += line[end : run.start()]
-        parts += _turn(line[run.start() : run.end()], run.group(), _NUMBER_RUN)
+        parts += _reverse(line[run.start() : run.end()], run.group(), _NUMBER_RUN)
         end = run.end()
     return "".join(parts + line[end:])
 
 
-def _turn(line: Sequence[str], kinds: str, kept: re.Pattern[str]) -> list[str]:
-    """The parts of a line from right to left, but for runs that are kept as they are."""
+def _reverse(line: Sequence[str], classes: str, unchanged: re.Pattern[str]) -> list[str]:
+    """The parts of a line in reverse order, with the runs that match `unchanged` as they are."""
     parts: list[str] = []
     end = 0
-    for run in kept.finditer(kinds):
+    for run in unchanged.finditer(classes):
         parts += [text.translate(_MIRRORED) for text in line[end : run.start()]]
         parts.append("".join(line[run.start() : run.end()]))
         end = run.end()
@@ -76,59 +77,59 @@ def _turn(line: Sequence[str], kinds: str, kept: re.Pattern[str]) -> list[str]:
     return parts[::-1]
 
 
-def _find_kind(text: str) -> str:
-    return _KINDS.get(unicodedata.bidirectional(text[0]), _OTHER)
+def _class_of(text: str) -> str:
+    return _CLASSES.get(unicodedata.bidirectional(text[0]), _OTHER)
 
 
-def _space(clusters: Sequence[_Cluster], spaces: Sequence[Glyph], size: float) -> list[str]:
-    """The texts from left to right with spaces between words: where a sign of its own stands, or a wide gap."""
+def _add_spaces(clusters: Sequence[_Cluster], spaces: Sequence[Glyph], size: float) -> list[str]:
+    """The texts from left to right, with a space at each space character and at each wide gap."""
     middles = sorted((space.x0 + space.x1) / 2 for space in spaces)
     line = [cluster.text for cluster in clusters[:1]]
     for before, after in pairwise(clusters):
-        at = bisect_left(middles, before.x1)
-        signed = at < len(middles) and middles[at] < after.x0
-        if signed or after.x0 - before.x1 > WORD_GAP * size:
+        index = bisect_left(middles, before.x1)
+        has_space = index < len(middles) and middles[index] < after.x0
+        if has_space or after.x0 - before.x1 > MIN_WORD_GAP * size:
             line.append(" ")
         line.append(after.text)
     return line
 
 
 def _cluster(glyphs: Sequence[Glyph]) -> list[_Cluster]:
-    """What shares a place, together, from left to right."""
+    """The glyphs from left to right, combined if they have the same position."""
     clusters: list[_Cluster] = []
     marks: list[Glyph] = []
     for glyph in glyphs:
-        sign = chr(glyph.sign) if glyph.sign <= 0x10FFFF else ""
-        if not sign.strip() or unicodedata.category(sign) in ("Cc", "Cf", "Cn"):
+        char = chr(glyph.code) if glyph.code <= 0x10FFFF else ""
+        if not char.strip() or unicodedata.category(char) in ("Cc", "Cf", "Cn"):
             continue
         last = clusters[-1] if clusters else None
-        if unicodedata.combining(sign):
+        if unicodedata.combining(char):
             marks.append(glyph)
         elif last and (last.x0, last.x1) == (glyph.x0, glyph.x1):
-            # Where the line comes from right to left already, the parts of a ligature come the wrong way round.
-            turned = len(clusters) > 1 and clusters[-2].x0 > last.x0 and RIGHT_TO_LEFT.match(sign)
-            last.text = sign + last.text if turned else last.text + sign
+            # If the glyphs already come from right to left, the parts of a ligature are in the wrong order.
+            is_swapped = len(clusters) > 1 and clusters[-2].x0 > last.x0 and RIGHT_TO_LEFT.match(char)
+            last.text = char + last.text if is_swapped else last.text + char
         else:
-            clusters.append(_Cluster(sign, glyph.x0, glyph.x1))
+            clusters.append(_Cluster(char, glyph.x0, glyph.x1))
     clusters.sort(key=lambda cluster: cluster.middle)
-    _attach(clusters, marks)
+    _attach_marks(clusters, marks)
     for cluster in clusters:
-        cluster.text = _pair(cluster.text)
+        cluster.text = _combine_surrogates(cluster.text)
     return clusters
 
 
-def _attach(clusters: Sequence[_Cluster], marks: Sequence[Glyph]) -> None:
-    """Marks to the letters above or below which they stand."""
+def _attach_marks(clusters: Sequence[_Cluster], marks: Sequence[Glyph]) -> None:
+    """Append each mark to the nearest letter."""
     middles = [cluster.middle for cluster in clusters]
     for mark in marks:
         middle = (mark.x0 + mark.x1) / 2
-        at = bisect_left(middles, middle)
-        near = clusters[max(at - 1, 0) : at + 1]
+        index = bisect_left(middles, middle)
+        near = clusters[max(index - 1, 0) : index + 1]
         if near:
-            min(near, key=lambda cluster: abs(cluster.middle - middle)).text += chr(mark.sign)
+            min(near, key=lambda cluster: abs(cluster.middle - middle)).text += chr(mark.code)
 
 
-def _pair(text: str) -> str:
-    """Halves of signs made whole, also where they came the wrong way round."""
-    text = _TURNED_PAIR.sub(r"\2\1", text)
+def _combine_surrogates(text: str) -> str:
+    """The text with surrogate pairs combined into characters, also if a pair is in the wrong order."""
+    text = _SWAPPED_SURROGATES.sub(r"\2\1", text)
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

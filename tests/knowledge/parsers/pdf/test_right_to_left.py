@@ -1,18 +1,18 @@
-"""Lines from right to left, from where their signs stand to how they are read."""
+"""Lines from right to left: from the positions of their characters to reading order."""
 
 import pytest
 
 from almanac.knowledge.parsers.pdf.right_to_left import Glyph, reading_order
 
 
-def set_line(visual: str, *, spaces: bool = True) -> list[Glyph]:
-    """Signs of ten points from left to right, as they are seen."""
-    glyphs = [Glyph(ord(sign), 10.0 * at, 10.0 * at + 9) for at, sign in enumerate(visual)]
-    return [glyph for glyph in glyphs if spaces or glyph.sign != 0x20]
+def glyphs_of(visual: str, *, spaces: bool = True) -> list[Glyph]:
+    """Glyphs of ten points from left to right, as they are displayed."""
+    glyphs = [Glyph(ord(char), 10.0 * index, 10.0 * index + 9) for index, char in enumerate(visual)]
+    return [glyph for glyph in glyphs if spaces or glyph.code != 0x20]
 
 
 @pytest.mark.parametrize(
-    ("visual", "read"),
+    ("visual", "expected"),
     [
         ("םלוע םולש", "שלום עולם"),
         (".12.5% גבא", "אבג 12.5%."),
@@ -22,26 +22,26 @@ def set_line(visual: str, *, spaces: bool = True) -> list[Glyph]:
     ],
 )
 @pytest.mark.parametrize("spaces", [True, False])
-def test_what_is_seen_is_put_as_it_is_read(visual: str, read: str, spaces: bool):
-    assert reading_order(set_line(visual, spaces=spaces), size=12) == read
+def test_a_displayed_line_is_put_in_reading_order(visual: str, expected: str, spaces: bool):
+    assert reading_order(glyphs_of(visual, spaces=spaces), size=12) == expected
 
 
-def test_the_order_in_which_signs_come_does_not_matter():
-    glyphs = set_line("םלוע םולש")
+def test_the_order_of_the_glyphs_does_not_matter():
+    glyphs = glyphs_of("םלוע םולש")
     assert reading_order(glyphs[::-1], size=12) == reading_order(glyphs[3:] + glyphs[:3], size=12) == "שלום עולם"
 
 
-def test_the_parts_of_a_ligature_are_read_in_their_order():
-    """LAM and ALEF of one sign, in a line that comes from right to left with the parts the wrong way round."""
+def test_the_parts_of_a_ligature_are_in_order():
+    """LAM and ALEF form one character, in a line from right to left with these parts in the wrong order."""
     glyphs = [Glyph(0x0633, 30, 39), Glyph(0x0627, 20, 29), Glyph(0x0644, 20, 29), Glyph(0x0645, 10, 19)]
     assert reading_order(glyphs, size=12) == "سلام"
 
 
-def test_marks_follow_the_letters_at_which_they_stand():
+def test_marks_follow_their_letters():
     glyphs = [Glyph(0x05D1, 10, 19), Glyph(0x05B8, 24, 26), Glyph(0x05D0, 20, 29)]
     assert reading_order(glyphs, size=12) == "אָב"
 
 
-def test_halves_of_a_sign_that_come_the_wrong_way_round_are_made_whole():
-    glyphs = [*set_line("אב"), Glyph(0xDE00, 40, 49), Glyph(0xD83D, 40, 49), Glyph(0xD83D, 60, 69)]
+def test_swapped_surrogates_are_combined():
+    glyphs = [*glyphs_of("אב"), Glyph(0xDE00, 40, 49), Glyph(0xD83D, 40, 49), Glyph(0xD83D, 60, 69)]
     assert reading_order(glyphs, size=12) == "� 😀 בא"
