@@ -170,7 +170,7 @@ def _count_threads() -> int:
 def main() -> None:
     arguments = json.loads(sys.argv[1])
     exit_with_parent(arguments["parent"])
-    for number in (signal.SIGINT, signal.SIGTERM):  # only the worker reacts to these, which may want to finish its jobs
+    for number in (signal.SIGINT, signal.SIGTERM):  # only the worker handles these: it may finish its jobs first
         signal.signal(number, signal.SIG_IGN)
     with suppress(OSError):  # other systems, and containers that forbid it
         Path("/proc/self/oom_score_adj").write_text(OOM_SCORE, "ascii")

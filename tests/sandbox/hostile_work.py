@@ -54,7 +54,7 @@ def abort_on_failed_allocation(content: Path, name: str, options: dict[str, Any]
 
 def abort_with_much_memory(content: Path, name: str, options: dict[str, Any]) -> NoReturn:
     """Abort without a message, with 600 MiB in use."""
-    block = bytearray(600 << 20)  # an anonymous mapping, whose pages count only once they are written to
+    block = bytearray(600 << 20)  # an anonymous mapping: its pages count once they are written to
     block[:: resource.getpagesize()] = b"x" * len(range(0, len(block), resource.getpagesize()))
     os.abort()
 
@@ -182,7 +182,7 @@ def _is_open(descriptor: int) -> bool:
 
 def _system_call(number: int, *arguments: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(*(ctypes.c_long(each) for each in (number, *arguments))) < 0:
+    if libc.syscall(*(ctypes.c_long(argument) for argument in (number, *arguments))) < 0:
         raise OSError(ctypes.get_errno(), "refused")
 
 

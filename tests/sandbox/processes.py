@@ -45,7 +45,7 @@ def ends_within(pid: int, seconds: float) -> bool:
 
 
 async def eventually(condition: Callable[[], object], seconds: float = 10) -> None:
-    """Wait until the condition is true; raises TimeoutError."""
+    """Wait until the condition is true; raises TimeoutError. It polls, because /proc offers no events."""
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)

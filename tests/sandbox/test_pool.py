@@ -1,4 +1,4 @@
-"""The sandbox pool: whatever a child does, its caller gets the reason, and other files are still processed."""
+"""The sandbox pool: the caller learns the reason for each failure of a child, and other files are still processed."""
 
 import asyncio
 import json

@@ -88,32 +88,20 @@ _PATTERNS: tuple[tuple[bytes, FileType], ...] = (
     (rb"\x00\x00[\x01\x02]\x00[\x01-\x40]\x00", _unsupported("image/vnd.microsoft.icon", "ico", _IMAGE)),
     (rb"8BPS\x00", _unsupported("image/vnd.adobe.photoshop", "psd", _IMAGE)),
     (rb"....ftyp(?:hei[cfmsx]|mif1|msf1|avi[fs])", _unsupported("image/heic", "heic", _IMAGE)),
-    (
-        rb"AT&TFORM",
-        _unsupported("image/vnd.djvu", "djvu", _NEEDS_PDF),
-    ),
+    (rb"AT&TFORM", _unsupported("image/vnd.djvu", "djvu", _NEEDS_PDF)),
     (rb"%!PS-Adobe", POSTSCRIPT),
-    (
-        rb".{60}BOOKMOBI",
-        _unsupported("application/x-mobipocket-ebook", "mobi", "Save the book as EPUB and add that."),
-    ),
+    (rb".{60}BOOKMOBI", _unsupported("application/x-mobipocket-ebook", "mobi", "Save the book as EPUB and add that.")),
     (
         rb"\xe4\x52\x5c\x7b\x8c\xd8\xa7\x4d",
         _unsupported("application/onenote", "one", "Export the notes as PDF or DOCX."),
     ),
     (rb"\x7fELF", _unsupported("application/x-executable", "elf", _PROGRAM)),
     (rb"MZ.{28}", _unsupported("application/vnd.microsoft.portable-executable", "exe", _PROGRAM)),
-    (
-        rb"\xfe\xed\xfa[\xce\xcf]|[\xce\xcf]\xfa\xed\xfe",
-        _unsupported("application/x-mach-binary", "macho", _PROGRAM),
-    ),
+    (rb"\xfe\xed\xfa[\xce\xcf]|[\xce\xcf]\xfa\xed\xfe", _unsupported("application/x-mach-binary", "macho", _PROGRAM)),
     (rb"\xca\xfe\xba\xbe", _unsupported("application/java-vm", "class", _PROGRAM)),
     (rb"\x00asm", _unsupported("application/wasm", "wasm", _PROGRAM)),
     (rb"dex\n03", _unsupported("application/vnd.android.dex", "dex", _PROGRAM)),
-    (
-        rb"\x1f\x8b",
-        _unsupported("application/gzip", "gz", _COMPRESSED),
-    ),
+    (rb"\x1f\x8b", _unsupported("application/gzip", "gz", _COMPRESSED)),
     (rb"BZh[1-9]1AY&SY", _unsupported("application/x-bzip2", "bz2", _ARCHIVE)),
     (rb"\xfd7zXZ\x00", _unsupported("application/x-xz", "xz", _ARCHIVE)),
     (rb"\x28\xb5\x2f\xfd", _unsupported("application/zstd", "zst", _ARCHIVE)),
@@ -153,10 +141,7 @@ MIMETYPES: tuple[tuple[str, FileType], ...] = (
     (_ODF + "presentation", FileType(_ODF + "presentation", "file", "odp", "office.opendocument")),
     (_ODF + "graphics", FileType(_ODF + "graphics", "file", "odg", "office.opendocument")),
     (_ODF + "spreadsheet", FileType(_ODF + "spreadsheet", "table", "ods", "office.spreadsheets")),
-    (
-        _ODF,
-        _unsupported(_ODF + "other", "odf", _NEEDS_PDF),
-    ),
+    (_ODF, _unsupported(_ODF + "other", "odf", _NEEDS_PDF)),
 )
 
 # Beginnings of entry names in an archive, the most specific first.
@@ -168,14 +153,8 @@ ENTRIES: tuple[tuple[str, FileType], ...] = (
     ("META-INF/container.xml", EPUB),
     ("Index/Document.iwa", _unsupported("application/vnd.apple.iwork", "iwork", _APPLE)),
     ("Index.zip", _unsupported("application/vnd.apple.iwork", "iwork", _APPLE)),
-    (
-        "visio/",
-        _unsupported("application/vnd.ms-visio.drawing", "vsdx", _NEEDS_PDF),
-    ),
-    (
-        "FixedDocumentSequence.fdseq",
-        _unsupported("application/oxps", "xps", _NEEDS_PDF),
-    ),
+    ("visio/", _unsupported("application/vnd.ms-visio.drawing", "vsdx", _NEEDS_PDF)),
+    ("FixedDocumentSequence.fdseq", _unsupported("application/oxps", "xps", _NEEDS_PDF)),
     ("AndroidManifest.xml", _unsupported("application/vnd.android.package-archive", "apk", _PROGRAM)),
     ("META-INF/MANIFEST.MF", _unsupported("application/java-archive", "jar", _PROGRAM)),
 )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import ParseError
 
+from almanac.core.text import one_line
 from almanac.knowledge.ingest import splitter
 from almanac.knowledge.parsers import file_types, parse_message
 from almanac.knowledge.parsers.file_signatures import PARSERS, FileType
@@ -102,4 +103,4 @@ def _replacement(match: re.Match[str]) -> str:
 
 
 def _shorten(text: str, max_chars: int) -> str:
-    return " ".join(UNSTORABLE.sub(_replacement, text[: max_chars * 2]).split())[:max_chars]
+    return one_line(UNSTORABLE.sub(_replacement, text[: max_chars * 2]))[:max_chars]

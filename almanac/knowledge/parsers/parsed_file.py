@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple
 
 from almanac.sandbox.errors import WorkRejected
 
+NESTED_TOO_DEEPLY = "The file nests its parts deeper than any genuine document, so it was not parsed."
+
 
 @dataclass(frozen=True, slots=True)
 class Block:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Literal
 
+from almanac.core.text import one_line
 from almanac.knowledge.parsers.parsed_file import Block, ParsedFile, TextPage
 
 MAX_HEADING_LEVEL = 6
@@ -146,21 +147,16 @@ def _trim(row: Sequence[str]) -> Sequence[str]:
     return row[:end]
 
 
-def one_line(text: str) -> str:
-    """The text on one line, with single spaces."""
-    return " ".join(text.split())
-
-
 def single_spaces(text: str) -> str:
     """The text with single spaces and its line breaks."""
     if "\n" not in text:
-        return " ".join(text.split())
-    return "\n".join(" ".join(line.split()) for line in text.split("\n")).strip("\n")
+        return one_line(text)
+    return "\n".join(one_line(line) for line in text.split("\n")).strip("\n")
 
 
 def table_line(cells: Sequence[str], width: int) -> str:
     """One row of a table with so many columns."""
-    escaped = [" ".join(cell.split()).replace("|", "\\|") for cell in cells] + [""] * (width - len(cells))
+    escaped = [one_line(cell).replace("|", "\\|") for cell in cells] + [""] * (width - len(cells))
     return f"| {' | '.join(escaped)} |"
 
 

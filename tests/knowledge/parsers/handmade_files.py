@@ -1,4 +1,4 @@
-"""Files made by hand, byte by byte, of formats that people use: sound ones, and ones that lie about themselves."""
+"""Files of common formats, built byte by byte: valid files, and files with false sizes or other false claims."""
 
 import struct
 import zlib
@@ -12,12 +12,12 @@ WORDS = "The lantern was carried along the harbour wall until the boats came hom
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a ZIP archive, which may lie about itself."""
+    """An entry of a ZIP archive. Its header may be false."""
 
     name: str
     content: bytes = b""
-    packed: bytes | None = None  # instead of what the content packs to
-    claims: int | None = None  # instead of the content's size
+    packed: bytes | None = None  # replaces the compressed content
+    claims: int | None = None  # replaces the size of the content
     flags: int = 0
 
 
@@ -31,13 +31,15 @@ def deflate(content: bytes) -> bytes:
 
 @cache
 def deflated_bomb(size: int, filler: bytes = b" ", head: bytes = b"", tail: bytes = b"", wbits: int = -15) -> bytes:
-    """A stream that unpacks to `size` bytes of filler between a head and a tail, made without packing them all."""
+    """A stream that unpacks to `size` bytes of filler between a head and a tail. Only one block of filler is packed."""
     block = filler * ((1 << 24) // len(filler))
     packer = zlib.compressobj(9, zlib.DEFLATED, wbits)
     start = packer.compress(head) + packer.flush(zlib.Z_FULL_FLUSH)
-    piece = packer.compress(block) + packer.flush(zlib.Z_FULL_FLUSH)  # stands alone, so that it can be repeated
+    chunk = packer.compress(block) + packer.flush(
+        zlib.Z_FULL_FLUSH
+    )  # independent of earlier data, so it can be repeated
     end = packer.compress(tail) + packer.flush()
-    return start + piece * (size // len(block)) + end
+    return start + chunk * (size // len(block)) + end
 
 
 def archive(entries: Sequence[Entry]) -> bytes:
@@ -84,14 +86,14 @@ def relations(*targets: tuple[str, str], mode: str = "") -> str:
 
 
 def office(main: str, kind: str, parts: Mapping[str, str | bytes], *more: Entry) -> bytes:
-    """An Office document: its list of types, where to begin, and its parts."""
+    """An Office document: its list of types, its main relation and its parts."""
     types = (
         f'{XML}<Types xmlns="{TYPES}"><Default Extension="rels" ContentType="application/vnd.openxmlformats-package.'
         'relationships+xml"/><Default Extension="xml" ContentType="application/xml"/>'
         f'<Override PartName="/{main}" ContentType="{MS}{kind}.main+xml"/></Types>'
     )
-    given = {"[Content_Types].xml": types, "_rels/.rels": relations(("officeDocument", main)), **parts}
-    plain = [Entry(name, part.encode() if isinstance(part, str) else part) for name, part in given.items()]
+    all_parts = {"[Content_Types].xml": types, "_rels/.rels": relations(("officeDocument", main)), **parts}
+    plain = [Entry(name, part.encode() if isinstance(part, str) else part) for name, part in all_parts.items()]
     return archive([*plain, *more])
 
 
@@ -101,8 +103,8 @@ def word_text(words: str, doctype: str = "") -> str:
 
 
 def docx(words: str = WORDS, doctype: str = "", parts: Mapping[str, str | bytes] | None = None, *more: Entry) -> bytes:
-    given = {"word/document.xml": word_text(words, doctype), **(parts or {})}
-    return office("word/document.xml", "wordprocessingml.document", given, *more)
+    all_parts = {"word/document.xml": word_text(words, doctype), **(parts or {})}
+    return office("word/document.xml", "wordprocessingml.document", all_parts, *more)
 
 
 BOOK = (
@@ -122,14 +124,14 @@ def row(number: int, *cells: tuple[str, str]) -> str:
 
 
 def xlsx(first: str | None = None, *more: Entry, parts: Mapping[str, str | bytes] | None = None) -> bytes:
-    given: dict[str, str | bytes] = {
+    all_parts: dict[str, str | bytes] = {
         "xl/workbook.xml": BOOK,
         "xl/_rels/workbook.xml.rels": relations(("worksheet", "worksheets/sheet1.xml")),
         **(parts or {}),
     }
     if first is not None:
-        given["xl/worksheets/sheet1.xml"] = first
-    return office("xl/workbook.xml", "spreadsheetml.sheet", given, *more)
+        all_parts["xl/worksheets/sheet1.xml"] = first
+    return office("xl/workbook.xml", "spreadsheetml.sheet", all_parts, *more)
 
 
 def pptx(words: str = WORDS) -> bytes:
@@ -206,12 +208,12 @@ def chapter(words: str = WORDS, doctype: str = "") -> Entry:
 
 
 def pdf(*objects: bytes, trailer: bytes = b"") -> bytes:
-    """Objects numbered from 1; the first is the catalogue."""
-    body, places = bytearray(b"%PDF-1.7\n"), list[int]()
+    """A PDF of these objects, which are numbered from 1. The first is the catalogue."""
+    body, offsets = bytearray(b"%PDF-1.7\n"), list[int]()
     for number, content in enumerate(objects, 1):
-        places.append(len(body))
+        offsets.append(len(body))
         body += b"%d 0 obj\n%s\nendobj\n" % (number, content)
-    table = b"".join(b"%010d 00000 n \n" % place for place in places)
+    table = b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
     size = len(objects) + 1
     head = b"xref\n0 %d\n0000000000 65535 f \n%s" % (size, table)
     end = b"trailer\n<< /Size %d /Root 1 0 R %s >>\nstartxref\n%d\n%%%%EOF\n" % (size, trailer, len(body))
@@ -237,13 +239,13 @@ def page_of(contents: bytes, *more: bytes, pages: bytes = PAGES, page: bytes = P
 
 
 def pdf_bomb() -> bytes:
-    """10 GB of a page's drawing, packed twice."""
+    """A page with 10 GB of drawing instructions, packed twice."""
     inner = deflated_bomb(10 * GIGA, head=SHOW, wbits=15)
     return page_of(stream(zlib.compress(inner, 9), b"/Filter [/FlateDecode /FlateDecode]"))
 
 
 def pdf_page_tree() -> bytes:
-    """Nine levels of nodes with ten times the same child: 10⁹ pages."""
+    """Nine levels of nodes, each with the same child ten times: 10⁹ pages."""
     nodes = [
         b"<< /Type /Pages /Count %d /Kids [%s] >>" % (10 ** (9 - level), b" ".join([b"%d 0 R" % (level + 3)] * 10))
         for level in range(9)
@@ -253,16 +255,16 @@ def pdf_page_tree() -> bytes:
 
 
 def pdf_object_stream() -> bytes:
-    """A stream of objects that extends itself and keeps its own length in itself."""
+    """A stream of objects that extends itself and contains its own length."""
     inner = b"6 0 7 3 8 6 99 << /Type /Page /Parent 2 0 R >>"
     entries = b"/Type /ObjStm /N 2 /First 12 /Extends 6 0 R"
-    body, places = bytearray(b"%PDF-1.7\n"), list[int]()
+    body, offsets = bytearray(b"%PDF-1.7\n"), list[int]()
     for number, content in enumerate(
         (CATALOGUE, PAGES, PAGE, stream(SHOW), FONT, stream(inner, entries).replace(b"/Length 46", b"/Length 8 0 R")), 1
     ):
-        places.append(len(body))
+        offsets.append(len(body))
         body += b"%d 0 obj\n%s\nendobj\n" % (number, content)
-    rows = b"".join(struct.pack(">BIH", 1, place, 0) for place in places)
+    rows = b"".join(struct.pack(">BIH", 1, offset, 0) for offset in offsets)
     rows = struct.pack(">BIH", 0, 0, 65535) + rows + struct.pack(">BIH", 2, 6, 0) * 2
     start = len(body)
     table = stream(rows, b"/Type /XRef /Size 9 /W [1 4 2] /Root 1 0 R /Prev %d" % start)
@@ -273,8 +275,8 @@ def pdf_nested(opening: bytes, closing: bytes, depth: int) -> bytes:
     return page_of(stream(SHOW), b"<< /Deep %s%s >>" % (opening * depth, closing * depth), trailer=b"/Info 6 0 R")
 
 
-def pdf_picture(width: int, height: int, box: bytes) -> bytes:
-    """A page that is nothing but a picture, packed twice."""
+def pdf_image(width: int, height: int, box: bytes) -> bytes:
+    """A page that contains only an image, packed twice."""
     pixels = zlib.compress(deflated_bomb(3 * GIGA, b"\xff", wbits=15), 9)
     entries = (
         b"/Type /XObject /Subtype /Image /Width %d /Height %d /ColorSpace /DeviceRGB /BitsPerComponent 8 "
@@ -284,7 +286,7 @@ def pdf_picture(width: int, height: int, box: bytes) -> bytes:
     return page_of(drawing, stream(pixels, entries), page=PAGE.replace(b"0 0 612 792", box))
 
 
-# The rest
+# Other formats
 
 
 def png(width: int, height: int) -> bytes:
@@ -322,7 +324,7 @@ def tiff(width: int, height: int) -> bytes:
 
 
 def compound(*names: str, chain: int = 0xFFFFFFFE) -> bytes:
-    """An OLE2 compound file with these streams, all in sector 2; `chain` is what follows that sector."""
+    """An OLE2 compound file with these streams, all in sector 2. `chain` is the sector after it."""
     header = bytes.fromhex("d0cf11e0a1b11ae1") + bytes(16)
     header += struct.pack("<HHHHH", 0x3E, 3, 0xFFFE, 9, 6) + bytes(6)
     header += struct.pack("<IIIIIIIII", 0, 1, 1, 0, 0, 0xFFFFFFFE, 0, 0xFFFFFFFE, 0)
@@ -330,7 +332,7 @@ def compound(*names: str, chain: int = 0xFFFFFFFE) -> bytes:
     table = struct.pack("<III", 0xFFFFFFFD, 0xFFFFFFFE, chain).ljust(512, b"\xff")
     directory = b"".join(
         _compound_entry(name, kind, first, size)
-        for name, kind, first, size in (("Root Entry", 5, 0xFFFFFFFE, 0), *((each, 2, 2, 1 << 20) for each in names))
+        for name, kind, first, size in (("Root Entry", 5, 0xFFFFFFFE, 0), *((name, 2, 2, 1 << 20) for name in names))
     )
     return header[:512] + table + directory.ljust(512, b"\x00") + bytes(512)
 
@@ -343,7 +345,7 @@ def _compound_entry(name: str, kind: int, first: int, size: int) -> bytes:
 
 
 def nested_mail(depth: int) -> bytes:
-    """Parts in parts in parts."""
+    """A message with parts nested this deep."""
     head = b"From: a@example.org\r\nSubject: Boxes\r\nMIME-Version: 1.0\r\n"
     opening = b"".join(b'Content-Type: multipart/mixed; boundary="b%d"\r\n\r\n--b%d\r\n' % (i, i) for i in range(depth))
     return head + opening + b"Content-Type: text/plain\r\n\r\n" + WORDS.encode() + b"\r\n"
@@ -363,7 +365,7 @@ def wide_mail(parts: int) -> bytes:
 
 
 def nested_zip(depth: int) -> bytes:
-    """Archives in archives: ten in each."""
+    """Nested archives, with ten entries in each."""
     content, name = deflated_bomb(GIGA), "zeros"
     inner = Entry(name, packed=content, claims=GIGA)
     for level in range(depth):

@@ -1,6 +1,6 @@
-"""Hostile files: what an attacker, or a broken program, might send.
+"""Hostile files, as an attacker or a broken program might send them.
 
-Everything is made here from a few lines, so that no dangerous file lies in the repository. `files` lists them all.
+The files are built by code, so that the repository contains no dangerous file. `files` lists them all.
 """
 
 import struct
@@ -38,10 +38,10 @@ from tests.knowledge.parsers.handmade_files import (
     opendocument,
     page_of,
     pdf_bomb,
+    pdf_image,
     pdf_nested,
     pdf_object_stream,
     pdf_page_tree,
-    pdf_picture,
     png,
     relations,
     row,
@@ -62,7 +62,7 @@ class File:
 
 @dataclass(frozen=True)
 class Outside:
-    """What a file should not be able to reach."""
+    """A file and an address that no hostile file may reach."""
 
     secret: str  # the path of a file
     web: str  # an address
@@ -93,9 +93,9 @@ TRAVERSALS = (
 
 
 def files(outside: Outside) -> dict[str, Build]:
-    """Every hostile file, by what is hostile about it."""
-    groups = (_bombs(), _entities(), _strangers(outside), _pdfs(), _encrypted(), _pictures(), _disguised(), _sheets(),
-              _deep(), _long(), _truncated())  # fmt: skip
+    """Every hostile file, by a description of its attack."""
+    groups = (_bombs(), _entities(), _outside_references(outside), _pdfs(), _encrypted(), _images(), _disguised(),
+              _sheets(), _deep(), _long(), _truncated())  # fmt: skip
     return {name: build for group in groups for name, build in group.items()}
 
 
@@ -134,7 +134,7 @@ def _bombs() -> dict[str, Build]:
 
 
 def overlapping() -> bytes:
-    """A directory in which a thousand names share one entry of 64 MiB."""
+    """An archive whose directory has a thousand names for one entry of 64 MiB."""
     content = docx(WORDS, "", {}, Entry("word/a.xml", packed=deflated_bomb(1 << 26), claims=1 << 26))
     end = content.rindex(b"PK\x05\x06")
     size, start = struct.unpack_from("<II", content, end + 12)
@@ -161,7 +161,7 @@ def _entities() -> dict[str, Build]:
     }
 
 
-def _strangers(outside: Outside) -> dict[str, Build]:
+def _outside_references(outside: Outside) -> dict[str, Build]:
     doctype = outside.doctype
     return {
         "XXE: docx": _file("outside.docx", lambda: docx(OUTSIDE_WORDS, doctype)),
@@ -169,8 +169,8 @@ def _strangers(outside: Outside) -> dict[str, Build]:
         "XXE: epub": _file("outside.epub", lambda: epub(chapter(OUTSIDE_WORDS, doctype))),
         "XXE: xml": _file("outside.xml", lambda: f"{XML}{doctype}<x>{OUTSIDE_WORDS}</x>".encode()),
         "XXE: svg": _file("outside.svg", lambda: (XML + doctype + SVG.format(words=OUTSIDE_WORDS)).encode()),
-        "XXE: docx with parts elsewhere": _file("parts.docx", lambda: elsewhere(outside)),
-        "XXE: html with parts elsewhere": _file(
+        "XXE: docx with external parts": _file("parts.docx", lambda: docx_with_external_parts(outside)),
+        "XXE: html with external parts": _file(
             "parts.html",
             lambda: (
                 f"<html><body><p>{WORDS}</p><iframe src='file://{outside.secret}'></iframe>"
@@ -181,8 +181,8 @@ def _strangers(outside: Outside) -> dict[str, Build]:
     }
 
 
-def elsewhere(outside: Outside) -> bytes:
-    """A document whose template, picture and foreign text are files and pages elsewhere."""
+def docx_with_external_parts(outside: Outside) -> bytes:
+    """A document with a template, an image and included text from other files and web pages."""
     targets = (
         ("attachedTemplate", f"{outside.web}/t.dotm"),
         ("image", f"file://{outside.secret}"),
@@ -210,16 +210,14 @@ def _pdfs() -> dict[str, Build]:
         "PDF bomb": _file("bomb.pdf", pdf_bomb),
         "PDF of a billion pages": _file("pages.pdf", pdf_page_tree),
         "PDF that claims a billion pages": _file("claims.pdf", lambda: page_of(stream(SHOW), pages=claims)),
-        "PDF whose pages hold themselves": _file("cycle.pdf", lambda: page_of(stream(SHOW), pages=cycle)),
-        "PDF whose objects hold themselves": _file("objects.pdf", pdf_object_stream),
-        "PDF whose drawing draws itself": _file("form.pdf", lambda: page_of(stream(SHOW + b" /X Do"), again)),
+        "PDF of pages that contain themselves": _file("cycle.pdf", lambda: page_of(stream(SHOW), pages=cycle)),
+        "PDF of objects that contain themselves": _file("objects.pdf", pdf_object_stream),
+        "PDF of a drawing that draws itself": _file("form.pdf", lambda: page_of(stream(SHOW + b" /X Do"), again)),
         "PDF of nested arrays": _file("arrays.pdf", lambda: pdf_nested(b"[", b"]", 1_000_000)),
         "PDF of nested dictionaries": _file("dictionaries.pdf", lambda: pdf_nested(b"<</A ", b">>", 1_000_000)),
-        "PDF with a picture of a billion pixels": _file(
-            "picture.pdf", lambda: pdf_picture(31_623, 31_623, b"0 0 612 792")
-        ),
+        "PDF with an image of a billion pixels": _file("image.pdf", lambda: pdf_image(31_623, 31_623, b"0 0 612 792")),
         "PDF with a page as wide as a country": _file(
-            "wide.pdf", lambda: pdf_picture(100, 100, b"0 0 999999999 999999999")
+            "wide.pdf", lambda: pdf_image(100, 100, b"0 0 999999999 999999999")
         ),
         "encrypted: pdf": _file("locked.pdf", lambda: page_of(stream(SHOW), trailer=locked)),
     }
@@ -244,7 +242,7 @@ def _encrypted() -> dict[str, Build]:
     }
 
 
-def _pictures() -> dict[str, Build]:
+def _images() -> dict[str, Build]:
     return {
         "a billion pixels: png": _file("huge.png", lambda: png(31_623, 31_623)),
         "more pixels than claimed: png": _file("small.png", lambda: png(100, 100)),

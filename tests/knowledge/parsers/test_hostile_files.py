@@ -27,11 +27,17 @@ SECRET = "the-secret-of-another-file"
 NAMES = list(hostile_files.files(hostile_files.Outside("", "")))
 
 TEXT = "text"
-LIMIT_CODES = {"too_large", "memory_limit", "parse_timeout", "output_too_large", "too_complex"}  # any of them will do
+LIMIT_CODES = {
+    "too_large",
+    "memory_limit",
+    "parse_timeout",
+    "output_too_large",
+    "too_complex",
+}  # any of them is acceptable
 BROKEN = {"corrupt", "too_large"}
 
-# The results that a file may have: its text, or the code of an error. The keys are beginnings of names; the longest
-# that fits a name counts.
+# The permitted results of each file: its text, or the code of an error. The keys are prefixes of names; the longest
+# matching prefix counts.
 EXPECTED: Mapping[str, set[str]] = {
     "zip bomb": {"too_large"},
     "zip bomb: docx that claims": BROKEN,
@@ -71,11 +77,11 @@ EXPECTED: Mapping[str, set[str]] = {
     "wide eml": {TEXT},
     "one line of 200 MB": {TEXT, "too_large"},
     "truncated": {"corrupt"},
-    **{f"truncated: {each}": {TEXT} for each in ("rtf", "html", "eml", "json", "csv", "md")},
+    **{f"truncated: {prefix}": {TEXT} for prefix in ("rtf", "html", "eml", "json", "csv", "md")},
     "truncated: png": {"corrupt", "ocr_missing"},
     "empty": {"empty"},
 }
-OTHERWISE = {TEXT, "empty", "corrupt", *LIMIT_CODES}  # for files that are merely very long
+EXPECTED_OTHERWISE = {TEXT, "empty", "corrupt", *LIMIT_CODES}  # for files that are merely very long
 
 
 @dataclass
@@ -109,8 +115,8 @@ async def target(listener: socket.socket, tmp_path_factory: pytest.TempPathFacto
 
 
 def expected(name: str) -> set[str]:
-    fitting = [each for each in EXPECTED if name.startswith(each)]
-    return EXPECTED[max(fitting, key=len)] if fitting else OTHERWISE
+    matching = [prefix for prefix in EXPECTED if name.startswith(prefix)]
+    return EXPECTED[max(matching, key=len)] if matching else EXPECTED_OTHERWISE
 
 
 async def parse(target: Target, path: Path, name: str) -> ParsedDocument | UnreadableFile:
@@ -165,4 +171,4 @@ async def test_the_sandbox_still_works_after_all_of_them(target: Target, tmp_pat
 
 
 async def test_every_expectation_applies_to_a_file():
-    assert [each for each in EXPECTED if not any(name.startswith(each) for name in NAMES)] == []
+    assert [prefix for prefix in EXPECTED if not any(name.startswith(prefix) for name in NAMES)] == []

@@ -50,10 +50,10 @@ def test_a_file_has_its_type_text_and_metadata(name: str):
     assert (document.mime_type, document.source_type) == (expected.mime_type, expected.source_type)
     assert document.extension == expected.extension
     position = 0
-    for stretch in expected.contains:
-        assert stretch in document.text[position:], f"{stretch!r} is not in {document.text[position:]!r}"
-        position = document.text.index(stretch, position) + 1
-    assert not [stretch for stretch in expected.omits if stretch in document.text]
+    for phrase in expected.contains:
+        assert phrase in document.text[position:], f"{phrase!r} is not in {document.text[position:]!r}"
+        position = document.text.index(phrase, position) + 1
+    assert not [phrase for phrase in expected.omits if phrase in document.text]
     if document.mime_type != "application/pdf":
         assert document.title == expected.title
     assert {key: document.metadata.get(key) for key in expected.metadata} == expected.metadata
@@ -61,18 +61,18 @@ def test_a_file_has_its_type_text_and_metadata(name: str):
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_blocks_are_in_order_contain_all_text_and_have_their_kinds(name: str):
-    expected, found = EXPECTED[name], parsed(name)
-    assert_valid(found)
+    expected, file = EXPECTED[name], parsed(name)
+    assert_valid(file)
     if expected.blocks is not None:
-        assert tuple(block.kind for block in found.blocks if block.kind != "text") == expected.blocks
-    assert expected.symbols == tuple(block.name for block in found.blocks if block.kind == "code" and block.name)
+        assert tuple(block.kind for block in file.blocks if block.kind != "text") == expected.blocks
+    assert expected.symbols == tuple(block.name for block in file.blocks if block.kind == "code" and block.name)
 
 
 @pytest.mark.parametrize("name", [name for name in EXPECTED if EXPECTED[name].on_page])
 def test_text_is_on_its_page(name: str):
     document = parse_message.unpack(parse_and_split(FILES / name))
-    for stretch, number in EXPECTED[name].on_page.items():
-        position = document.text.index(stretch)
+    for phrase, number in EXPECTED[name].on_page.items():
+        position = document.text.index(phrase)
         assert [page.number for page in document.pages if page.start <= position < page.end] == [number]
     assert not EXPECTED[name].sheets or tuple(page.name for page in document.pages) == EXPECTED[name].sheets
 
@@ -145,10 +145,10 @@ def test_sanitising_replaces_characters_that_cannot_be_stored_and_keeps_offsets(
     dirty = replace(
         dirty, blocks=(Block("heading", 0, 7, 1, "n\x00m"),), pages=(TextPage(1, 0, 7, name="p\r" + "x" * 600),)
     )
-    found = parse_file.sanitise(dirty)
-    assert found.text == "a b\ufffdc\nd"
-    assert (found.blocks[0].name, found.pages[0].name) == ("n m", "p " + "x" * 498)
-    assert (found.title, found.metadata) == ("t t", {"k": "v\ufffd"})
+    file = parse_file.sanitise(dirty)
+    assert file.text == "a b\ufffdc\nd"
+    assert (file.blocks[0].name, file.pages[0].name) == ("n m", "p " + "x" * 498)
+    assert (file.title, file.metadata) == ("t t", {"k": "v\ufffd"})
 
 
 def test_too_much_text_is_refused(monkeypatch: pytest.MonkeyPatch):

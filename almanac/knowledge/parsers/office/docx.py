@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
+from almanac.core.text import one_line
 from almanac.knowledge.parsers import archives
 from almanac.knowledge.parsers.office import ooxml
 from almanac.knowledge.parsers.office.numbering import Numbering, read_numbering
 from almanac.knowledge.parsers.parsed_file import ParsedFile
-from almanac.knowledge.parsers.text_builder import TextBuilder, list_item, one_line, single_spaces
+from almanac.knowledge.parsers.text_builder import TextBuilder, list_item, single_spaces
 from almanac.knowledge.parsers.web import xml_file
 from almanac.knowledge.parsers.web.xml_file import attribute, child, descendants, local_name, read_part
 
@@ -59,8 +60,8 @@ class DocxWriter:
             self.builder.flush()
             self.builder.add_table(self._rows(element))
         elif name in _WRAPPERS:
-            for each in element:
-                self.write(each)
+            for inner in element:
+                self.write(inner)
 
     def _write_paragraph(self, element: Element) -> None:
         properties = child(element, "pPr")
@@ -70,8 +71,8 @@ class DocxWriter:
         if text and not _CONTENTS.match(style.name):
             self._write_text(element, text, style, properties)
         for box in _without_fallbacks(element, boxes):
-            for each in box:
-                self.write(each)
+            for inner in box:
+                self.write(inner)
 
     def _write_text(self, element: Element, text: str, style: Style, properties: Element | None) -> None:
         label, depth = self._label(style, properties)
@@ -102,18 +103,18 @@ class DocxWriter:
         return "".join(self._words(element))
 
     def _words(self, element: Element) -> Iterator[str]:
-        for each in element:
-            name = local_name(each)
+        for inner in element:
+            name = local_name(inner)
             if name == "t":
-                yield each.text or ""
+                yield inner.text or ""
             elif name in _CHARACTERS:
                 yield _CHARACTERS[name]
             elif name in ("footnoteReference", "endnoteReference"):
-                yield self._refer_to_note(name.removesuffix("Reference"), attribute(each, "id"))
-            elif name == "docPr" and attribute(each, "descr"):
-                yield f" [{one_line(attribute(each, 'descr'))}] "
-            elif name not in _OMITTED and len(each):
-                yield from self._words(each)
+                yield self._refer_to_note(name.removesuffix("Reference"), attribute(inner, "id"))
+            elif name == "docPr" and attribute(inner, "descr"):
+                yield f" [{one_line(attribute(inner, 'descr'))}] "
+            elif name not in _OMITTED and len(inner):
+                yield from self._words(inner)
 
     def _refer_to_note(self, note_type: str, note_id: str) -> str:
         self.notes.append((note_type, note_id))
@@ -134,16 +135,16 @@ class DocxWriter:
     def cell_text(self, cell: Element) -> str:
         """The text of a cell on one line, including tables within it."""
         parts: list[str] = []
-        for each in cell:
-            name = local_name(each)
+        for inner in cell:
+            name = local_name(inner)
             if name == "p":
-                parts.append(one_line(self.text(each)))
-                boxes = _without_fallbacks(each, list(descendants(each, "txbxContent")))
+                parts.append(one_line(self.text(inner)))
+                boxes = _without_fallbacks(inner, list(descendants(inner, "txbxContent")))
                 parts += [self.cell_text(box) for box in boxes]
             elif name == "tbl":
-                parts += [", ".join(filter(None, row)) for row in self._rows(each)]
+                parts += [", ".join(filter(None, row)) for row in self._rows(inner)]
             elif name in _WRAPPERS:
-                parts.append(self.cell_text(each))
+                parts.append(self.cell_text(inner))
         return "; ".join(filter(None, parts)) if child(cell, "tbl") is not None else " ".join(filter(None, parts))
 
 
@@ -216,11 +217,11 @@ def _continues_cell_above(properties: Element | None) -> bool:
 
 def _unwrapped_children(element: Element, name: str) -> Iterator[Element]:
     """The rows of a table or the cells of a row, including those in wrappers."""
-    for each in element:
-        if local_name(each) == name:
-            yield each
-        elif local_name(each) in _WRAPPERS:
-            yield from _unwrapped_children(each, name)
+    for inner in element:
+        if local_name(inner) == name:
+            yield inner
+        elif local_name(inner) in _WRAPPERS:
+            yield from _unwrapped_children(inner, name)
 
 
 def _without_fallbacks(element: Element, boxes: list[Element]) -> list[Element]:

@@ -94,5 +94,5 @@ def _levels(definition: Element) -> list[tuple[int, Level]]:
 
 
 def _value(element: Element, name: str, default: str) -> str:
-    found = child(element, name)
-    return default if found is None else attribute(found, "val")
+    setting = child(element, name)
+    return default if setting is None else attribute(setting, "val")

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
+from almanac.core.text import one_line
 from almanac.knowledge.parsers import archives
 from almanac.knowledge.parsers.archives import Archive
 from almanac.knowledge.parsers.office.numbering import Level, Numbering, format_number
 from almanac.knowledge.parsers.parsed_file import ParsedFile, UnreadableFile
-from almanac.knowledge.parsers.text_builder import TextBuilder, list_item, one_line, single_spaces
+from almanac.knowledge.parsers.text_builder import TextBuilder, list_item, single_spaces
 from almanac.knowledge.parsers.web import xml_file
-from almanac.knowledge.parsers.web.xml_file import attribute, child, descendants, local_name, read_part
+from almanac.knowledge.parsers.web.xml_file import attribute, child, children, descendants, local_name, read_part
 
 MAX_REPEATS = 100  # of a cell or a row that stands for several
 MAX_SPACES = 1_000  # in a row
@@ -61,8 +62,8 @@ class OdfWriter:
         elif name == "page":
             self._write_page(element)
         elif name in _WRAPPERS:
-            for each in element:
-                self.write(each)
+            for inner in element:
+                self.write(inner)
 
     def _is_code(self, element: Element) -> bool:
         style = attribute(element, "style-name")
@@ -84,12 +85,12 @@ class OdfWriter:
 
     def _write_text_boxes(self, element: Element) -> None:
         """Write the text boxes that are anchored in a paragraph, after it."""
-        for each in element:
-            if local_name(each) == "text-box":
-                for part in each:
+        for inner in element:
+            if local_name(inner) == "text-box":
+                for part in inner:
                     self.write(part)
-            elif local_name(each) not in _OMITTED:
-                self._write_text_boxes(each)
+            elif local_name(inner) not in _OMITTED:
+                self._write_text_boxes(inner)
 
     def text(self, element: Element) -> str:
         """The text of a paragraph."""
@@ -97,20 +98,20 @@ class OdfWriter:
 
     def _words(self, element: Element) -> Iterator[str]:
         yield element.text or ""
-        for each in element:
-            name = local_name(each)
+        for inner in element:
+            name = local_name(inner)
             if name == "s":
-                yield " " * min(int(attribute(each, "c") or 1), MAX_SPACES)
+                yield " " * min(int(attribute(inner, "c") or 1), MAX_SPACES)
             elif name in ("tab", "line-break"):
                 yield "\t" if name == "tab" else "\n"
             elif name == "note":
-                self.notes.append(each)
+                self.notes.append(inner)
                 yield f"[^{len(self.notes)}]"
             elif name in ("desc", "title"):
-                yield f" [{one_line(each.text or '')}] " if one_line(each.text or "") else ""
+                yield f" [{one_line(inner.text or '')}] " if one_line(inner.text or "") else ""
             elif name not in _OMITTED:
-                yield from self._words(each)
-            yield each.tail or ""
+                yield from self._words(inner)
+            yield inner.tail or ""
 
     def _write_items(self, element: Element, depth: int, outer_style: str) -> None:
         """Write the items of a list and of the lists within it."""
@@ -120,10 +121,10 @@ class OdfWriter:
         for number, item in enumerate(element, level.first):
             is_bullet = level.form == "bullet"
             mark = "-" if is_bullet else level.pattern.replace("%1", format_number(number, level.form))
-            texts = [single_spaces(self.text(each)) for each in item if local_name(each) in ("p", "h")]
+            texts = [single_spaces(self.text(text)) for text in item if local_name(text) in ("p", "h")]
             if any(texts):
                 self.builder.add_item(list_item("\n".join(filter(None, texts)), depth, mark))
-            for inner in (each for each in item if local_name(each) == "list"):
+            for inner in children(item, "list"):
                 self._write_items(inner, depth + 1, style)
 
     def _rows(self, table: Element) -> list[list[str]]:
@@ -146,37 +147,37 @@ class OdfWriter:
     def cell_text(self, cell: Element) -> str:
         """The text of a cell on one line, including tables and lists within it."""
         parts: list[str] = []
-        for each in cell:
-            name = local_name(each)
+        for inner in cell:
+            name = local_name(inner)
             if name in ("p", "h"):
-                parts.append(one_line(self.text(each)))
+                parts.append(one_line(self.text(inner)))
             elif name == "table":
-                parts.append("; ".join(", ".join(filter(None, row)) for row in self._rows(each)))
+                parts.append("; ".join(", ".join(filter(None, row)) for row in self._rows(inner)))
             elif name in _WRAPPERS or name in ("list", "list-item"):
-                parts.append(self.cell_text(each))
+                parts.append(self.cell_text(inner))
         return " ".join(filter(None, parts))
 
     def _write_page(self, page: Element) -> None:
         """Write a slide: its title, then its shapes in order, then the speaker's notes."""
         self.builder.start_page(attribute(page, "name"))
-        titles = [each for each in page if attribute(each, "class") == "title"]
+        titles = [shape for shape in page if attribute(shape, "class") == "title"]
         for title in titles:
             level = 2 if self.builder.blocks else 1  # the first is the title of the presentation
             self.builder.add_heading(one_line(" ".join(self.cell_text(box) for box in title)), level)
-        for each in page:
-            if each not in titles and local_name(each) != "notes":
-                self._write_shape(each)
+        for shape in page:
+            if shape not in titles and local_name(shape) != "notes":
+                self._write_shape(shape)
         self.builder.flush()
         notes = child(page, "notes")
-        frames = [] if notes is None else [each for each in notes if attribute(each, "class") == "notes"]
+        frames = [] if notes is None else [frame for frame in notes if attribute(frame, "class") == "notes"]
         text = " ".join(one_line(self.cell_text(box)) for frame in frames for box in frame)
         self.builder.add_text(f"Notes: {text}" if text.strip() else "")
 
     def _write_shape(self, shape: Element) -> None:
         """Write the text of a shape, or the content of a frame."""
         if local_name(shape) in _SHAPES:
-            for each in shape:
-                self.write(each)
+            for inner in shape:
+                self.write(inner)
         else:
             self.write(shape)
 
@@ -209,7 +210,7 @@ def refuse_protected(archive: Archive) -> None:
 def properties(archive: Archive) -> tuple[str, dict[str, str]]:
     """The title of the document and its metadata."""
     root = read_part(archive, "meta.xml")
-    values = [] if root is None else [(local_name(each), one_line(each.text or "")) for each in root.iter()]
+    values = [] if root is None else [(local_name(value), one_line(value.text or "")) for value in root.iter()]
     metadata = {_METADATA[name]: value for name, value in values if name in _METADATA and value}
     if keywords := ", ".join(value for name, value in values if name == "keyword" and value):
         metadata["keywords"] = keywords
@@ -237,8 +238,8 @@ def _read_outline(archive: Archive) -> Numbering:
 
 def _ungrouped_children(element: Element, names: tuple[str, ...]) -> Iterator[Element]:
     """The rows of a table or the cells of a row, including those in groups."""
-    for each in element:
-        if local_name(each) in names:
-            yield each
-        elif local_name(each) in ("table-header-rows", "table-rows", "table-row-group"):
-            yield from _ungrouped_children(each, names)
+    for inner in element:
+        if local_name(inner) in names:
+            yield inner
+        elif local_name(inner) in ("table-header-rows", "table-rows", "table-row-group"):
+            yield from _ungrouped_children(inner, names)

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
+from almanac.core.text import one_line
 from almanac.knowledge.parsers import archives
 from almanac.knowledge.parsers.archives import Archive
 from almanac.knowledge.parsers.office import ooxml
 from almanac.knowledge.parsers.parsed_file import ParsedFile
-from almanac.knowledge.parsers.text_builder import TextBuilder, list_item, one_line, single_spaces
-from almanac.knowledge.parsers.web.xml_file import attribute, child, descendants, local_name, read_part
+from almanac.knowledge.parsers.text_builder import TextBuilder, list_item, single_spaces
+from almanac.knowledge.parsers.web.xml_file import attribute, child, children, descendants, local_name, read_part
 
 MAX_SLIDES = 5_000
 
@@ -60,12 +61,12 @@ def _write_slide(archive: Archive, slide: str, builder: TextBuilder) -> None:
 
 def _shapes(root: Element) -> Iterator[Element]:
     """The shapes and frames, including those in groups, without the copies for old readers."""
-    for each in root:
-        name = local_name(each)
+    for inner in root:
+        name = local_name(inner)
         if name in ("sp", "graphicFrame", "cxnSp", "pic"):
-            yield each
+            yield inner
         elif name != "Fallback":
-            yield from _shapes(each)
+            yield from _shapes(inner)
 
 
 def _placeholder_type(shape: Element) -> str | None:
@@ -87,7 +88,7 @@ def _write_shape(archive: Archive, shape: Element, targets: dict[str, tuple[str,
         part = targets.get(_relation_id(chart), ("", ""))[1]
         _write_chart(read_part(archive, part), builder)
     elif local_name(shape) == "pic":
-        description = one_line(next((attribute(each, "descr") for each in descendants(shape, "cNvPr")), ""))
+        description = one_line(next((attribute(properties, "descr") for properties in descendants(shape, "cNvPr")), ""))
         builder.add_text(f"[{description}]" if description else "")
     else:
         builder.add_text("\n".join(_lines(shape, is_list=placeholder in _LISTS)))
@@ -103,10 +104,10 @@ def _lines(shape: Element, *, is_list: bool) -> Iterator[str]:
 
 
 def _words(paragraph: Element) -> Iterator[str]:
-    for each in paragraph.iter():
-        name = local_name(each)
+    for inner in paragraph.iter():
+        name = local_name(inner)
         if name == "t":
-            yield each.text or ""
+            yield inner.text or ""
         elif name in ("br", "tab"):
             yield "\n" if name == "br" else "\t"
 
@@ -117,9 +118,9 @@ def _text(shape: Element) -> str:
 
 def _rows(table: Element) -> list[list[str]]:
     rows: list[list[str]] = []
-    for row in (each for each in table if local_name(each) == "tr"):
+    for row in children(table, "tr"):
         cells: list[str] = []
-        for cell in (each for each in row if local_name(each) == "tc"):
+        for cell in children(row, "tc"):
             above = rows[-1][len(cells)] if rows and len(rows[-1]) > len(cells) else ""
             cells.append(above if cell.get("vMerge") in ("1", "true") else _text(cell))
         rows.append(cells)
@@ -138,10 +139,10 @@ def _write_chart(root: Element | None, builder: TextBuilder) -> None:
         return
     title = next(descendants(root, "title"), None)
     builder.add_text(_text(title) if title is not None else "")
-    series = [(_points(each, "tx"), _points(each, "cat"), _points(each, "val")) for each in descendants(root, "ser")]
+    series = [(_points(one, "tx"), _points(one, "cat"), _points(one, "val")) for one in descendants(root, "ser")]
     categories = next((names for _, names, _ in series if names), dict[int, str]())
     header = ["", *(name.get(0, "") for name, _, _ in series)]
-    rows = [[categories[at], *(values.get(at, "") for _, _, values in series)] for at in sorted(categories)]
+    rows = [[categories[index], *(values.get(index, "") for _, _, values in series)] for index in sorted(categories)]
     builder.add_table([header, *rows])
 
 

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from almanac.knowledge.parsers.parsed_file import ParsedFile, UnreadableFile
-from almanac.knowledge.parsers.text_builder import TextBuilder, list_item, one_line, single_spaces
+from almanac.core.text import one_line
+from almanac.knowledge.parsers.parsed_file import NESTED_TOO_DEEPLY, ParsedFile, UnreadableFile
+from almanac.knowledge.parsers.text_builder import TextBuilder, list_item, single_spaces
 
 MAX_GROUP_DEPTH = 500
 MAX_LIST_DEPTH = 20
 MAX_SKIP_CHARS = 20  # after a character in Unicode
-TOO_DEEP = "The file nests its parts deeper than any genuine document, so it was not parsed."
 
 _TOKEN = re.compile(
     r"\\(?P<word>[a-zA-Z]{1,32})(?P<number>-?\d{1,10})? ?"
@@ -117,7 +117,7 @@ class RtfReader:
     def _open_group(self) -> None:
         self._decode_pending()
         if len(self.outer_groups) > MAX_GROUP_DEPTH:
-            raise UnreadableFile("corrupt", TOO_DEEP)
+            raise UnreadableFile("corrupt", NESTED_TOO_DEEPLY)
         self.outer_groups.append(self.group)
         self.skips_left = 0
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from almanac.core.text import one_line
 from almanac.knowledge.parsers.parsed_file import ParsedFile, UnreadableFile
 from almanac.knowledge.parsers.pdf import page_layout
 from almanac.knowledge.parsers.pdf.page_layout import PrintedLine, PrintedPage
@@ -104,7 +105,7 @@ def _recognise_band(band: Any, top: int) -> Iterator[PrintedLine]:
     if result.boxes is None:
         return
     for corners, text in zip(result.boxes.tolist(), result.txts, strict=True):
-        words = " ".join(text.split())
+        words = one_line(text)
         if words:
             xs, ys = [x for x, _ in corners], [y + top for _, y in corners]
             yield PrintedLine(words, min(xs), min(ys), max(xs), max(ys))

@@ -12,10 +12,11 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
+from almanac.core.text import one_line
 from almanac.knowledge.parsers.parsed_file import Block, TextLine, TextPage
+from almanac.knowledge.parsers.text_builder import MAX_HEADING_LEVEL
 
 MIN_HEADING_RATIO = 1.15  # of the size of a heading to the size of the body text
-MAX_HEADING_LEVEL = 6
 MAX_HEADING_CHARS = 250
 MAX_BOLD_HEADING_CHARS = 120
 MAX_HEADING_LINES = 4
@@ -89,7 +90,7 @@ def arrange(pages: Sequence[PrintedPage]) -> PageText:
         for group in groups
         if group.heading_size and _title_key(group) not in running_titles
     )
-    writer = _Writer()
+    writer = _PageTextWriter()
     for page, groups in grouped:
         writer.start_page(page)
         for group in groups:
@@ -220,7 +221,7 @@ def _find_running_titles(grouped: Sequence[tuple[PrintedPage, Sequence[LineGroup
 # The text
 
 
-class _Writer:
+class _PageTextWriter:
     """Writes groups of lines one after another and records their positions."""
 
     def __init__(self) -> None:
@@ -244,7 +245,7 @@ class _Writer:
         self.length = self.lines[-1].end
         name = "".join(line.text if line.joined else line.text + " " for line in lines) if level else ""
         kind = "heading" if level else "text"
-        self.blocks.append(Block(kind, start, self.length, level, " ".join(name.split())))
+        self.blocks.append(Block(kind, start, self.length, level, one_line(name)))
 
     def finish(self) -> PageText:
         """The complete text. A page ends at the start of the next one, so it includes the white space between them."""

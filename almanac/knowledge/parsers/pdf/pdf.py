@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 import pypdfium2.raw  # pyright: ignore[reportMissingTypeStubs]
 
+from almanac.core.text import one_line
 from almanac.knowledge.parsers.parsed_file import ParsedFile, UnreadableFile
 from almanac.knowledge.parsers.pdf import ocr, page_layout, printed_lines
 from almanac.knowledge.parsers.pdf.page_layout import PrintedLine, PrintedPage
@@ -273,7 +274,7 @@ def _get_language(document: Any) -> str:
 def _clean(data: bytes, size: int) -> str:
     """A value of `size` bytes with its terminator, on one line and shortened; empty if it did not fit."""
     text = data[: size - 2].decode("utf-16-le", "replace") if 2 <= size <= len(data) else ""
-    return " ".join(text.translate(printed_lines.CLEAN).split())[:MAX_VALUE_CHARS]
+    return one_line(text.translate(printed_lines.CLEAN))[:MAX_VALUE_CHARS]
 
 
 def _format_date(value: str) -> str:

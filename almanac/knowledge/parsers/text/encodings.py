@@ -33,21 +33,21 @@ _ISO_2022_JP = re.compile(rb"\x1b\$[@B]|\x1b\([IJ]")
 # Scores of a letter: in the text's languages it is common, in daily use, used, or rare; or it cannot be at this place.
 _COMMON, _DAILY, _USED, _RARE, _MISPLACED = 1.0, 0.5, 0.3, -0.5, -2.0
 
-_WEST = "éèàêçäöüßñáíóúãõåæøôîâûïëùòìœÉÈÀÇÄÖÜÑÁÍÓÚÅÆØ’‘“”«»–—…€¿¡"
-_SIGNS = "°²³§©®ºª·•£"
-_HANZI = (
+_WESTERN = "éèàêçäöüßñáíóúãõåæøôîâûïëùòìœÉÈÀÇÄÖÜÑÁÍÓÚÅÆØ’‘“”«»–—…€¿¡"
+_SYMBOLS = "°²³§©®ºª·•£"
+_SIMPLIFIED_CHINESE = (
     "的一是不了在人有我他个大中来上国到说们为子和你地出道也时年得就那要下以生会自着去之过家学对可她里后小么心多天而能好都然没日于起"
     "还发成事只作当想看文无开手十用主行方又如前所本见经头面公同三已老从动两长知样现分将外但身些与高意进把法此实回二理美点月明其种"
     "每六七八五四九百千请先再早晚门度温并且通所必须工班员第一到达检查记录库存日期部件名号码表单位年月"
 )
-_HANJI = (
+_TRADITIONAL_CHINESE = (
     "的一是不了在人有我他這個們中來上大為和國地到以說時要就出會可也你對生能而子那得于著下自之年過發後作裡用道行所然家種事成方多經"
     "麼去法學如都同現當沒動面起看定天分還進好小部其些主樣理心她本前開但因只從想實每六七早點門第員先再請錄寫溫度並且"
 )
 _KANA = "".join(map(chr, range(0x3041, 0x3097))) + (
     "アイウエオカキクケコサシスセソタチツテトナニネノハヒフヘホマミムメモラリルレロワンーッャュョドデプグジバ、。「」・"
 )
-_WIDE = "\u3000，。、；：？！“”（）《》「」〇・"
+_WIDE_PUNCTUATION = "\u3000，。、；：？！“”（）《》「」〇・"
 _HANGUL = (
     "이다는을의에하고가로은지한를기시어사리도인아나그니서있자여적일들정만것과수대해전부으라오게보면제소주스상장원습세"
 )
@@ -75,11 +75,11 @@ _CENTRAL = "ąćęłńóśźżáčďéěíňřšťúůýžőűöüäâăîđşŞ
 
 ALPHABETS = (
     # Portuguese õ stands only before e; otherwise the byte is Hungarian ő.
-    Alphabet("cp1252", _WEST, _SIGNS + "ðþýÐÞÝ™½¼¾±×„š", impossible="õ(?!e)", is_latin=True),
-    Alphabet("gb18030", _HANZI + _WIDE, ranges="[\u4e00-\u9fff]"),
-    Alphabet("big5", _HANJI + _WIDE, ranges="[\u4e00-\u9fff]"),
-    Alphabet("cp932", _KANA + _WIDE, ranges="[\u4e00-\u9fff\u30a0-\u30ff\uff01-\uff5e]"),
-    Alphabet("euc_jp", _KANA + _WIDE, ranges="[\u4e00-\u9fff\u30a0-\u30ff\uff01-\uff5e]"),
+    Alphabet("cp1252", _WESTERN, _SYMBOLS + "ðþýÐÞÝ™½¼¾±×„š", impossible="õ(?!e)", is_latin=True),
+    Alphabet("gb18030", _SIMPLIFIED_CHINESE + _WIDE_PUNCTUATION, ranges="[\u4e00-\u9fff]"),
+    Alphabet("big5", _TRADITIONAL_CHINESE + _WIDE_PUNCTUATION, ranges="[\u4e00-\u9fff]"),
+    Alphabet("cp932", _KANA + _WIDE_PUNCTUATION, ranges="[\u4e00-\u9fff\u30a0-\u30ff\uff01-\uff5e]"),
+    Alphabet("euc_jp", _KANA + _WIDE_PUNCTUATION, ranges="[\u4e00-\u9fff\u30a0-\u30ff\uff01-\uff5e]"),
     Alphabet("cp949", _HANGUL, ranges="[\uac00-\ud7a3]"),
     Alphabet("cp1251", *_CYRILLIC),
     Alphabet("koi8_r", *_CYRILLIC),
@@ -97,7 +97,7 @@ ALPHABETS = (
     Alphabet("iso8859_6", *_ARABIC),
     Alphabet("cp874", *_THAI),
     Alphabet("cp1257", "āčēģīķļņšūžėįųąęöäüõŠŽ’„”“–", "ćńóśźżÄÖÜÕ", is_latin=True),
-    Alphabet("mac_roman", _WEST, _SIGNS + "ðþý", is_latin=True),
+    Alphabet("mac_roman", _WESTERN, _SYMBOLS + "ðþý", is_latin=True),
 )
 
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from almanac.core.text import one_line
 from almanac.knowledge.parsers.parsed_file import Block, ParsedFile
 from almanac.knowledge.parsers.text import encodings, plain_text
 
@@ -28,9 +29,9 @@ _HEADING_END = re.compile(r"(?:[ \t]+#+|[ \t]*\{[^{}]*\})[ \t]*$")
 def parse(path: Path, name: str) -> ParsedFile:
     text, _ = encodings.decode(path.read_bytes())
     body, metadata = split_front_matter(text)
-    found = tuple(blocks(body))
-    title = metadata.pop("title", "") or next((block.name for block in found if block.kind == "heading"), "")
-    return ParsedFile(body, found, title=title, metadata=metadata)
+    all_blocks = tuple(blocks(body))
+    title = metadata.pop("title", "") or next((block.name for block in all_blocks if block.kind == "heading"), "")
+    return ParsedFile(body, all_blocks, title=title, metadata=metadata)
 
 
 def split_front_matter(text: str) -> tuple[str, dict[str, str]]:
@@ -108,4 +109,4 @@ def _follows_text(text: str, start: int) -> bool:
 def without_markup(text: str) -> str:
     """The words of a line without emphasis, links and closing marks."""
     bare = _LINK.sub(r"\1", _HEADING_END.sub("", text.strip()))
-    return " ".join(_EMPHASIS.sub(r"\2", bare).replace("\\", "").split())
+    return one_line(_EMPHASIS.sub(r"\2", bare).replace("\\", ""))

@@ -5,10 +5,11 @@ from pathlib import Path
 from urllib.parse import unquote
 from xml.etree.ElementTree import Element
 
+from almanac.core.text import one_line
 from almanac.knowledge.parsers import archives
 from almanac.knowledge.parsers.archives import Archive
 from almanac.knowledge.parsers.parsed_file import ParsedFile, UnreadableFile
-from almanac.knowledge.parsers.text_builder import TextBuilder, one_line
+from almanac.knowledge.parsers.text_builder import TextBuilder
 from almanac.knowledge.parsers.web import html_page
 from almanac.knowledge.parsers.web.xml_file import attribute, descendants, local_name, read_part
 
@@ -52,7 +53,9 @@ def _chapters(package: Element, folder: str) -> list[str]:
 def _refuse_protected(archive: Archive, chapters: list[str]) -> None:
     """Unprotected books may contain encrypted fonts, but no encrypted chapters."""
     root = read_part(archive, "META-INF/encryption.xml")
-    encrypted = [] if root is None else [attribute(each, "URI") for each in descendants(root, "CipherReference")]
+    encrypted = (
+        [] if root is None else [attribute(reference, "URI") for reference in descendants(root, "CipherReference")]
+    )
     if not set(chapters).isdisjoint(encrypted):
         raise UnreadableFile("encrypted", "The book is protected against copying. Add a copy without protection.")
 

@@ -11,9 +11,10 @@ from html import unescape
 from pathlib import Path
 from typing import Literal
 
+from almanac.core.text import one_line
 from almanac.knowledge.parsers.parsed_file import ParsedFile
 from almanac.knowledge.parsers.text import encodings
-from almanac.knowledge.parsers.text_builder import TextBuilder, list_item, one_line, single_spaces
+from almanac.knowledge.parsers.text_builder import TextBuilder, list_item, single_spaces
 
 MAX_TABLE_DEPTH = 30
 MAX_TITLE_CHARS = 2_000

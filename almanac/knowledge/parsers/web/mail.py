@@ -13,9 +13,10 @@ from email.parser import BytesParser
 from pathlib import Path
 from typing import cast
 
+from almanac.core.text import one_line
 from almanac.knowledge.parsers.parsed_file import ParsedFile
 from almanac.knowledge.parsers.text import encodings, plain_text
-from almanac.knowledge.parsers.text_builder import TextBuilder, one_line
+from almanac.knowledge.parsers.text_builder import TextBuilder
 from almanac.knowledge.parsers.web import html_page
 
 MAX_PARTS = 20_000
@@ -54,17 +55,17 @@ class MessageWriter:
         if self.parts > MAX_PARTS or depth > MAX_PART_DEPTH:
             self.is_complete = False
             return
-        content_type, inner = part.get_content_type(), _inner_parts(part)
-        if content_type == "message/rfc822" and inner:
-            self.write_message(inner[0], level + 1, depth + 1)
+        content_type, parts = part.get_content_type(), _inner_parts(part)
+        if content_type == "message/rfc822" and parts:
+            self.write_message(parts[0], level + 1, depth + 1)
         elif content_type == "multipart/alternative":
-            self._write_best(inner, level, depth)
-        elif content_type == "multipart/related" and inner:
-            self.write(inner[0], level, depth + 1)
-            self._note_attachments(inner[1:])
-        elif inner:
-            for each in inner:
-                self.write(each, level, depth + 1)
+            self._write_best(parts, level, depth)
+        elif content_type == "multipart/related" and parts:
+            self.write(parts[0], level, depth + 1)
+            self._note_attachments(parts[1:])
+        elif parts:
+            for inner in parts:
+                self.write(inner, level, depth + 1)
         elif name := _attachment_name(part, content_type):
             self.attachments.append(name)
         elif content_type in ("text/plain", "text/html"):

@@ -13,15 +13,15 @@ from typing import NoReturn, cast
 from xml.etree.ElementTree import Element, ParseError, XMLParser, XMLPullParser
 from xml.parsers import expat
 
+from almanac.core.text import one_line
 from almanac.knowledge.parsers.archives import CHUNK_BYTES, Archive
-from almanac.knowledge.parsers.parsed_file import ParsedFile, UnreadableFile
-from almanac.knowledge.parsers.text_builder import TextBuilder, one_line
+from almanac.knowledge.parsers.parsed_file import NESTED_TOO_DEEPLY, ParsedFile, UnreadableFile
+from almanac.knowledge.parsers.text_builder import TextBuilder
 
 MAX_ELEMENT_DEPTH = 200  # a document has a few dozen levels
 MAX_TREE_BYTES = 16_000_000  # of a file that becomes one tree, which takes about ten times as much memory
 DTD = "The file contains a document type definition, which is not supported. Save it without one and add it again."
 BROKEN = "The file is damaged: its XML is invalid. Save it again in the program that made it and add that copy."
-TOO_DEEP = "The file nests its parts deeper than any genuine document, so it was not parsed."
 
 
 class _RootReached(Exception):
@@ -78,12 +78,17 @@ def attribute(element: Element, name: str) -> str:
 
 def descendants(element: Element, name: str) -> Iterator[Element]:
     """The element and all elements below it that have this name, in document order."""
-    return (each for each in element.iter() if without_namespace(each.tag) == name)
+    return (inner for inner in element.iter() if without_namespace(inner.tag) == name)
 
 
 def child(element: Element | None, name: str) -> Element | None:
     """The first child with this name."""
-    return None if element is None else next((each for each in element if without_namespace(each.tag) == name), None)
+    return None if element is None else next(children(element, name), None)
+
+
+def children(element: Element, name: str) -> Iterator[Element]:
+    """The children with this name, in document order."""
+    return (inner for inner in element if without_namespace(inner.tag) == name)
 
 
 def iterate_children(chunks: Iterable[bytes], containers: Collection[str] = ()) -> Iterator[Element]:
@@ -98,7 +103,7 @@ def iterate_children(chunks: Iterable[bytes], containers: Collection[str] = ()) 
             yield from _stream_children(chain(first, chunks), containers)
             return
     root = _build_tree(first)
-    for parent in [each for each in root.iter() if local_name(each) in containers] if containers else [root]:
+    for parent in [element for element in root.iter() if local_name(element) in containers] if containers else [root]:
         yield from parent
 
 
@@ -112,7 +117,7 @@ def _stream_children(chunks: Iterable[bytes], containers: Collection[str]) -> It
             if event == "start":
                 ancestors.append(element)
                 if len(ancestors) > MAX_ELEMENT_DEPTH:
-                    raise UnreadableFile("corrupt", TOO_DEEP)
+                    raise UnreadableFile("corrupt", NESTED_TOO_DEEPLY)
                 continue
             ancestors.pop()
             if ancestors and (local_name(ancestors[-1]) in containers if containers else len(ancestors) == 1):

@@ -5,7 +5,7 @@ from xml.etree.ElementTree import tostring
 
 import pytest
 
-from almanac.knowledge.parsers.parsed_file import UnreadableFile
+from almanac.knowledge.parsers.parsed_file import NESTED_TOO_DEEPLY, UnreadableFile
 from almanac.knowledge.parsers.web import xml_file
 
 NESTED_ENTITIES = b'<!DOCTYPE a [<!ENTITY l "lol"><!ENTITY m "&l;&l;&l;">]><a>&m;</a>'
@@ -71,4 +71,4 @@ def test_elements_nested_too_deeply_are_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(xml_file, "MAX_TREE_BYTES", 100)
     with pytest.raises(UnreadableFile) as refused:
         list(xml_file.iterate_children([b"<a>" * 100_000]))
-    assert refused.value.message == xml_file.TOO_DEEP
+    assert refused.value.message == NESTED_TOO_DEEPLY
