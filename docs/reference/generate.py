@@ -1,4 +1,4 @@
-"""Writes the pages of this folder from the code, or checks that they say what the code says.
+"""Writes the pages of this folder from the code, or checks that they agree with the code.
 
 python docs/reference/generate.py [--check]
 """
@@ -43,8 +43,8 @@ def settings_page() -> str:
         "# Settings\n",
         "A value comes from, in this order: a command-line option, the environment, the settings file, the\n"
         "default. The file is `almanac.toml` in the working folder, or the one that `ALMANAC_CONFIG` names; its\n"
-        "entries have the names of the first column. `almanac doctor` prints every setting as it is, and where\n"
-        "it came from.\n",
+        "entries have the names of the first column. `almanac doctor` prints the value and the source of every\n"
+        "setting.\n",
     ]
     for heading, items in _sections():
         rows = [
@@ -55,13 +55,13 @@ def settings_page() -> str:
 
 
 def scopes_page() -> str:
-    """Every scope, and who gets it."""
+    """Every scope, and its default holders."""
     rows = [[f"`{name}`", meaning, _holders(name)] for name, meaning in scopes.SCOPES.items()]
     return _page(
         [
             "# Scopes\n",
-            "A scope is something a token may do. A tool that needs a scope which a token lacks is neither listed\n"
-            "to it nor callable with it. Name scopes with `almanac token add NAME --scope SCOPE`, once for each;\n"
+            "A scope is a permission of a token. A tool that needs a missing scope is neither listed for the token\n"
+            "nor callable with it. Name scopes with `almanac token add NAME --scope SCOPE`, once for each;\n"
             "without any, a token gets those of its holder's kind. Only an administrator's token may have\n"
             "`audit:read` and `admin`. On the memory surface every tool is listed, and a call without its scope is\n"
             "refused with `auth.insufficient_scope`.\n",
@@ -78,10 +78,10 @@ def errors_page() -> str:
     return _page(
         [
             "# Errors\n",
-            "Every failure has a code that stays the same, a sentence, and where there is one a remedy. A tool\n"
-            "answers with a result marked as an error, whose text begins with the code; a request that reaches no\n"
-            'tool is answered with the status and a body of `{"error": …, "code": …}`. The sentence is the usual\n'
-            "one: where more is known, such as which argument is wrong, it says so instead.\n",
+            "Every failure has a stable code, a sentence, and usually a remedy. A tool answers with a result marked\n"
+            "as an error; its text begins with the code. A request that reaches no tool is answered with the status\n"
+            'and a body of `{"error": …, "code": …}`. The sentence below is the usual one. An error with more\n'
+            "information, such as the name of a wrong argument, has a sentence of its own.\n",
             _table(["Code", "Status", "Usual sentence", "Usual remedy"], rows),
         ]
     )
@@ -91,10 +91,10 @@ def cli_page() -> str:
     """Every command with its arguments and options."""
     parts = [
         "# Command line\n",
-        "`almanac COMMAND --help` says the same on the spot. A failure is one line on standard error that names\n"
-        "the fix, and the exit status is 1 (2 where the command itself was mistyped). `--json` prints for\n"
+        "`almanac COMMAND --help` prints the same text. A failure is one line on standard error that names the\n"
+        "remedy, and the exit status is 1 (2 if the command itself was mistyped). `--json` prints JSON for\n"
         "programs.\n",
-        _table(["Command", "What it does"], [[f"`almanac {path}`", _first(text(it))] for path, it in commands()]),
+        _table(["Command", "Effect"], [[f"`almanac {path}`", _first(text(it))] for path, it in commands()]),
     ]
     for path, command in commands():
         what, example = _split(text(command))
@@ -108,8 +108,8 @@ def tools_page() -> str:
     """Every tool of every surface, from the committed contracts."""
     parts = [
         "# Tools\n",
-        "What each surface offers, from its contract (`almanac/surfaces/*/contract.json`), which is what is served.\n"
-        "A token may call only the tools that its scopes and limits allow; on most surfaces it is shown no others.\n",
+        "The tools of each surface, from its contract (`almanac/surfaces/*/contract.json`), which equals the served\n"
+        "tools. A token may call only the tools that its scopes and limits allow; most surfaces list no others.\n",
     ]
     for surface in SURFACES:
         parts += [f"## {surface.title or surface.name}, at `{surface.path}`\n"]
@@ -132,11 +132,11 @@ def agents_page() -> str:
         "# The agent over HTTP\n",
         "The agent answers from knowledge bases, with citations. `GET /.well-known/agent-card.json` is its card, as\n"
         f"the A2A protocol has it; `POST {AGENTS_PREFIX}/{{agent}}` is the protocol itself (JSON-RPC, version 1.0:\n"
-        "`SendMessage`, `SendStreamingMessage`, `GetTask`, `CancelTask`). Below is what WeKnora's clients use;\n"
+        "`SendMessage`, `SendStreamingMessage`, `GetTask`, `CancelTask`). WeKnora's clients use the requests below;\n"
         f"`GET {AGENTS_PREFIX}/openapi.json` is the same as OpenAPI 3.1. Send a token as in [REST](rest.md), or\n"
         "in the message's own context as `api_key`.\n",
         _table(
-            ["Request", "Name", "What it does"],
+            ["Request", "Name", "Effect"],
             _overview(AGENT_OPERATIONS),
         ),
     ]
@@ -149,15 +149,16 @@ def rest_page() -> str:
         "# REST\n",
         f"Everything below is under `{API_PREFIX}`; `GET {API_PREFIX}/openapi.json` is the same as OpenAPI 3.1. Send a "
         "token as\n"
-        "`Authorization: Bearer …` or `X-API-Key: …`, and bodies as JSON. A number in a body is a number and not a\n"
-        'text; a field that is not in the table is refused. A failure is `{"error": …, "code": …}` with the status\n'
-        "of [its code](errors.md). A limit that is reached answers 429 with `Retry-After`; every answer has an\n"
-        "`x-request-id`, yours if you sent one. What is not there and what you may not see give the same 404.\n",
+        "`Authorization: Bearer …` or `X-API-Key: …`, and bodies as JSON. A number in a body must be a JSON number;\n"
+        'a field that is not in the table is refused. A failure is `{"error": …, "code": …}` with the status\n'
+        "of [its code](errors.md). A reached limit answers 429 with `Retry-After`. Every answer has an\n"
+        "`x-request-id`, yours if you sent one. Objects that you may not see and objects that do not exist give the\n"
+        "same 404.\n",
         _table(
-            ["Request", "Name", "What it does"],
+            ["Request", "Name", "Effect"],
             _overview(API_OPERATIONS),
         ),
-        "The name is what the audit trail shows, and what a token's `--tool` allows.\n",
+        "The name is the one in the audit trail, and the one that a token's `--tool` takes.\n",
     ]
     return _page([*parts, *_requests(API_OPERATIONS)])
 
@@ -168,11 +169,11 @@ def knowledge_base_page() -> str:
         "# REST of the catalogue\n",
         f"At the paths that the gateway's contract gives them; `GET {CATALOGUE_PREFIX}/openapi.json` is the same as\n"
         "OpenAPI 3.1. Send a key as `X-API-Key`, `X-Access-Key` or `Authorization: Bearer`: the first that is not\n"
-        "empty counts. All else is as in [REST](rest.md). Reading needs the scope `catalogue:read`, and everyone in\n"
-        "the organisation may; writing needs `catalogue:write` and the role Developer on the catalogue\n"
+        "empty counts. Everything else is as in [REST](rest.md). Every member of the organisation may read,\n"
+        "with the scope `catalogue:read`; writing needs `catalogue:write` and the role Developer on the catalogue\n"
         "(`almanac catalogue share`), or an administrator.\n",
         _table(
-            ["Request", "Name", "What it does"],
+            ["Request", "Name", "Effect"],
             _overview(CATALOGUE_OPERATIONS),
         ),
     ]
@@ -222,7 +223,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def commands() -> Iterator[tuple[str, TyperCommand]]:
-    """Every command there is: `("token add", …)`."""
+    """Every command: `("token add", …)`."""
 
     def below(path: str, node: Any) -> Iterator[tuple[str, TyperCommand]]:
         if isinstance(node, TyperGroup):
@@ -240,7 +241,7 @@ def text(command: TyperCommand) -> str:
 
 
 def stale() -> list[str]:
-    """The pages that no longer say what the code says."""
+    """The pages that differ from the code."""
     current = {name: (FOLDER / name).read_text("utf-8") if (FOLDER / name).exists() else "" for name in PAGES}
     return [name for name, page in PAGES.items() if current[name] != page()]
 
@@ -248,7 +249,7 @@ def stale() -> list[str]:
 def main() -> int:
     """Write the pages, or with --check only compare; the exit status."""
     parser = argparse.ArgumentParser(description="Write the reference pages from the code.")
-    parser.add_argument("--check", action="store_true", help="compare only; exit with 1 where a page is out of date")
+    parser.add_argument("--check", action="store_true", help="compare only; exit with 1 if a page is out of date")
     if parser.parse_args().check:
         found = stale()
         for name in found:
@@ -309,7 +310,7 @@ def _holders(scope: str) -> str:
 
 
 def _errors(kind: type[AlmanacError] = AlmanacError) -> Iterator[type[AlmanacError]]:
-    """Those that are raised: not the ones that only head others, which have no code of their own."""
+    """The errors that are raised, without base classes, which have no code of their own."""
     below = kind.__subclasses__()
     ours = kind.__module__.startswith("almanac.") and kind is not AlmanacError
     if ours and ("code" in vars(kind) or not below):
@@ -323,7 +324,7 @@ def _sentence(kind: type[AlmanacError]) -> str:
 
 
 def _split(help: str) -> tuple[str, str]:
-    """What a command does, and its example."""
+    """The description of a command, and its example."""
     what, _, rest = help.partition("Example:")
     example, _, after = rest.strip().partition(". ")
     return f"{what.strip()} {after}".strip(), example
@@ -393,13 +394,13 @@ def _fields(heading: str, found: dict[str, dict[str, Any]]) -> str:
 
 
 def _meaning(schema: dict[str, Any], *, is_always: bool) -> str:
-    """The type of a field, whether it can be left out, what it means, and what it is otherwise."""
+    """The type of a field, whether it is optional, its description and its default."""
     ways = cast("list[dict[str, Any]]", schema.get("anyOf", [schema]))
-    said = next((it["description"] for it in [schema, *ways] if "description" in it), "")
+    description = next((it["description"] for it in [schema, *ways] if "description" in it), "")
     default = schema.get("default")
-    usual = f"Usually `{json.dumps(default)}`." if default not in (None, "", [], {}) else ""
+    default_text = f"Default: `{json.dumps(default)}`." if default not in (None, "", [], {}) else ""
     kind = " or ".join(_named(it) for it in ways)
-    return " ".join(filter(None, [f"{kind}{'' if is_always else ', optional'}.", said, usual]))
+    return " ".join(filter(None, [f"{kind}{'' if is_always else ', optional'}.", description, default_text]))
 
 
 def _named(schema: dict[str, Any]) -> str:
@@ -414,13 +415,13 @@ def _named(schema: dict[str, Any]) -> str:
 def _behaviour(tool: dict[str, Any]) -> str:
     hints = tool.get("annotations")
     if hints is None:
-        return "Its contract says nothing of what it changes."
-    said = [
-        "Only reads." if hints.get("readOnlyHint") else "Changes things.",
-        "May destroy." if hints.get("destructiveHint", not hints.get("readOnlyHint")) else "",
+        return "Its contract does not say whether it changes data."
+    sentences = [
+        "Only reads data." if hints.get("readOnlyHint") else "Changes data.",
+        "May destroy data." if hints.get("destructiveHint", not hints.get("readOnlyHint")) else "",
         "May be repeated." if hints.get("idempotentHint") else "",
     ]
-    return " ".join(word for word in said if word)
+    return " ".join(filter(None, sentences))
 
 
 def _schema(heading: str, without: str, schema: dict[str, Any]) -> Iterator[str]:
