@@ -20,60 +20,60 @@ from almanac.operations.context import RequestContext
 from almanac.operations.operation import Operation, Rest
 from almanac.operations.pipeline.errors import InvalidJson, UnsupportedMediaType
 from almanac.web.agents import conversation
-from almanac.web.agents.conversation import LONGEST_SESSION, SCOPES, AgentMessage, EventStream, MessageContext
-from almanac.web.agents.messages import MAX_MESSAGE_CHARS, PREFIX, AtAgent
+from almanac.web.agents.conversation import MAX_SESSION_ID_CHARS, SCOPES, AgentMessage, EventStream, MessageContext
+from almanac.web.agents.messages import AGENTS_PREFIX, MAX_MESSAGE_CHARS, AgentPath
 from almanac.web.rest import AlreadySent
 
-STATES = {
+TASK_STATES = {
     agent_tasks.WORKING: "TASK_STATE_WORKING",
     agent_tasks.COMPLETED: "TASK_STATE_COMPLETED",
     agent_tasks.FAILED: "TASK_STATE_FAILED",
     agent_tasks.CANCELED: "TASK_STATE_CANCELED",
 }
-VERSION = b"1."
+PROTOCOL_VERSION = b"1."
 PARSE, INVALID, NO_METHOD, BAD_PARAMS, INTERNAL = -32700, -32600, -32601, -32602, -32603
 NO_TASK, NOT_CANCELABLE, UNSUPPORTED, NO_CONTENT, NO_VERSION = -32001, -32002, -32004, -32005, -32009
-OTHERS = frozenset({"ListTasks", "SubscribeToTask", "GetExtendedAgentCard", "CreateTaskPushNotificationConfig",
+UNSUPPORTED_METHODS = frozenset({"ListTasks", "SubscribeToTask", "GetExtendedAgentCard", "CreateTaskPushNotificationConfig",
                     "GetTaskPushNotificationConfig", "ListTaskPushNotificationConfigs",
                     "DeleteTaskPushNotificationConfig"})  # fmt: skip
-_ANSWER = "answer"  # the artifact
+_ARTIFACT_NAME = "answer"  # the artifact
 
 
-class LenientArguments(Arguments):
+class A2aModel(Arguments):
     """The base of what the protocol lets have more fields than are read here."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
 
-class Part(LenientArguments):
+class MessagePart(A2aModel):
     """A part of a message; only text is read."""
 
     text: str | None = None
 
 
-class Sending(LenientArguments):
+class A2aMessage(A2aModel):
     """A message."""
 
     messageId: str = ""
-    contextId: str = Field("", max_length=LONGEST_SESSION)
-    parts: list[Part] = Field(default_factory=list[Part], max_length=100)
+    contextId: str = Field("", max_length=MAX_SESSION_ID_CHARS)
+    parts: list[MessagePart] = Field(default_factory=list[MessagePart], max_length=100)
     metadata: MessageContext | None = None
 
 
-class SendParams(LenientArguments):
+class SendMessageParams(A2aModel):
     """Parameters of `SendMessage`."""
 
-    message: Sending
+    message: A2aMessage
     metadata: MessageContext | None = None
 
 
-class TaskParams(LenientArguments):
+class TaskIdParams(A2aModel):
     """Parameters of what is about a task."""
 
     id: str = Field(min_length=1, max_length=100)
 
 
-class Remote(Exception):
+class A2aError(Exception):
     """A failure that the protocol has a number for."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -81,7 +81,7 @@ class Remote(Exception):
         super().__init__(message)
 
 
-class Request(LenientArguments):
+class A2aRequest(A2aModel):
     """A JSON-RPC request."""
 
     jsonrpc: str = ""
@@ -90,13 +90,13 @@ class Request(LenientArguments):
     params: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
-async def serve(ctx: RequestContext, given: Request) -> dict[str, Any] | AlreadySent:
+async def serve(ctx: RequestContext, given: A2aRequest) -> dict[str, Any] | AlreadySent:
     """One request."""
-    place: AtAgent = ctx.parameters
+    place: AgentPath = ctx.parameters
     conversation.check_agent(ctx, place.agent)
     try:
         return await _dispatch(ctx, place.agent, given)
-    except Remote as failure:
+    except A2aError as failure:
         return _error(given.id, failure.code, str(failure))
 
 
@@ -112,44 +112,46 @@ def render_error(ctx: RequestContext, error: AlmanacError) -> dict[str, Any] | N
     return _error(id, next((code for kind, code in kinds.items() if isinstance(error, kind)), INTERNAL), error.text)
 
 
-async def _dispatch(ctx: RequestContext, agent: str, given: Request) -> dict[str, Any] | AlreadySent:
+async def _dispatch(ctx: RequestContext, agent: str, given: A2aRequest) -> dict[str, Any] | AlreadySent:
     if given.jsonrpc != "2.0" or not given.method:
-        raise Remote(INVALID, "The body is not one request of JSON-RPC 2.0.")
-    if not ctx.http.headers.get(b"a2a-version", VERSION).startswith(VERSION):
-        raise Remote(NO_VERSION, "Version 1.0 of the protocol is spoken here.")
+        raise A2aError(INVALID, "The body is not one request of JSON-RPC 2.0.")
+    if not ctx.http.headers.get(b"a2a-version", PROTOCOL_VERSION).startswith(PROTOCOL_VERSION):
+        raise A2aError(NO_VERSION, "Version 1.0 of the protocol is spoken here.")
     match given.method:
         case "SendMessage":
             return _result(given.id, {"task": await _send(ctx, agent, given)})
         case "SendStreamingMessage":
-            async with _take(ctx, agent, given) as letter:
+            async with _begin_task(ctx, agent, given) as letter:
                 return await _stream(ctx, letter, given)
         case "GetTask":
-            return _result(given.id, describe(await agent_tasks.get(ctx, agent, _parse(TaskParams, given.params).id)))
+            return _result(
+                given.id, render_task(await agent_tasks.get(ctx, agent, _parse(TaskIdParams, given.params).id))
+            )
         case "CancelTask":
             return _result(
-                given.id, describe(await agent_tasks.cancel(ctx, agent, _parse(TaskParams, given.params).id))
+                given.id, render_task(await agent_tasks.cancel(ctx, agent, _parse(TaskIdParams, given.params).id))
             )
-        case method if method in OTHERS:
-            raise Remote(UNSUPPORTED, "This agent does not do that.")
+        case method if method in UNSUPPORTED_METHODS:
+            raise A2aError(UNSUPPORTED, "This agent does not do that.")
         case _:
-            raise Remote(NO_METHOD, "There is no such method.")
+            raise A2aError(NO_METHOD, "There is no such method.")
 
 
-def _take(ctx: RequestContext, agent: str, given: Request) -> AbstractAsyncContextManager[AgentMessage]:
-    params = _parse(SendParams, given.params)
+def _begin_task(ctx: RequestContext, agent: str, given: A2aRequest) -> AbstractAsyncContextManager[AgentMessage]:
+    params = _parse(SendMessageParams, given.params)
     text = "\n".join(part.text for part in params.message.parts if part.text)
     if not text.strip() or len(text) > MAX_MESSAGE_CHARS:
-        raise Remote(NO_CONTENT, f"A message needs a part of text, of at most {MAX_MESSAGE_CHARS} characters in all.")
+        raise A2aError(NO_CONTENT, f"A message needs a part of text, of at most {MAX_MESSAGE_CHARS} characters in all.")
     context = conversation.merge(params.message.metadata, params.metadata)
     return conversation.begin_task(ctx, agent, text, context, params.message.contextId or None)
 
 
-async def _send(ctx: RequestContext, agent: str, given: Request) -> dict[str, Any]:
-    async with _take(ctx, agent, given) as letter:
-        return _done(letter, await conversation.run_agent(ctx, letter, conversation.silently))
+async def _send(ctx: RequestContext, agent: str, given: A2aRequest) -> dict[str, Any]:
+    async with _begin_task(ctx, agent, given) as letter:
+        return _completed_task(letter, await conversation.run_agent(ctx, letter, conversation.ignore_event))
 
 
-async def _stream(ctx: RequestContext, letter: AgentMessage, given: Request) -> AlreadySent:
+async def _stream(ctx: RequestContext, letter: AgentMessage, given: A2aRequest) -> AlreadySent:
     named = {"taskId": letter.task.id, "contextId": letter.task.session_id}
     async with EventStream(ctx.http).open() as stream:
         written = False
@@ -162,7 +164,7 @@ async def _stream(ctx: RequestContext, letter: AgentMessage, given: Request) -> 
                     status = _status(agent_tasks.WORKING, text, letter.task)
                     await stream.send(_result(given.id, {"statusUpdate": {**named, "status": status}}))
                 case Delta(text):
-                    artifact = {"artifactId": _ANSWER, "parts": [{"text": text}]}
+                    artifact = {"artifactId": _ARTIFACT_NAME, "parts": [{"text": text}]}
                     update = {**named, "artifact": artifact, "append": written}
                     written = True
                     await stream.send(_result(given.id, {"artifactUpdate": update}))
@@ -171,7 +173,7 @@ async def _stream(ctx: RequestContext, letter: AgentMessage, given: Request) -> 
                 case Reply():
                     pass
 
-        await stream.send(_result(given.id, {"task": describe(letter.task)}))
+        await stream.send(_result(given.id, {"task": render_task(letter.task)}))
         try:
             reply = await conversation.run_agent(ctx, letter, tell)
         except AlmanacError as error:
@@ -180,39 +182,43 @@ async def _stream(ctx: RequestContext, letter: AgentMessage, given: Request) -> 
             )
             await stream.send(_result(given.id, {"statusUpdate": {**named, "status": status}}))
             raise
-        artifact = {**_artifact(reply.text, [conversation.describe(each) for each in reply.citations])}
+        artifact = {**_artifact(reply.text, [conversation.render_citation(each) for each in reply.citations])}
         whole = {**named, "artifact": artifact, "append": False, "lastChunk": True}
         await stream.send(_result(given.id, {"artifactUpdate": whole}))
         await stream.send(_result(given.id, {"statusUpdate": {**named, "status": _status(agent_tasks.COMPLETED)}}))
     return AlreadySent()
 
 
-def describe(task: AgentTask) -> dict[str, Any]:
+def render_task(task: AgentTask) -> dict[str, Any]:
     """A task as the protocol shows it."""
     shown: dict[str, Any] = {
         "id": task.id,
         "contextId": task.session_id,
-        "status": {"state": STATES[task.state], "timestamp": clock.format_timestamp(task.updated_at)},
+        "status": {"state": TASK_STATES[task.state], "timestamp": clock.format_timestamp(task.updated_at)},
     }
     return shown | ({"artifacts": [_artifact(task.answer, task.sources)]} if task.answer else {})
 
 
-def _done(letter: AgentMessage, reply: Reply) -> dict[str, Any]:
+def _completed_task(letter: AgentMessage, reply: Reply) -> dict[str, Any]:
     return {
         "id": letter.task.id,
         "contextId": letter.task.session_id,
         "status": _status(agent_tasks.COMPLETED),
-        "artifacts": [_artifact(reply.text, [conversation.describe(each) for each in reply.citations])],
+        "artifacts": [_artifact(reply.text, [conversation.render_citation(each) for each in reply.citations])],
     }
 
 
 def _artifact(text: str, sources: list[dict[str, Any]]) -> dict[str, Any]:
     cited = [{"data": {"citations": sources}, "mediaType": "application/json"}] if sources else []
-    return {"artifactId": _ANSWER, "name": _ANSWER, "parts": [{"text": text, "mediaType": "text/plain"}, *cited]}
+    return {
+        "artifactId": _ARTIFACT_NAME,
+        "name": _ARTIFACT_NAME,
+        "parts": [{"text": text, "mediaType": "text/plain"}, *cited],
+    }
 
 
 def _status(state: str, text: str = "", task: AgentTask | None = None) -> dict[str, Any]:
-    status: dict[str, Any] = {"state": STATES[state], "timestamp": clock.format_timestamp(clock.now())}
+    status: dict[str, Any] = {"state": TASK_STATES[state], "timestamp": clock.format_timestamp(clock.now())}
     if text and task is not None:
         said = {"messageId": f"{task.id}-status", "role": "ROLE_AGENT", "parts": [{"text": text}]}
         status["message"] = {**said, "taskId": task.id, "contextId": task.session_id}
@@ -223,7 +229,7 @@ def _parse(model: type[Any], params: Mapping[str, Any]) -> Any:
     try:
         return model.model_validate(dict(params))
     except ValidationError as error:
-        raise Remote(BAD_PARAMS, describe_problems(error, "is not taken here")) from None
+        raise A2aError(BAD_PARAMS, describe_problems(error, "is not taken here")) from None
 
 
 def _result(id: Any, result: dict[str, Any]) -> dict[str, Any]:
@@ -237,14 +243,14 @@ def _error(id: Any, code: int, message: str) -> dict[str, Any]:
 AGENT_RPC = Operation(
     name="agent_rpc",
     summary="The agent by JSON-RPC, in the form of the A2A protocol",
-    arguments=Request,
+    arguments=A2aRequest,
     answer=dict[str, Any],
     scopes=SCOPES,
     handler=serve,
     rest=Rest(
         "POST",
-        PREFIX + "/{agent}",
-        parameters=AtAgent,
+        AGENTS_PREFIX + "/{agent}",
+        parameters=AgentPath,
         authenticate=conversation.by_context,
         render_error=render_error,
         error_status=200,

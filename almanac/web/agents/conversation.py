@@ -35,13 +35,13 @@ from almanac.web.weknora_search import KNOWLEDGE_SEARCH
 
 SCOPES = frozenset({"search:read"})
 MAX_UNAUTHENTICATED_BODY_BYTES = 65536  # of a body that is read before its sender is known
-LONGEST_SESSION = 128
+MAX_SESSION_ID_CHARS = 128
 CANCEL_POLL_SECONDS = 1.0
 
-Tell = Callable[[Event], Awaitable[None]]
+SendEvent = Callable[[Event], Awaitable[None]]
 
 
-class WeKnora(Arguments):
+class SearchTarget(Arguments):
     """What to search, with what key. Other things in a context are for other agents."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
@@ -51,10 +51,10 @@ class WeKnora(Arguments):
     weknora_base_url: Annotated[str | None, Field(max_length=2000)] = None
 
 
-class MessageContext(WeKnora):
+class MessageContext(SearchTarget):
     """The same, or under a name of its own."""
 
-    weknora: WeKnora | None = None
+    weknora: SearchTarget | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class AgentMessage:
 
     agent: str
     text: str
-    context: WeKnora
+    context: SearchTarget
     task: AgentTask
 
 
@@ -86,7 +86,7 @@ def check_agent(ctx: RequestContext, name: str) -> None:
 
 @contextlib.asynccontextmanager
 async def begin_task(
-    ctx: RequestContext, agent: str, text: str, context: WeKnora, session: str | None
+    ctx: RequestContext, agent: str, text: str, context: SearchTarget, session: str | None
 ) -> AsyncGenerator[AgentMessage]:
     """Take a message in, to a session that goes on or begins. If the block fails, so has the task."""
     if not text.strip():
@@ -101,12 +101,12 @@ async def begin_task(
             await agent_tasks.end(ctx.db, task.id, agent_tasks.FAILED)  # unless it is known how it ended
 
 
-async def run_agent(ctx: RequestContext, letter: AgentMessage, tell: Tell) -> Reply:
+async def run_agent(ctx: RequestContext, letter: AgentMessage, tell: SendEvent) -> Reply:
     """The agent's answer; what happens on the way is told. However it ends, the task says how."""
     state: str | None = agent_tasks.FAILED
     try:
         reply = await _answer_in_time(ctx, letter, tell)
-        sources = [describe(each) for each in reply.citations]
+        sources = [render_citation(each) for each in reply.citations]
         if not await agent_tasks.end(
             ctx.db, letter.task.id, agent_tasks.COMPLETED, resolved=reply.resolved, answer=reply.text, sources=sources
         ):
@@ -121,11 +121,11 @@ async def run_agent(ctx: RequestContext, letter: AgentMessage, tell: Tell) -> Re
             await agent_tasks.end(ctx.db, letter.task.id, state)
 
 
-async def silently(_: Event) -> None:
+async def ignore_event(_: Event) -> None:
     """Nobody wants to know before it is done."""
 
 
-def describe(citation: AnswerCitation) -> dict[str, Any]:
+def render_citation(citation: AnswerCitation) -> dict[str, Any]:
     """A citation as callers see it."""
     piece = citation.result
     return {
@@ -141,7 +141,7 @@ def describe(citation: AnswerCitation) -> dict[str, Any]:
     }
 
 
-def describe_search(outcome: ToolUseResult) -> dict[str, Any]:
+def render_search(outcome: ToolUseResult) -> dict[str, Any]:
     """A search that the agent made, as callers see it."""
     query, found = outcome.query, outcome.results
     told: dict[str, Any] = query.model_dump() if query is not None else {}
@@ -149,8 +149,8 @@ def describe_search(outcome: ToolUseResult) -> dict[str, Any]:
     return told | ({"failure": outcome.failure} if outcome.failure else {})
 
 
-async def _work(ctx: RequestContext, letter: AgentMessage, tell: Tell) -> Reply:
-    lookup = bind(ctx, letter.context)
+async def _run(ctx: RequestContext, letter: AgentMessage, tell: SendEvent) -> Reply:
+    lookup = open_tool(ctx, letter.context)
     earlier = await agent_tasks.turns(ctx, letter.agent, letter.task.session_id)
     reply: Reply | None = None
     async with contextlib.aclosing(ctx.app.agent.answer(lookup, letter.text, earlier)) as events:
@@ -161,13 +161,13 @@ async def _work(ctx: RequestContext, letter: AgentMessage, tell: Tell) -> Reply:
     return reply
 
 
-async def _answer_in_time(ctx: RequestContext, letter: AgentMessage, tell: Tell) -> Reply:
+async def _answer_in_time(ctx: RequestContext, letter: AgentMessage, tell: SendEvent) -> Reply:
     """Run the agent until it answers, its own time is over, or its task is cancelled."""
     ctx.guard.lift_deadline()
     with RequestGuard(ctx.app.timers, ctx.app.settings.agent_seconds) as guard:
         polling = asyncio.create_task(_cancel_with_task(ctx, letter.task.id, guard))
         try:
-            return await _work(ctx, letter, tell)
+            return await _run(ctx, letter, tell)
         finally:
             polling.cancel()
             await asyncio.gather(polling, return_exceptions=True)
@@ -183,26 +183,26 @@ async def _cancel_with_task(ctx: RequestContext, task_id: str, guard: RequestGua
         guard.cancel(error)
 
 
-def bind(ctx: RequestContext, given: WeKnora) -> WeKnoraTool | None:
+def open_tool(ctx: RequestContext, given: SearchTarget) -> WeKnoraTool | None:
     """The tool, bound to what a message's context says; None where it names no bases at all."""
     chosen = [id for id in given.kb_ids or () if id != ""]
     if given.kb_ids is not None and not chosen:
         return None
     url = given.weknora_base_url or ""
-    is_here = not url or _is_ours(ctx, url)
+    is_here = not url or _is_this_server(ctx, url)
     key = given.api_key or _token(ctx)
     if not is_here:
-        _check_elsewhere(ctx, given)
+        _check_remote_target(ctx, given)
     context = WeKnoraContext(key, tuple(chosen), url)
     source = (
-        LocalBackend(ctx.app.search, context, _accounted(ctx, key))
+        LocalBackend(ctx.app.search, context, _run_as_key_owner(ctx, key))
         if is_here
         else untrusted_backend(context, ctx.app.settings, ctx.app.fetcher)
     )
     return WeKnoraTool(source, context)
 
 
-def _check_elsewhere(ctx: RequestContext, given: WeKnora) -> None:
+def _check_remote_target(ctx: RequestContext, given: SearchTarget) -> None:
     """Refuse a search elsewhere that would be made with the token by which the caller is known here."""
     token, key = _token(ctx), given.api_key
     if not token or not key or token in key or not given.kb_ids:
@@ -215,7 +215,9 @@ def _check_elsewhere(ctx: RequestContext, given: WeKnora) -> None:
         raise BadRequest("context.api_key: has characters that no key has.")
 
 
-def _accounted(ctx: RequestContext, key: str) -> Callable[[WeKnoraQuery, SearchFunction], Awaitable[GradedResults]]:
+def _run_as_key_owner(
+    ctx: RequestContext, key: str
+) -> Callable[[WeKnoraQuery, SearchFunction], Awaitable[GradedResults]]:
     """Return a function that searches as the holder of a key, with their rights, rate limit and audit trail."""
 
     async def use(query: WeKnoraQuery, work: SearchFunction) -> GradedResults:
@@ -235,7 +237,7 @@ def _accounted(ctx: RequestContext, key: str) -> Callable[[WeKnoraQuery, SearchF
     return use
 
 
-def _is_ours(ctx: RequestContext, url: str) -> bool:
+def _is_this_server(ctx: RequestContext, url: str) -> bool:
     """Whether an address is one that this server answers at. What the caller says its Host is decides nothing but
     that the search stays here."""
     place = read_url(url)
@@ -255,31 +257,31 @@ def _key_in(raw: bytes) -> str | None:
         said: Any = orjson.loads(raw)
     except orjson.JSONDecodeError:
         return None
-    params = _inside(said, "params")
+    params = _object_in(said, "params")
     is_rpc = isinstance(said, dict) and "jsonrpc" in said
-    places = (_inside(params, "message"), params)
-    contexts = [_inside(each, "metadata") for each in places] if is_rpc else [_inside(said, "context")]
+    places = (_object_in(params, "message"), params)
+    contexts = [_object_in(each, "metadata") for each in places] if is_rpc else [_object_in(said, "context")]
     key = _merged(*contexts).get("api_key")
     return key if isinstance(key, str) and key else None
 
 
-def merge(*contexts: MessageContext | None) -> WeKnora:
+def merge(*contexts: MessageContext | None) -> SearchTarget:
     """What the contexts of one message say together, where they differ the first of them."""
-    return WeKnora.model_validate(_merged(*(each.model_dump() for each in contexts if each is not None)))
+    return SearchTarget.model_validate(_merged(*(each.model_dump() for each in contexts if each is not None)))
 
 
 def _merged(*contexts: Mapping[str, Any]) -> dict[str, Any]:
     """The same of contexts as they came. In each, what stands under a name of its own comes before the rest."""
-    layers = [layer for context in contexts for layer in (_inside(context, "weknora"), context)]
+    layers = [layer for context in contexts for layer in (_object_in(context, "weknora"), context)]
     return {
         name: value
         for layer in reversed(layers)
-        for name in WeKnora.model_fields
+        for name in SearchTarget.model_fields
         if (value := layer.get(name)) is not None
     }
 
 
-def _inside(said: Any, name: str) -> dict[str, Any]:
+def _object_in(said: Any, name: str) -> dict[str, Any]:
     found: Any = cast("dict[str, Any]", said).get(name) if isinstance(said, dict) else None
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
@@ -287,11 +289,11 @@ def _inside(said: Any, name: str) -> dict[str, Any]:
 class EventStream:
     """An answer that is sent as it comes, as server-sent events; with a sign of life when nothing comes."""
 
-    ALIVE = 15.0  # seconds
+    KEEPALIVE_SECONDS = 15.0  # seconds
 
     def __init__(self, exchange: HttpExchange) -> None:
         self._exchange = exchange
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncGenerator["EventStream"]:
@@ -305,7 +307,7 @@ class EventStream:
             (b"x-request-id", exchange.request_id.encode()),
         ]
         await exchange.send({"type": "http.response.start", "status": 200, "headers": headers})
-        living = asyncio.create_task(self._live())
+        living = asyncio.create_task(self._keep_alive())
         try:
             yield self
         finally:
@@ -317,16 +319,16 @@ class EventStream:
         """One event."""
         await self._write(b"data: " + orjson.dumps(value) + b"\n\n")
 
-    async def _live(self) -> None:
+    async def _keep_alive(self) -> None:
         while True:
-            await asyncio.sleep(self.ALIVE)
+            await asyncio.sleep(self.KEEPALIVE_SECONDS)
             await self._write(b": working\n\n")
 
     async def _write(self, body: bytes) -> None:
-        async with self._turn:
+        async with self._lock:
             await self._exchange.send({"type": "http.response.body", "body": body, "more_body": True})
 
 
-def failed(error: AlmanacError) -> dict[str, str]:
+def render_error_event(error: AlmanacError) -> dict[str, str]:
     """A failure as an event tells it."""
     return {"error": error.text, "code": error.code}

@@ -20,28 +20,28 @@ from almanac.core.settings import Settings
 from almanac.operations.context import RequestContext
 from almanac.operations.operation import Example, Operation, Rest
 from almanac.web.agents import conversation
-from almanac.web.agents.conversation import LONGEST_SESSION, SCOPES, AgentMessage, EventStream, MessageContext
-from almanac.web.rest import AlreadySent, Parameters
+from almanac.web.agents.conversation import MAX_SESSION_ID_CHARS, SCOPES, AgentMessage, EventStream, MessageContext
+from almanac.web.rest import AlreadySent, UrlParameters
 
 WELL_KNOWN = "/.well-known/agent-card.json"
-PREFIX = "/a2a"
+AGENTS_PREFIX = "/a2a"
 MAX_MESSAGE_CHARS = 4000  # characters of a message
-_EVENTS = b"text/event-stream"
+_EVENT_STREAM_TYPE = b"text/event-stream"
 
 
-class AtAgent(Parameters):
+class AgentPath(UrlParameters):
     """Which agent."""
 
     agent: str
 
 
-class ToAgent(AtAgent):
+class MessageParameters(AgentPath):
     """Which agent, and how it is to answer."""
 
     stream: Annotated[bool, Field(description="As server-sent events, as the header Accept can say too.")] = False
 
 
-class AtTask(AtAgent):
+class TaskPath(AgentPath):
     """Which task of which agent."""
 
     task_id: str
@@ -54,7 +54,7 @@ class NewMessage(Arguments):
     context: MessageContext = MessageContext()
     sessionId: Annotated[
         str | None,
-        Field(min_length=1, max_length=LONGEST_SESSION, description="A conversation that this goes on with."),
+        Field(min_length=1, max_length=MAX_SESSION_ID_CHARS, description="A conversation that this goes on with."),
     ] = None
     sessionMode: Annotated[
         Literal["new", "reuse"] | None, Field(description="new: begin another conversation, whatever sessionId says.")
@@ -75,7 +75,7 @@ class MessageAnswer:
 
 
 @dataclass(slots=True)
-class TaskFacts:
+class TaskInfo:
     """A message that was sent to the agent, and how far it is."""
 
     taskId: str
@@ -88,27 +88,27 @@ class TaskFacts:
 
 async def send_message(ctx: RequestContext, given: NewMessage) -> MessageAnswer | AlreadySent:
     """What the agent answers, at once or as it comes."""
-    place: ToAgent = ctx.parameters
+    place: MessageParameters = ctx.parameters
     conversation.check_agent(ctx, place.agent)
     begun = time.monotonic()
     session = None if given.sessionMode == "new" else given.sessionId
     context = conversation.merge(given.context)
     async with conversation.begin_task(ctx, place.agent, given.message, context, session) as letter:
-        if place.stream or given.stream or _EVENTS in ctx.http.headers.get(b"accept", b""):
+        if place.stream or given.stream or _EVENT_STREAM_TYPE in ctx.http.headers.get(b"accept", b""):
             return await _stream(ctx, letter, begun)
-        return _answer(letter, await conversation.run_agent(ctx, letter, conversation.silently), begun)
+        return _answer(letter, await conversation.run_agent(ctx, letter, conversation.ignore_event), begun)
 
 
-async def get_task(ctx: RequestContext, place: AtTask) -> TaskFacts:
+async def get_task(ctx: RequestContext, place: TaskPath) -> TaskInfo:
     """How far a message is."""
     conversation.check_agent(ctx, place.agent)
-    return _facts(await agent_tasks.get(ctx, place.agent, place.task_id))
+    return _task_info(await agent_tasks.get(ctx, place.agent, place.task_id))
 
 
-async def cancel_task(ctx: RequestContext, place: AtTask) -> TaskFacts:
+async def cancel_task(ctx: RequestContext, place: TaskPath) -> TaskInfo:
     """Stop working on a message."""
     conversation.check_agent(ctx, place.agent)
-    return _facts(await agent_tasks.cancel(ctx, place.agent, place.task_id))
+    return _task_info(await agent_tasks.cancel(ctx, place.agent, place.task_id))
 
 
 async def _stream(ctx: RequestContext, letter: AgentMessage, begun: float) -> AlreadySent:
@@ -129,7 +129,7 @@ async def _stream(ctx: RequestContext, letter: AgentMessage, begun: float) -> Al
         try:
             reply = await conversation.run_agent(ctx, letter, tell)
         except AlmanacError as error:
-            await stream.send({"type": "error", **conversation.failed(error)})
+            await stream.send({"type": "error", **conversation.render_error_event(error)})
             raise
         told = _answer(letter, reply, begun)
         done = {"response": told.response, "citations": told.citations, "metadata": told.metadata}
@@ -141,20 +141,20 @@ def _answer(letter: AgentMessage, reply: Reply, begun: float) -> MessageAnswer:
     return MessageAnswer(
         response=reply.text,
         sessionId=letter.task.session_id,
-        citations=[conversation.describe(each) for each in reply.citations],
+        citations=[conversation.render_citation(each) for each in reply.citations],
         metadata={
             "taskId": letter.task.id,
             "processingTimeMs": round(1000 * (time.monotonic() - begun)),
             "model": reply.model,
             "resolvedQuestion": reply.resolved,
-            "searches": [conversation.describe_search(each) for each in reply.searches],
+            "searches": [conversation.render_search(each) for each in reply.searches],
         },
     )
 
 
-def _facts(task: AgentTask) -> TaskFacts:
+def _task_info(task: AgentTask) -> TaskInfo:
     moment = clock.format_timestamp(task.updated_at) or ""
-    return TaskFacts(task.id, task.session_id, task.state, task.answer, task.sources, moment)
+    return TaskInfo(task.id, task.session_id, task.state, task.answer, task.sources, moment)
 
 
 def card(settings: Settings, agent: str) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def card(settings: Settings, agent: str) -> dict[str, Any]:
         "description": "Answers questions from this server's knowledge bases, with citations.",
         "version": __version__,
         "supportedInterfaces": [
-            {"url": f"{settings.url}{PREFIX}/{agent}", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+            {"url": f"{settings.url}{AGENTS_PREFIX}/{agent}", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
         ],
         "capabilities": {"streaming": True, "pushNotifications": False, "extendedAgentCard": False},
         "defaultInputModes": ["text/plain"],
@@ -201,11 +201,11 @@ def cards(settings: Settings) -> list[Route]:
             return JSONResponse(card(settings, name))
         return JSONResponse({"error": "There is no such agent.", "code": "not_found"}, 404)
 
-    named = Route(f"{PREFIX}/{{agent}}{WELL_KNOWN}", each, methods=["GET"])
+    named = Route(f"{AGENTS_PREFIX}/{{agent}}{WELL_KNOWN}", each, methods=["GET"])
     return [Route(WELL_KNOWN, first, methods=["GET"]), named] if settings.agent_names else []
 
 
-_TASK = TaskFacts("5e0c2f0e-…", "7d1b…", "completed", "It is oiled monthly. [1]", [], "2026-11-02T09:30:00.000Z")
+_TASK = TaskInfo("5e0c2f0e-…", "7d1b…", "completed", "It is oiled monthly. [1]", [], "2026-11-02T09:30:00.000Z")
 
 AGENT_OPERATIONS: tuple[Operation, ...] = (
     Operation(
@@ -215,7 +215,12 @@ AGENT_OPERATIONS: tuple[Operation, ...] = (
         answer=MessageAnswer,
         scopes=SCOPES,
         handler=send_message,
-        rest=Rest("POST", PREFIX + "/{agent}/messages", parameters=ToAgent, authenticate=conversation.by_context),
+        rest=Rest(
+            "POST",
+            AGENTS_PREFIX + "/{agent}/messages",
+            parameters=MessageParameters,
+            authenticate=conversation.by_context,
+        ),
         example=Example(
             {
                 "message": "How often is the pump oiled?",
@@ -227,21 +232,21 @@ AGENT_OPERATIONS: tuple[Operation, ...] = (
     Operation(
         name="get_agent_task",
         summary="The state of a message",
-        arguments=AtTask,
-        answer=TaskFacts,
+        arguments=TaskPath,
+        answer=TaskInfo,
         scopes=SCOPES,
         handler=get_task,
-        rest=Rest("GET", PREFIX + "/{agent}/tasks/{task_id}"),
+        rest=Rest("GET", AGENTS_PREFIX + "/{agent}/tasks/{task_id}"),
         example=Example(answer=_TASK),
     ),
     Operation(
         name="cancel_agent_task",
         summary="Stop the agent's work on a message",
-        arguments=AtTask,
-        answer=TaskFacts,
+        arguments=TaskPath,
+        answer=TaskInfo,
         scopes=SCOPES,
         handler=cancel_task,
-        rest=Rest("DELETE", PREFIX + "/{agent}/tasks/{task_id}"),
+        rest=Rest("DELETE", AGENTS_PREFIX + "/{agent}/tasks/{task_id}"),
         example=Example(answer=_TASK),
     ),
 )

@@ -18,17 +18,17 @@ from almanac.knowledge.ingest import uploads
 from almanac.knowledge.parsers import file_types
 from almanac.operations.context import RequestContext, Upload
 from almanac.operations.pipeline.file_answer import FileAnswer
-from almanac.web.catalogue.models import AtId
+from almanac.web.catalogue.models import IdPath
 from almanac.web.rest import parse
 
-PATH = "/knowledge-base/attachments/{id}/file"
+FILE_PATH = "/knowledge-base/attachments/{id}/file"
 
-_DATA = re.compile(r"data:([\w.+/-]*)(?:;[\w.+=/-]*)*;base64,", re.ASCII | re.IGNORECASE)
-_MEDIA = re.compile(r"[a-z0-9][a-z0-9.+-]{0,60}/[a-z0-9][a-z0-9.+-]{0,100}", re.ASCII)
-_ANYTHING = "application/octet-stream"
+_DATA_URL = re.compile(r"data:([\w.+/-]*)(?:;[\w.+=/-]*)*;base64,", re.ASCII | re.IGNORECASE)
+_MEDIA_TYPE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,60}/[a-z0-9][a-z0-9.+-]{0,100}", re.ASCII)
+_UNKNOWN_TYPE = "application/octet-stream"
 
 
-class About(Arguments):
+class AttachmentFields(Arguments):
     """What is said of an attachment that is made."""
 
     name: Annotated[vocabulary.Name | None, Field(description="Unless given, the file's own.")] = None
@@ -45,21 +45,21 @@ class About(Arguments):
     )
 
 
-class NewAttachment(About):
+class NewAttachment(AttachmentFields):
     """An attachment to be made, of a file or of what is at a URL."""
 
     file: Annotated[str | None, Field(description="Base64, or a data URL.")] = None
     url: Annotated[attachments.Url | None, Field(description="Where it is; it is not fetched.")] = None
 
 
-async def add(ctx: RequestContext, _: Any, given: NewAttachment) -> dict[str, Any]:
+async def add_attachment(ctx: RequestContext, _: Any, given: NewAttachment) -> dict[str, Any]:
     """Create an attachment from a form with a file, or from JSON."""
     await access.require_write(ctx.db, ctx)  # before anything is stored for a caller who may not write
-    made = await (_store_upload(ctx, ctx.upload) if ctx.upload is not None else _take_json(ctx, given))
+    made = await (_store_upload(ctx, ctx.upload) if ctx.upload is not None else _store_json(ctx, given))
     return {"success": True, "attachment": await contract_json.attachment(ctx, made)}
 
 
-async def send(ctx: RequestContext, place: AtId, _: Any) -> FileAnswer:
+async def open_file(ctx: RequestContext, place: IdPath, _: Any) -> FileAnswer:
     """The file of an attachment that was uploaded, or the ranges of it that were asked for."""
     found = await attachments.get(ctx.db, ctx, place.id)
     if found.file_name is None or found.file_hash is None:
@@ -68,37 +68,39 @@ async def send(ctx: RequestContext, place: AtId, _: Any) -> FileAnswer:
     disposition = "inline" if found.media_type in downloads.PREVIEWABLE else "attachment"
     headers = downloads.headers_of(found.name, disposition, found.file_hash)
     state = await downloads.state_of(path)
-    return FileAnswer(path, found.media_type or _ANYTHING, headers, state)
+    return FileAnswer(path, found.media_type or _UNKNOWN_TYPE, headers, state)
 
 
 async def _store_upload(ctx: RequestContext, upload: Upload) -> Attachment:
     async with ctx.app.files.receive(ctx.db) as incoming:
-        about = parse(About, await upload.write_to(ctx, incoming))
-        return await _keep(ctx, about, incoming, upload.file_name)
+        about = parse(AttachmentFields, await upload.write_to(ctx, incoming))
+        return await _finish_upload(ctx, about, incoming, upload.file_name)
 
 
-async def _take_json(ctx: RequestContext, given: NewAttachment) -> Attachment:
+async def _store_json(ctx: RequestContext, given: NewAttachment) -> Attachment:
     if (given.file is None) == (given.url is None):
         raise BadRequest("An attachment is a file or a URL.", remedy="Send one of: file, url.")
     if given.file is None:
         url = given.url or ""
-        name = given.name or given.filename or _short(PurePosixPath(url.partition("?")[0]).name or url)
-        return await ctx.db.write(lambda tx: _attach(tx, ctx, _paper(given, name, url), given.entities))
-    kind = _DATA.match(given.file)
+        name = given.name or given.filename or _short_name(PurePosixPath(url.partition("?")[0]).name or url)
+        return await ctx.db.write(lambda tx: _attach(tx, ctx, _draft(given, name, url), given.entities))
+    kind = _DATA_URL.match(given.file)
     content = uploads.decode(given.file[kind.end() :] if kind else given.file)
     given = given.model_copy(update={"contentType": given.contentType or (kind[1] if kind else None)})
     async with ctx.app.files.receive(ctx.db) as incoming:
         await incoming.write(content)
-        return await _keep(ctx, given, incoming, "")
+        return await _finish_upload(ctx, given, incoming, "")
 
 
-async def _keep(ctx: RequestContext, about: About, incoming: IncomingFile, file_name: str) -> Attachment:
+async def _finish_upload(
+    ctx: RequestContext, about: AttachmentFields, incoming: IncomingFile, file_name: str
+) -> Attachment:
     """Store what has come in, and make it an attachment: all of it or nothing."""
     stored = await incoming.finish()
     id = ids.new()
-    name = about.name or about.filename or _short(file_name) or id
+    name = about.name or about.filename or _short_name(file_name) or id
     media_type = _media_type(stored, name, about.contentType)
-    paper = _paper(about, name, ctx.app.settings.url + PATH.format(id=id))
+    paper = _draft(about, name, ctx.app.settings.url + FILE_PATH.format(id=id))
 
     async def write(tx: Transaction) -> Attachment:
         file = UploadedFile(await files.ensure_blob(tx, stored), stored.size, media_type)
@@ -121,12 +123,12 @@ async def _attach(
     return made
 
 
-def _short(name: str) -> str:
+def _short_name(name: str) -> str:
     """A name that nobody gave as one."""
     return name[: vocabulary.MAX_NAME_CHARS]
 
 
-def _paper(about: About, name: str, url: str) -> AttachmentDraft:
+def _draft(about: AttachmentFields, name: str, url: str) -> AttachmentDraft:
     said = about.model_dump(include={"description", "annotations", "type"})
     return parse(AttachmentDraft, {"name": name, "url": url, **said})
 
@@ -135,4 +137,4 @@ def _media_type(stored: StoredFile, name: str, said: str | None) -> str:
     """What a file shows that it is; what is said of it counts only where it shows nothing."""
     shown = file_types.detect_file_type(stored.head, name).mime_type
     said = (said or "").partition(";")[0].strip().lower()
-    return said if shown == _ANYTHING and _MEDIA.fullmatch(said) else shown
+    return said if shown == _UNKNOWN_TYPE and _MEDIA_TYPE.fullmatch(said) else shown

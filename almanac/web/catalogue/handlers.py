@@ -98,7 +98,7 @@ async def verify_key(ctx: RequestContext, _: Any, __: Any) -> dict[str, Any]:
 # Categories
 
 
-async def list_categories(ctx: RequestContext, place: s.FindCategories, _: Any) -> list[dict[str, Any]]:
+async def list_categories(ctx: RequestContext, place: s.CategoryListParameters, _: Any) -> list[dict[str, Any]]:
     """Categories, each with all below it."""
     org_id = ctx.actor.org_id
     tree = await categories.tree(ctx.db, org_id)
@@ -107,17 +107,17 @@ async def list_categories(ctx: RequestContext, place: s.FindCategories, _: Any) 
         found = tree.children(tree.pick(place.parent or "").number)
     if place.search is not None or place.policy is not None or place.categoryAlias is not None:
         below = tree.descend(each.number for each in found)
-        found = [each for number in below if _is_wanted(each := tree.by_number[number], place)]
+        found = [each for number in below if _matches(each := tree.by_number[number], place)]
     terms = None
     if place.extended:
         words = [await vocabulary.find(ctx.db, org_id, kind) for kind in ("alias", "policy")]
         terms = {term.id: term for listed in words for term in listed}
     view = contract_json.CategoryRenderer(tree, await categories.counts(ctx.db, org_id), terms)
     nodes = [await view.whole(ctx, each, True) if place.extended else view.node(each) for each in found]
-    return _only(nodes, place.fields)
+    return _select_fields(nodes, place.fields)
 
 
-async def get_category(ctx: RequestContext, place: s.AtCategory, _: Any) -> Any:
+async def get_category(ctx: RequestContext, place: s.CategoryPath, _: Any) -> Any:
     """One category, or those that share an alias key."""
     tree = await categories.tree(ctx.db, ctx.actor.org_id)
     return await contract_json.category(ctx, tree, place.key, recursive=place.recursive)
@@ -134,7 +134,7 @@ async def add_category(ctx: RequestContext, _: Any, given: s.NewCategory) -> Any
     return await _category(ctx, made.id)
 
 
-async def change_category(ctx: RequestContext, place: s.AtKey, given: s.CategoryChanges) -> Any:
+async def change_category(ctx: RequestContext, place: s.KeyPath, given: s.CategoryChanges) -> Any:
     """Change a category."""
     wanted = given.model_dump(exclude_none=True)
     if not wanted:
@@ -145,7 +145,7 @@ async def change_category(ctx: RequestContext, place: s.AtKey, given: s.Category
     return await _category(ctx, changed.id)
 
 
-async def remove_category(ctx: RequestContext, place: s.AtKey, _: Any) -> None:
+async def remove_category(ctx: RequestContext, place: s.KeyPath, _: Any) -> None:
     """Remove a category that nothing is in."""
     await ctx.db.write(lambda tx: categories.remove(tx, ctx, place.key))
 
@@ -154,7 +154,7 @@ async def _category(ctx: RequestContext, id: str) -> Any:
     return await contract_json.category(ctx, await categories.tree(ctx.db, ctx.actor.org_id), id)
 
 
-def _is_wanted(category: categories.Category, place: s.FindCategories) -> bool:
+def _matches(category: categories.Category, place: s.CategoryListParameters) -> bool:
     text = f"{category.name}\n{category.description}".casefold()
     return (
         (place.search is None or place.search.casefold() in text)
@@ -166,7 +166,7 @@ def _is_wanted(category: categories.Category, place: s.FindCategories) -> bool:
 # Entities
 
 
-async def list_entities(ctx: RequestContext, place: s.FindEntities, _: Any) -> RestAnswer:
+async def list_entities(ctx: RequestContext, place: s.EntityListParameters, _: Any) -> RestAnswer:
     """A page of entities."""
     chosen: tuple[int, ...] = ()
     if place.categoryId is not None:
@@ -182,11 +182,11 @@ async def list_entities(ctx: RequestContext, place: s.FindEntities, _: Any) -> R
         status=place.status or "",
     )
     page = await entities.find(ctx.db, ctx.actor.org_id, wanted, limit=place.limit, offset=place.offset)
-    found = _only(await contract_json.entity_list(ctx, list(page.items)), place.fields)
+    found = _select_fields(await contract_json.entity_list(ctx, list(page.items)), place.fields)
     return RestAnswer(found, 200, ((b"x-total-count", b"%d" % page.total),))
 
 
-async def get_entity(ctx: RequestContext, place: s.AtKey, _: Any) -> Any:
+async def get_entity(ctx: RequestContext, place: s.KeyPath, _: Any) -> Any:
     """One entity, or those in the categories with an alias key."""
     return await contract_json.entity(ctx, place.key)
 
@@ -197,18 +197,18 @@ async def add_entity(ctx: RequestContext, _: Any, given: s.NewEntity) -> Any:
     return await contract_json.entity_with_links(ctx, made)
 
 
-async def change_entity(ctx: RequestContext, place: s.AtKey, given: EntityChanges) -> Any:
+async def change_entity(ctx: RequestContext, place: s.KeyPath, given: EntityChanges) -> Any:
     """Change an entity."""
     changed = await ctx.db.write(lambda tx: entities.update(tx, ctx, place.key, given))
     return await contract_json.entity_with_links(ctx, changed)
 
 
-async def remove_entity(ctx: RequestContext, place: s.AtKey, _: Any) -> None:
+async def remove_entity(ctx: RequestContext, place: s.KeyPath, _: Any) -> None:
     """Remove an entity."""
     await ctx.db.write(lambda tx: entities.remove(tx, ctx, place.key))
 
 
-async def list_relations(ctx: RequestContext, place: s.AtRelations, _: Any) -> Any:
+async def list_relations(ctx: RequestContext, place: s.RelationListParameters, _: Any) -> Any:
     """The relations of an entity."""
     entity = await entities.get(ctx.db, ctx, place.id)
     tree = await categories.tree(ctx.db, ctx.actor.org_id)
@@ -216,20 +216,20 @@ async def list_relations(ctx: RequestContext, place: s.AtRelations, _: Any) -> A
     return [contract_json.relation(each, tree) for each in found]
 
 
-async def add_relation(ctx: RequestContext, place: s.AtId, given: s.NewRelation) -> Any:
+async def add_relation(ctx: RequestContext, place: s.IdPath, given: s.NewRelation) -> Any:
     """Relate an entity to another."""
     await ctx.db.write(
         lambda tx: relations.link(tx, ctx, place.id, given.targetEntity, given.type, given.relationDescription)
     )
-    return await list_relations(ctx, s.AtRelations(id=place.id), None)
+    return await list_relations(ctx, s.RelationListParameters(id=place.id), None)
 
 
-async def remove_relation(ctx: RequestContext, place: s.AtRelation, _: Any) -> None:
+async def remove_relation(ctx: RequestContext, place: s.RelationParameters, _: Any) -> None:
     """End a relation."""
     await ctx.db.write(lambda tx: relations.unlink(tx, ctx, place.id, place.target, place.type))
 
 
-async def list_attached(ctx: RequestContext, place: s.AtId, _: Any) -> Any:
+async def list_entity_attachments(ctx: RequestContext, place: s.IdPath, _: Any) -> Any:
     """What is attached to an entity."""
     entity = await entities.get(ctx.db, ctx, place.id)
     found = await attachments.of(ctx.db, ctx.actor.org_id, entity.id)
@@ -239,23 +239,23 @@ async def list_attached(ctx: RequestContext, place: s.AtId, _: Any) -> Any:
 # Attachments, namespaces, vocabulary
 
 
-async def list_attachments(ctx: RequestContext, place: s.FindAttachments, _: Any) -> Any:
+async def list_attachments(ctx: RequestContext, place: s.AttachmentListParameters, _: Any) -> Any:
     """A page of attachments."""
     found = await attachments.find(ctx.db, ctx.actor.org_id, limit=place.limit, offset=place.offset)
     return [await contract_json.attachment(ctx, each) for each in found]
 
 
-async def get_attachment(ctx: RequestContext, place: s.AtId, _: Any) -> Any:
+async def get_attachment(ctx: RequestContext, place: s.IdPath, _: Any) -> Any:
     """One attachment."""
     return await contract_json.attachment(ctx, await attachments.get(ctx.db, ctx, place.id))
 
 
-async def remove_attachment(ctx: RequestContext, place: s.AtId, _: Any) -> None:
+async def remove_attachment(ctx: RequestContext, place: s.IdPath, _: Any) -> None:
     """Remove an attachment from everywhere."""
     await ctx.db.write(lambda tx: attachments.remove(tx, ctx, place.id))
 
 
-async def link_attachment(ctx: RequestContext, _: Any, given: s.Link) -> Any:
+async def link_attachment(ctx: RequestContext, _: Any, given: s.LinkAttachment) -> Any:
     """Attach something to an entity, or detach it."""
     found = await ctx.db.write(
         lambda tx: attachments.link(
@@ -265,7 +265,7 @@ async def link_attachment(ctx: RequestContext, _: Any, given: s.Link) -> Any:
     return await contract_json.attachment(ctx, found)
 
 
-async def list_indexes(ctx: RequestContext, place: s.FindIndexes, _: Any) -> Any:
+async def list_namespaces(ctx: RequestContext, place: s.NamespaceListParameters, _: Any) -> Any:
     """Namespaces."""
     tree = await categories.tree(ctx.db, ctx.actor.org_id)
     found = [await contract_json.namespace(ctx, each, tree) for each in await namespaces.find(ctx.db, ctx.actor.org_id)]
@@ -279,13 +279,13 @@ async def list_indexes(ctx: RequestContext, place: s.FindIndexes, _: Any) -> Any
     ]
 
 
-async def add_index(ctx: RequestContext, _: Any, given: s.NewIndex) -> Any:
+async def add_namespace(ctx: RequestContext, _: Any, given: s.NewNamespace) -> Any:
     """Make a namespace."""
     made = await ctx.db.write(lambda tx: namespaces.add(tx, ctx, given.name, given.notes, given.categories))
     return await contract_json.namespace(ctx, made, await categories.tree(ctx.db, ctx.actor.org_id))
 
 
-async def remove_index(ctx: RequestContext, place: s.AtId, _: Any) -> None:
+async def remove_namespace(ctx: RequestContext, place: s.IdPath, _: Any) -> None:
     """Remove a namespace; what it is over stays."""
     await ctx.db.write(lambda tx: namespaces.remove(tx, ctx, place.id))
 
@@ -349,10 +349,10 @@ async def retrieve(ctx: RequestContext, _: Any, given: NamespaceQuery) -> Any:
     return [{"id": each.id, "score": each.score, "values": [], "metadata": each.metadata} for each in found]
 
 
-async def import_catalogue(ctx: RequestContext, place: s.DryRun, given: s.SeedBody) -> Any:
+async def import_catalogue(ctx: RequestContext, place: s.ImportParameters, given: s.CatalogueBody) -> Any:
     """Fill the catalogue from a seed."""
     if given.tenantId not in (None, ctx.actor.org_id):
-        raise _foreign("Leave tenantId out.")
+        raise _other_tenant("Leave tenantId out.")
     raw = orjson.dumps(given.model_dump(exclude_none=True))
     read = await asyncio.to_thread(catalogue_file.parse, raw, "json")
     report = await CatalogueImport(ctx, read, dry=place.dryRun).run()
@@ -366,18 +366,18 @@ async def import_catalogue(ctx: RequestContext, place: s.DryRun, given: s.SeedBo
     return {"dryRun": place.dryRun, "counts": counts, "changes": changes}
 
 
-async def clear(ctx: RequestContext, place: s.AtId, _: Any) -> None:
+async def clear(ctx: RequestContext, place: s.IdPath, _: Any) -> None:
     """Remove all of a catalogue."""
     if place.id != ctx.actor.org_id:
-        raise _foreign("Name the tenant that it is a key of.")
+        raise _other_tenant("Name the tenant that it is a key of.")
     await access.remove_all(ctx)
 
 
-def _foreign(remedy: str) -> Forbidden:
+def _other_tenant(remedy: str) -> Forbidden:
     return Forbidden("This key cannot change another tenant's catalogue.", remedy=remedy)
 
 
-def _only(found: Sequence[dict[str, Any]], fields: str | None) -> list[dict[str, Any]]:
+def _select_fields(found: Sequence[dict[str, Any]], fields: str | None) -> list[dict[str, Any]]:
     """What was found with only these fields, and its id, which everything has."""
     if fields is None:
         return list(found)

@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 from almanac.catalogue import vocabulary
 from almanac.catalogue.entities import EntityDraft
 from almanac.core.arguments import Arguments
-from almanac.web.rest import Parameters
+from almanac.web.rest import UrlParameters
 
 MAX_PAGE_ITEMS = 500
 
@@ -16,28 +16,28 @@ Limit = Annotated[int, Field(ge=1, le=MAX_PAGE_ITEMS)]
 Offset = Annotated[int, Field(ge=0, le=2**53)]
 Key = Annotated[str, Field(min_length=1, max_length=2000)]
 Fields = Annotated[str, Field(max_length=2000, description="Only these fields, comma-separated.")]
-Object = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
-class AtKey(Parameters):
+class KeyPath(UrlParameters):
     """Something by its id, or by what else it is called."""
 
     key: Key
 
 
-class AtId(Parameters):
+class IdPath(UrlParameters):
     """Something by its id."""
 
     id: Annotated[str, Field(min_length=1, max_length=100)]
 
 
-class AtCategory(AtKey):
+class CategoryPath(KeyPath):
     """A category."""
 
     recursive: Annotated[bool, Field(description="Also all below it, with their entities.")] = False
 
 
-class FindCategories(Parameters):
+class CategoryListParameters(UrlParameters):
     """Which categories."""
 
     extended: Annotated[bool, Field(description="Aliases and policies as a whole; entities by name.")] = False
@@ -48,7 +48,7 @@ class FindCategories(Parameters):
     categoryAlias: Annotated[str, Field(max_length=100, description="Key or id.")] | None = None
 
 
-class FindEntities(Parameters):
+class EntityListParameters(UrlParameters):
     """Which entities."""
 
     recursive: Annotated[bool, Field(description="Also those below the categories.")] = False
@@ -65,14 +65,14 @@ class FindEntities(Parameters):
     offset: Offset = 0
 
 
-class FindAttachments(Parameters):
+class AttachmentListParameters(UrlParameters):
     """A page of them."""
 
     limit: Limit = 100
     offset: Offset = 0
 
 
-class FindIndexes(Parameters):
+class NamespaceListParameters(UrlParameters):
     """Which namespaces."""
 
     notes: Annotated[str, Field(max_length=500, description="Part of the notes.")] | None = None
@@ -81,20 +81,20 @@ class FindIndexes(Parameters):
     status: Literal["initial", "vectorised", "fail"] | None = None
 
 
-class AtRelations(AtId):
+class RelationListParameters(IdPath):
     """The relations of an entity."""
 
     type: Annotated[str, Field(max_length=100, description="Key of a relationship type.")] | None = None
 
 
-class AtRelation(AtId):
+class RelationParameters(IdPath):
     """One relation of an entity."""
 
     target: Annotated[str, Field(min_length=1, max_length=100)]
     type: Annotated[str, Field(min_length=1, max_length=100)]
 
 
-class DryRun(Parameters):
+class ImportParameters(UrlParameters):
     """Whether to write."""
 
     dryRun: Annotated[bool, Field(description="Only say what would change.")] = False
@@ -148,7 +148,7 @@ class NewPolicy(vocabulary.PolicyDetails):
     description: vocabulary.Text = ""
 
 
-class NewIndex(Arguments):
+class NewNamespace(Arguments):
     """A namespace to be made."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
@@ -166,7 +166,7 @@ class NewRelation(Arguments):
     relationDescription: vocabulary.Text = ""
 
 
-class Link(Arguments):
+class LinkAttachment(Arguments):
     """What to attach, or to detach."""
 
     entityId: Annotated[str, Field(min_length=1, max_length=100)]
@@ -182,46 +182,46 @@ class VerifyKey(Arguments):
     scope: Literal["knowledge-base"] = "knowledge-base"
 
 
-class SeedBody(Arguments):
+class CatalogueBody(Arguments):
     """A whole catalogue; see the how-to for its parts."""
 
     tenantId: str | None = None
-    categoryAliases: list[Object] | None = None
-    policies: list[Object] | None = None
-    relationshipTypes: list[Object] | None = None
-    attachmentTypes: list[Object] | None = None
-    categories: list[Object] | None = None
-    indexes: list[Object] | None = None
-    entities: list[Object] | None = None
+    categoryAliases: list[JsonObject] | None = None
+    policies: list[JsonObject] | None = None
+    relationshipTypes: list[JsonObject] | None = None
+    attachmentTypes: list[JsonObject] | None = None
+    categories: list[JsonObject] | None = None
+    indexes: list[JsonObject] | None = None
+    entities: list[JsonObject] | None = None
 
 
-class Named(TypedDict):
+class EntityReference(TypedDict):
     _id: str
     name: str
 
 
-class Home(TypedDict):
+class CategoryReference(TypedDict):
     _id: str
     name: str
     aliasKey: str | None
 
 
-class Attached(TypedDict):
+class AttachmentReference(TypedDict):
     id: str
     type: str | None
     url: str
     name: str
 
 
-class RelationFacts(TypedDict):
-    sourceEntity: Named
-    targetEntity: Named
+class RelationInfo(TypedDict):
+    sourceEntity: EntityReference
+    targetEntity: EntityReference
     categoryPath: list[str]
     type: str
     relationDescription: str
 
 
-class EntityFacts(TypedDict, total=False):
+class EntityInfo(TypedDict, total=False):
     _id: str
     name: str
     description: str
@@ -229,32 +229,32 @@ class EntityFacts(TypedDict, total=False):
     source: str
     sku: str
     status: Literal["draft", "active", "archived"]
-    category: Home
+    category: CategoryReference
     isVectorized: bool
     tags: list[str]
-    metadata: Object
-    attachments: list[Attached]
-    relations: list[RelationFacts]
+    metadata: JsonObject
+    attachments: list[AttachmentReference]
+    relations: list[RelationInfo]
     createdAt: str
     updatedAt: str
 
 
-class CategoryFacts(TypedDict, total=False):
+class CategoryInfo(TypedDict, total=False):
     _id: str
     name: str
     description: str
-    categoryAlias: Object | str | None
-    policy: Object | str | None
+    categoryAlias: JsonObject | str | None
+    policy: JsonObject | str | None
     parent: str | None
-    children: list[Object]
-    entities: list[Named]
+    children: list[JsonObject]
+    entities: list[EntityReference]
     entityCount: int
     permissions: dict[str, bool]
     createdAt: str
     updatedAt: str
 
 
-class TermFacts(TypedDict, total=False):
+class TermInfo(TypedDict, total=False):
     _id: str
     name: str
     description: str
@@ -268,12 +268,12 @@ class TermFacts(TypedDict, total=False):
     updatedAt: str
 
 
-class AttachmentFacts(TypedDict):
+class AttachmentInfo(TypedDict):
     _id: str
     name: str
     url: str
     description: str
-    annotations: Object
+    annotations: JsonObject
     type: str | None
     contentType: str | None
     size: int | None
@@ -282,7 +282,7 @@ class AttachmentFacts(TypedDict):
     updatedAt: str
 
 
-class IndexFacts(TypedDict):
+class NamespaceInfo(TypedDict):
     _id: str
     name: str
     notes: str
@@ -292,39 +292,39 @@ class IndexFacts(TypedDict):
     updatedAt: str
 
 
-class OneEntity(RootModel[EntityFacts]):
+class EntityAnswer(RootModel[EntityInfo]):
     """An entity."""
 
 
-class EntityOrList(RootModel[EntityFacts | list[EntityFacts]]):
+class EntityOrList(RootModel[EntityInfo | list[EntityInfo]]):
     """The entity with this id or exact name; for the alias key of a category, a list of what is in it."""
 
 
-class EntityList(RootModel[list[EntityFacts]]):
+class EntityList(RootModel[list[EntityInfo]]):
     """Entities, oldest first; the header X-Total-Count says how many there are in all."""
 
 
-class OneCategory(RootModel[CategoryFacts]):
+class CategoryAnswer(RootModel[CategoryInfo]):
     """A category."""
 
 
-class CategoryOrList(RootModel[CategoryFacts | list[CategoryFacts]]):
+class CategoryOrList(RootModel[CategoryInfo | list[CategoryInfo]]):
     """The category with this id; for an alias key, a list of those that have it."""
 
 
-class CategoryList(RootModel[list[CategoryFacts]]):
+class CategoryList(RootModel[list[CategoryInfo]]):
     """Categories, each with those below it."""
 
 
-class OneTerm(RootModel[TermFacts]):
+class TermAnswer(RootModel[TermInfo]):
     """A word of the vocabulary."""
 
 
-class TermList(RootModel[list[TermFacts]]):
+class TermList(RootModel[list[TermInfo]]):
     """Words of the vocabulary, by their keys."""
 
 
-class OneAttachment(RootModel[AttachmentFacts]):
+class AttachmentAnswer(RootModel[AttachmentInfo]):
     """An attachment."""
 
 
@@ -332,39 +332,39 @@ class AddedAttachment(BaseModel):
     """The attachment that was made."""
 
     success: bool
-    attachment: AttachmentFacts
+    attachment: AttachmentInfo
 
 
-class AttachmentList(RootModel[list[AttachmentFacts]]):
+class AttachmentList(RootModel[list[AttachmentInfo]]):
     """Attachments, oldest first."""
 
 
-class OneIndex(RootModel[IndexFacts]):
+class NamespaceAnswer(RootModel[NamespaceInfo]):
     """A namespace."""
 
 
-class IndexList(RootModel[list[IndexFacts]]):
+class NamespaceList(RootModel[list[NamespaceInfo]]):
     """Namespaces, by name."""
 
 
-class RelationList(RootModel[list[RelationFacts]]):
+class RelationList(RootModel[list[RelationInfo]]):
     """The relations of an entity, from it and to it."""
 
 
-class MatchFacts(BaseModel):
+class MatchInfo(BaseModel):
     """Something that answers."""
 
     id: str
     score: Annotated[float, Field(description="How likely it answers, 0 to 1; a cautious guess.")]
     values: Annotated[list[float], Field(description="Always empty: vectors stay here.")]
-    metadata: Object
+    metadata: JsonObject
 
 
-class MatchList(RootModel[list[MatchFacts]]):
+class MatchList(RootModel[list[MatchInfo]]):
     """What answers best, the best first."""
 
 
-class KeyFacts(BaseModel):
+class KeyInfo(BaseModel):
     """Whose a key is."""
 
     valid: bool
@@ -374,7 +374,7 @@ class KeyFacts(BaseModel):
     expiresAt: str | None
 
 
-class SeedReport(BaseModel):
+class ImportReport(BaseModel):
     """What a seed changed, or would change."""
 
     dryRun: bool
@@ -382,4 +382,4 @@ class SeedReport(BaseModel):
         dict[str, dict[str, int]],
         Field(description="Of each kind of thing, relations and attachments too: add, change, same."),
     ]
-    changes: Annotated[list[Object], Field(description="The first 200 of them.")]
+    changes: Annotated[list[JsonObject], Field(description="The first 200 of them.")]

@@ -15,7 +15,7 @@ from almanac.operations.pipeline.file_answer import FileAnswer
 from almanac.web.catalogue import attachments as a
 from almanac.web.catalogue import handlers as c
 from almanac.web.catalogue import models as s
-from almanac.web.rest import Parameters
+from almanac.web.rest import UrlParameters
 
 CATALOGUE_PREFIX = "/knowledge-base"
 CREDENTIALS = ("key", "access", "bearer")
@@ -31,19 +31,19 @@ _ENTITY: dict[str, Any] = {
     "tags": ["electric"],
     "metadata": {"psi": 1800},
 }
-_WORD = {"name": "Pressure washers", "aliasKey": "washers"}
+_ALIAS = {"name": "Pressure washers", "aliasKey": "washers"}
 _TYPE = {"name": "Accessory", "typeKey": "accessory"}
 
 
-Run = Callable[[RequestContext, Any, Any], Awaitable[Any]]
+CatalogueHandler = Callable[[RequestContext, Any, Any], Awaitable[Any]]
 
 
-def _at(
+def _operation(
     method: str,
     path: str,
     name: str,
     summary: str,
-    run: Run,
+    run: CatalogueHandler,
     scope: str,
     *,
     parameters: type[BaseModel] | None = None,
@@ -63,7 +63,7 @@ def _at(
         method,
         path,
         status=status,
-        parameters=parameters or Parameters,
+        parameters=parameters or UrlParameters,
         other_statuses=statuses or {},
         form=form,
         authenticate=authenticate,
@@ -81,79 +81,79 @@ def _at(
     )
 
 
-_get = partial(_at, "GET")
-_post = partial(_at, "POST", scope=_WRITE, status=201)
-_delete = partial(_at, "DELETE", scope=_WRITE, status=204)
+_get = partial(_operation, "GET")
+_post = partial(_operation, "POST", scope=_WRITE, status=201)
+_delete = partial(_operation, "DELETE", scope=_WRITE, status=204)
 
 CATALOGUE_OPERATIONS: tuple[Operation, ...] = (
     _get("/categories", "list_categories", "Categories as a tree", c.list_categories, _READ,
-         parameters=s.FindCategories, answer=s.CategoryList),
-    _post("/categories", "add_category", "Make a category", c.add_category, body=s.NewCategory, answer=s.OneCategory,
+         parameters=s.CategoryListParameters, answer=s.CategoryList),
+    _post("/categories", "add_category", "Make a category", c.add_category, body=s.NewCategory, answer=s.CategoryAnswer,
           example={"name": "Washers", "description": "", "categoryAlias": "washers", "policy": "default"}),
     _get("/categories/{key}", "get_category", "One category by id, path or name, or a list by alias key",
-         c.get_category, _READ, parameters=s.AtCategory, answer=s.CategoryOrList),
-    _at("PATCH", "/categories/{key}", "change_category", "Change or move a category", c.change_category, _WRITE,
-        parameters=s.AtKey, body=s.CategoryChanges, answer=s.OneCategory, example={"name": "Pressure washers"}),
+         c.get_category, _READ, parameters=s.CategoryPath, answer=s.CategoryOrList),
+    _operation("PATCH", "/categories/{key}", "change_category", "Change or move a category", c.change_category, _WRITE,
+        parameters=s.KeyPath, body=s.CategoryChanges, answer=s.CategoryAnswer, example={"name": "Pressure washers"}),
     _delete("/categories/{key}", "remove_category", "Remove a category that nothing is in", c.remove_category,
-            parameters=s.AtKey),
+            parameters=s.KeyPath),
     _get("/category-aliases", "list_category_aliases", "Category aliases", c.list_aliases, _READ, answer=s.TermList),
     _post("/category-aliases", "add_category_alias", "Make a category alias", c.add_alias, body=s.NewAlias,
-          answer=s.OneTerm, example=_WORD),
+          answer=s.TermAnswer, example=_ALIAS),
     _get("/relationship-types", "list_relationship_types", "Kinds of relations", c.list_relation_types, _READ,
          answer=s.TermList),
     _post("/relationship-types", "add_relationship_type", "Make a kind of relation", c.add_relation_type,
-          body=s.NewType, answer=s.OneTerm, example=_TYPE),
+          body=s.NewType, answer=s.TermAnswer, example=_TYPE),
     _get("/attachment-types", "list_attachment_types", "Kinds of attachments", c.list_attachment_types, _READ,
          answer=s.TermList),
     _post("/attachment-types", "add_attachment_type", "Make a kind of attachment", c.add_attachment_type,
-          body=s.NewType, answer=s.OneTerm, example={"name": "Image", "typeKey": "image"}),
+          body=s.NewType, answer=s.TermAnswer, example={"name": "Image", "typeKey": "image"}),
     _get("/policies", "list_policies", "Policies", c.list_policies, _READ, answer=s.TermList),
-    _post("/policies", "add_policy", "Make a policy", c.add_policy, body=s.NewPolicy, answer=s.OneTerm,
+    _post("/policies", "add_policy", "Make a policy", c.add_policy, body=s.NewPolicy, answer=s.TermAnswer,
           example={"name": "Default", "policyKey": "default", "inputType": "TXT", "outputFormat": "MARKDOWN"}),
     _get("/attachments", "list_attachments", "Attachments, oldest first", c.list_attachments, _READ,
-         parameters=s.FindAttachments, answer=s.AttachmentList),
-    _post("/attachments", "add_attachment", "Make an attachment: upload a file, or name what is at a URL", a.add,
-          body=a.NewAttachment, answer=s.AddedAttachment, form=Form(frozenset(a.About.model_fields)),
+         parameters=s.AttachmentListParameters, answer=s.AttachmentList),
+    _post("/attachments", "add_attachment", "Make an attachment: upload a file, or name what is at a URL", a.add_attachment,
+          body=a.NewAttachment, answer=s.AddedAttachment, form=Form(frozenset(a.AttachmentFields.model_fields)),
           example={"filename": "front.png", "file": "data:image/png;base64,iVBORw0KGgo=", "type": "image"}),
-    _at("POST", "/attachments/link", "link_attachment", "Attach something to an entity, or detach it",
-        c.link_attachment, _WRITE, body=s.Link, answer=s.OneAttachment,
+    _operation("POST", "/attachments/link", "link_attachment", "Attach something to an entity, or detach it",
+        c.link_attachment, _WRITE, body=s.LinkAttachment, answer=s.AttachmentAnswer,
         example={"entityId": "68dfc8fd5e40fe1ae99c6b5b", "attachmentUrl": "https://example.org/front.png"}),
-    _get("/attachments/{id}", "get_attachment", "One attachment", c.get_attachment, _READ, parameters=s.AtId,
-         answer=s.OneAttachment),
+    _get("/attachments/{id}", "get_attachment", "One attachment", c.get_attachment, _READ, parameters=s.IdPath,
+         answer=s.AttachmentAnswer),
     _get("/attachments/{id}/file", "get_attachment_file", "The file of an attachment that was uploaded; whole or in"
-         " ranges", a.send, _READ, parameters=s.AtId, answer=FileAnswer,
+         " ranges", a.open_file, _READ, parameters=s.IdPath, answer=FileAnswer,
          statuses={206: "The ranges that were asked for.", 416: "There is no such range."}),
-    _delete("/attachments/{id}", "remove_attachment", "Remove an attachment", c.remove_attachment, parameters=s.AtId),
-    _get("/entities", "list_entities", "Entities, oldest first", c.list_entities, _READ, parameters=s.FindEntities,
+    _delete("/attachments/{id}", "remove_attachment", "Remove an attachment", c.remove_attachment, parameters=s.IdPath),
+    _get("/entities", "list_entities", "Entities, oldest first", c.list_entities, _READ, parameters=s.EntityListParameters,
          answer=s.EntityList),
-    _post("/entities", "add_entity", "Make an entity", c.add_entity, body=s.NewEntity, answer=s.OneEntity,
+    _post("/entities", "add_entity", "Make an entity", c.add_entity, body=s.NewEntity, answer=s.EntityAnswer,
           example=_ENTITY),
     _get("/entities/{id}/relationships", "list_relationships", "The relations of an entity", c.list_relations, _READ,
-         parameters=s.AtRelations, answer=s.RelationList),
+         parameters=s.RelationListParameters, answer=s.RelationList),
     _post("/entities/{id}/relationships", "add_relationship", "Relate an entity to another", c.add_relation,
-          parameters=s.AtId, body=s.NewRelation, answer=s.RelationList,
+          parameters=s.IdPath, body=s.NewRelation, answer=s.RelationList,
           example={"targetEntity": "68dfc8fd5e40fe1ae99c6b5c", "type": "accessory"}),
     _delete("/entities/{id}/relationships", "remove_relationship", "End a relation", c.remove_relation,
-            parameters=s.AtRelation),
-    _get("/entities/{id}/attachments", "list_entity_attachments", "What is attached to an entity", c.list_attached,
-         _READ, parameters=s.AtId, answer=s.AttachmentList),
+            parameters=s.RelationParameters),
+    _get("/entities/{id}/attachments", "list_entity_attachments", "What is attached to an entity", c.list_entity_attachments,
+         _READ, parameters=s.IdPath, answer=s.AttachmentList),
     _get("/entities/{key}", "get_entity", "One entity by id or exact name, or a list by alias key", c.get_entity, _READ,
-         parameters=s.AtKey, answer=s.EntityOrList),
-    _at("PATCH", "/entities/{key}", "change_entity", "Change an entity, by its id", c.change_entity, _WRITE,
-        parameters=s.AtKey, body=EntityChanges, answer=s.OneEntity, example={"status": "archived"}),
-    _delete("/entities/{key}", "remove_entity", "Remove an entity, by its id", c.remove_entity, parameters=s.AtKey),
-    _get("/indexes", "list_indexes", "Namespaces", c.list_indexes, _READ, parameters=s.FindIndexes, answer=s.IndexList),
-    _post("/indexes", "add_index", "Make a namespace over categories", c.add_index, body=s.NewIndex,
-          answer=s.OneIndex, example={"name": "products", "notes": "All we sell", "categories": ["washers"]}),
-    _delete("/indexes/{id}", "remove_index", "Remove a namespace", c.remove_index, parameters=s.AtId),
-    _at("POST", "/retrieve", "retrieve", "What of a namespace answers a question best", c.retrieve, _READ,
+         parameters=s.KeyPath, answer=s.EntityOrList),
+    _operation("PATCH", "/entities/{key}", "change_entity", "Change an entity, by its id", c.change_entity, _WRITE,
+        parameters=s.KeyPath, body=EntityChanges, answer=s.EntityAnswer, example={"status": "archived"}),
+    _delete("/entities/{key}", "remove_entity", "Remove an entity, by its id", c.remove_entity, parameters=s.KeyPath),
+    _get("/indexes", "list_indexes", "Namespaces", c.list_namespaces, _READ, parameters=s.NamespaceListParameters, answer=s.NamespaceList),
+    _post("/indexes", "add_index", "Make a namespace over categories", c.add_namespace, body=s.NewNamespace,
+          answer=s.NamespaceAnswer, example={"name": "products", "notes": "All we sell", "categories": ["washers"]}),
+    _delete("/indexes/{id}", "remove_index", "Remove a namespace", c.remove_namespace, parameters=s.IdPath),
+    _operation("POST", "/retrieve", "retrieve", "What of a namespace answers a question best", c.retrieve, _READ,
         body=NamespaceQuery, answer=s.MatchList,
         example={"namespace": "products", "query": "quiet pressure washer", "metadata": {"psi": {"$lt": 2000}}}),
-    _at("POST", "/tenants/seed", "seed_catalogue", "Fill the catalogue from a seed", c.import_catalogue, _WRITE,
-        parameters=s.DryRun, body=s.SeedBody, answer=s.SeedReport, example={"categories": [{"name": "Washers"}]}),
+    _operation("POST", "/tenants/seed", "seed_catalogue", "Fill the catalogue from a seed", c.import_catalogue, _WRITE,
+        parameters=s.ImportParameters, body=s.CatalogueBody, answer=s.ImportReport, example={"categories": [{"name": "Washers"}]}),
     _delete("/tenants/{id}", "clear_catalogue", "Remove all of a tenant's catalogue; the tenant stays", c.clear,
-            parameters=s.AtId),
-    _at("POST", "/keys/verify", "verify_key", "Whose a key is, if it is good for the knowledge base", c.verify_key,
-        _READ, authenticate=c.by_body, body=s.VerifyKey, answer=s.KeyFacts,
+            parameters=s.IdPath),
+    _operation("POST", "/keys/verify", "verify_key", "Whose a key is, if it is good for the knowledge base", c.verify_key,
+        _READ, authenticate=c.by_body, body=s.VerifyKey, answer=s.KeyInfo,
         example={"key": "ak-…", "scope": "knowledge-base"}),
 )  # fmt: skip
