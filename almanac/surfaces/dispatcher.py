@@ -5,12 +5,12 @@ from typing import Any
 from almanac.core.call import Actor
 from almanac.core.errors import AlmanacError
 from almanac.net.http_exchange import HttpExchange
+from almanac.net.json_rpc import INTERNAL_ERROR, INVALID_PARAMS
 from almanac.operations.context import AppContext, RequestContext
 from almanac.operations.operation import Operation
 from almanac.operations.pipeline.endpoint import Invocation
 from almanac.operations.pipeline.errors import UnknownOperation
 from almanac.operations.pipeline.pipeline import log_failure, run_recorded
-from almanac.surfaces.json_rpc import INTERNAL_ERROR, INVALID_PARAMS
 from almanac.surfaces.resource import Prompt, ResourceTemplate
 from almanac.surfaces.surface import Result, Surface
 from almanac.surfaces.tool import RawResult

@@ -11,7 +11,9 @@ import orjson
 from starlette.types import Message
 
 from almanac.core.errors import AlmanacError
+from almanac.net import json_rpc
 from almanac.net.http_exchange import HeaderList, Headers, HttpExchange, ServerStopping, replay
+from almanac.net.json_rpc import INVALID_PARAMS, InvalidJsonRpc
 from almanac.operations.context import AppContext, Authentication, RequestContext
 from almanac.operations.pipeline.endpoint import Invocation
 from almanac.operations.pipeline.errors import (
@@ -21,9 +23,7 @@ from almanac.operations.pipeline.errors import (
     error_headers,
 )
 from almanac.quotas.rate_limits import RateLimit
-from almanac.surfaces import json_rpc
 from almanac.surfaces.dispatcher import ToolDispatcher
-from almanac.surfaces.json_rpc import INVALID_PARAMS, InvalidJsonRpc
 from almanac.surfaces.sdk_server import DEFAULT_LEGACY, LEGACY, MODERN, SdkServer, status_of
 
 MAX_CACHED_LISTS = 1000

@@ -31,9 +31,9 @@ from almanac import __version__
 from almanac.core.call import Actor
 from almanac.core.errors import AlmanacError, Unauthorized
 from almanac.net.http_exchange import HttpExchange
+from almanac.net.json_rpc import is_id
 from almanac.operations.operation import Operation
 from almanac.surfaces.dispatcher import ProtocolError, ToolDispatcher
-from almanac.surfaces.json_rpc import is_id
 from almanac.surfaces.surface import Result
 from almanac.surfaces.tool import tool_entry, tool_schema
 

@@ -12,12 +12,12 @@ from pydantic import BaseModel
 from almanac.core.call import Actor
 from almanac.core.errors import AlmanacError, Unauthorized
 from almanac.identity.credentials import bearer_token
+from almanac.net import json_rpc
 from almanac.net.http_exchange import HeaderList, HttpExchange
 from almanac.operations.context import AppContext, RequestContext
 from almanac.operations.operation import Operation
 from almanac.operations.schemas import without_hidden_fields
 from almanac.quotas.rate_limits import RateLimit
-from almanac.surfaces import json_rpc
 from almanac.surfaces.resource import Prompt, ResourceTemplate
 from almanac.surfaces.tool import RawResult, tool_schema
 

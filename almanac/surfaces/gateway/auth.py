@@ -10,11 +10,11 @@ from almanac.core.call import Actor
 from almanac.core.errors import Unauthorized
 from almanac.identity.credentials import InvalidKey, MissingKey, api_key
 from almanac.net.http_exchange import HeaderList, Headers, HttpExchange
+from almanac.net.json_rpc import Message
 from almanac.operations.context import AppContext, RequestContext
 from almanac.surfaces.gateway import key_verifier
 from almanac.surfaces.gateway.sessions import MAX_SESSION_ID_CHARS
 from almanac.surfaces.gateway.state import GatewayServices
-from almanac.surfaces.json_rpc import Message
 from almanac.surfaces.surface import Authenticator
 
 STATELESS_PROTOCOL_VERSION = b"2026-07-28"

@@ -8,9 +8,9 @@ from almanac import __version__
 from almanac.core import clock
 from almanac.core.errors import AlmanacError, Limited, Unauthorized
 from almanac.identity.credentials import api_key
+from almanac.net import json_rpc
 from almanac.operations.context import RequestContext
 from almanac.operations.operation import Handler
-from almanac.surfaces import json_rpc
 from almanac.surfaces.gateway import zod
 from almanac.surfaces.gateway.auth import GatewayAuthenticator
 from almanac.surfaces.gateway.state import GatewayServices, open_gateway

@@ -16,9 +16,9 @@ from almanac.core.errors import AlmanacError, RateLimited, RateLimitUnavailable
 from almanac.memory import limits, note_search, note_text, notes, similar_notes, supersession
 from almanac.memory.note import Note, NoteDraft, TaskLink
 from almanac.memory.note_search import NoteQuery, NoteResult
+from almanac.net import json_rpc
 from almanac.operations.context import AppContext, RequestContext
 from almanac.quotas.rate_limits import RateLimit
-from almanac.surfaces import json_rpc
 from almanac.surfaces.memory import resources
 from almanac.surfaces.surface import Result, Surface
 from almanac.surfaces.tool import load_contract, operation_from_contract

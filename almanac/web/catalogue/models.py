@@ -1,4 +1,4 @@
-"""The shapes of the catalogue's REST endpoints: what they take, and what they answer, in the contract's own words."""
+"""The models of the catalogue's REST operations: parameters, bodies and answers, with the names of the contract."""
 
 from typing import Annotated, Any, Literal
 
@@ -15,65 +15,68 @@ MAX_PAGE_ITEMS = 500
 Limit = Annotated[int, Field(ge=1, le=MAX_PAGE_ITEMS)]
 Offset = Annotated[int, Field(ge=0, le=2**53)]
 Key = Annotated[str, Field(min_length=1, max_length=2000)]
-Fields = Annotated[str, Field(max_length=2000, description="Only these fields, comma-separated.")]
+Fields = Annotated[str, Field(max_length=2000, description="Return only these fields, comma-separated.")]
 JsonObject = dict[str, Any]
 
 
 class KeyPath(UrlParameters):
-    """Something by its id, or by what else it is called."""
+    """The path of an object: its id or another key."""
 
     key: Key
 
 
 class IdPath(UrlParameters):
-    """Something by its id."""
+    """The path of an object: its id."""
 
     id: Annotated[str, Field(min_length=1, max_length=100)]
 
 
 class CategoryPath(KeyPath):
-    """A category."""
+    """The path of a category."""
 
-    recursive: Annotated[bool, Field(description="Also all below it, with their entities.")] = False
+    recursive: Annotated[bool, Field(description="Include all descendants with their entities.")] = False
 
 
 class CategoryListParameters(UrlParameters):
-    """Which categories."""
+    """The filter of a category list."""
 
-    extended: Annotated[bool, Field(description="Aliases and policies as a whole; entities by name.")] = False
+    extended: Annotated[bool, Field(description="Aliases and policies as objects; entities with names.")] = False
     fields: Fields | None = None
     search: Annotated[str, Field(max_length=500, description="Part of the name or description.")] | None = None
-    parent: Annotated[str, Field(max_length=2000, description="What is below this one; null: the top.")] | None = None
+    parent: Annotated[str, Field(max_length=2000, description="Children of this category; null: the top.")] | None = (
+        None
+    )
     policy: Annotated[str, Field(max_length=100, description="Key or id.")] | None = None
     categoryAlias: Annotated[str, Field(max_length=100, description="Key or id.")] | None = None
 
 
 class EntityListParameters(UrlParameters):
-    """Which entities."""
+    """The filter and the page of an entity list."""
 
-    recursive: Annotated[bool, Field(description="Also those below the categories.")] = False
+    recursive: Annotated[bool, Field(description="Include the descendants of the categories.")] = False
     fields: Fields | None = None
     search: (
-        Annotated[str, Field(max_length=500, description="Part of name, description or details, in any case.")] | None
+        Annotated[str, Field(max_length=500, description="Part of name, description or details; case-insensitive.")]
+        | None
     ) = None
     source: Annotated[str, Field(max_length=2000)] | None = None
     sku: Annotated[str, Field(max_length=200)] | None = None
     status: Literal["draft", "active", "archived"] | None = None
-    tags: Annotated[str, Field(max_length=5000, description="Comma-separated; any of them.")] | None = None
+    tags: Annotated[str, Field(max_length=5000, description="Comma-separated; any of them matches.")] | None = None
     categoryId: Annotated[str, Field(max_length=20_000, description="Comma-separated.")] | None = None
     limit: Limit = 100
     offset: Offset = 0
 
 
 class AttachmentListParameters(UrlParameters):
-    """A page of them."""
+    """The page of an attachment list."""
 
     limit: Limit = 100
     offset: Offset = 0
 
 
 class NamespaceListParameters(UrlParameters):
-    """Which namespaces."""
+    """The filter of a namespace list."""
 
     notes: Annotated[str, Field(max_length=500, description="Part of the notes.")] | None = None
     name: Annotated[str, Field(max_length=200)] | None = None
@@ -82,30 +85,30 @@ class NamespaceListParameters(UrlParameters):
 
 
 class RelationListParameters(IdPath):
-    """The relations of an entity."""
+    """The filter of an entity's relations."""
 
     type: Annotated[str, Field(max_length=100, description="Key of a relationship type.")] | None = None
 
 
 class RelationParameters(IdPath):
-    """One relation of an entity."""
+    """The target and the type of a relation."""
 
     target: Annotated[str, Field(min_length=1, max_length=100)]
     type: Annotated[str, Field(min_length=1, max_length=100)]
 
 
 class ImportParameters(UrlParameters):
-    """Whether to write."""
+    """The options of an import."""
 
-    dryRun: Annotated[bool, Field(description="Only say what would change.")] = False
+    dryRun: Annotated[bool, Field(description="Report the changes without writing them.")] = False
 
 
 class NewEntity(EntityDraft):
-    """An entity to be made."""
+    """A new entity."""
 
 
 class NewCategory(Arguments):
-    """A category to be made."""
+    """A new category."""
 
     name: vocabulary.Name
     description: vocabulary.Text
@@ -115,17 +118,17 @@ class NewCategory(Arguments):
 
 
 class CategoryChanges(Arguments):
-    """What is to be different about a category."""
+    """The changes of a category."""
 
     name: vocabulary.Name | None = None
     description: vocabulary.Text | None = None
     categoryAlias: Annotated[str | None, Field(min_length=1, max_length=100)] = None
     policy: Annotated[str | None, Field(min_length=1, max_length=100)] = None
-    parent: Annotated[str | None, Field(max_length=2000, description='"null" moves it to the top.')] = None
+    parent: Annotated[str | None, Field(max_length=2000, description='"null" moves it to the top level.')] = None
 
 
 class NewAlias(Arguments):
-    """A category alias to be made."""
+    """A new category alias."""
 
     name: vocabulary.Name
     aliasKey: vocabulary.Key
@@ -133,7 +136,7 @@ class NewAlias(Arguments):
 
 
 class NewType(Arguments):
-    """A kind of relation or attachment to be made."""
+    """A new relation type or attachment type."""
 
     name: vocabulary.Name
     typeKey: vocabulary.Key
@@ -141,7 +144,7 @@ class NewType(Arguments):
 
 
 class NewPolicy(vocabulary.PolicyDetails):
-    """A policy to be made."""
+    """A new policy."""
 
     name: vocabulary.Name
     policyKey: vocabulary.Key
@@ -149,17 +152,17 @@ class NewPolicy(vocabulary.PolicyDetails):
 
 
 class NewNamespace(Arguments):
-    """A namespace to be made."""
+    """A new namespace."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
     notes: vocabulary.Text = ""
     categories: Annotated[
-        list[str], Field(default_factory=list[str], description="Ids, alias keys or paths; none: all there are.")
+        list[str], Field(default_factory=list[str], description="Ids, alias keys or paths; none: all categories.")
     ]
 
 
 class NewRelation(Arguments):
-    """A relation to be made."""
+    """A new relation."""
 
     targetEntity: Annotated[str, Field(min_length=1, max_length=100)]
     type: vocabulary.Key
@@ -167,7 +170,7 @@ class NewRelation(Arguments):
 
 
 class LinkAttachment(Arguments):
-    """What to attach, or to detach."""
+    """An entity and the attachment to attach or detach."""
 
     entityId: Annotated[str, Field(min_length=1, max_length=100)]
     attachmentId: Annotated[str | None, Field(max_length=100)] = None
@@ -176,14 +179,14 @@ class LinkAttachment(Arguments):
 
 
 class VerifyKey(Arguments):
-    """A key, and what it is to be good for."""
+    """A key, and the scope that it needs."""
 
     key: Annotated[str, Field(max_length=500)]
     scope: Literal["knowledge-base"] = "knowledge-base"
 
 
 class CatalogueBody(Arguments):
-    """A whole catalogue; see the how-to for its parts."""
+    """A catalogue; see the how-to for its parts."""
 
     tenantId: str | None = None
     categoryAliases: list[JsonObject] | None = None
@@ -297,11 +300,11 @@ class EntityAnswer(RootModel[EntityInfo]):
 
 
 class EntityOrList(RootModel[EntityInfo | list[EntityInfo]]):
-    """The entity with this id or exact name; for the alias key of a category, a list of what is in it."""
+    """The entity with this id or exact name; for the alias key of a category, a list of its entities."""
 
 
 class EntityList(RootModel[list[EntityInfo]]):
-    """Entities, oldest first; the header X-Total-Count says how many there are in all."""
+    """Entities, oldest first. The header X-Total-Count contains the total number."""
 
 
 class CategoryAnswer(RootModel[CategoryInfo]):
@@ -309,19 +312,19 @@ class CategoryAnswer(RootModel[CategoryInfo]):
 
 
 class CategoryOrList(RootModel[CategoryInfo | list[CategoryInfo]]):
-    """The category with this id; for an alias key, a list of those that have it."""
+    """The category with this id; for an alias key, a list of its categories."""
 
 
 class CategoryList(RootModel[list[CategoryInfo]]):
-    """Categories, each with those below it."""
+    """Categories, each with its descendants."""
 
 
 class TermAnswer(RootModel[TermInfo]):
-    """A word of the vocabulary."""
+    """A term of the vocabulary."""
 
 
 class TermList(RootModel[list[TermInfo]]):
-    """Words of the vocabulary, by their keys."""
+    """Terms of the vocabulary, ordered by key."""
 
 
 class AttachmentAnswer(RootModel[AttachmentInfo]):
@@ -329,7 +332,7 @@ class AttachmentAnswer(RootModel[AttachmentInfo]):
 
 
 class AddedAttachment(BaseModel):
-    """The attachment that was made."""
+    """The new attachment."""
 
     success: bool
     attachment: AttachmentInfo
@@ -344,28 +347,28 @@ class NamespaceAnswer(RootModel[NamespaceInfo]):
 
 
 class NamespaceList(RootModel[list[NamespaceInfo]]):
-    """Namespaces, by name."""
+    """Namespaces, ordered by name."""
 
 
 class RelationList(RootModel[list[RelationInfo]]):
-    """The relations of an entity, from it and to it."""
+    """The relations of an entity, in both directions."""
 
 
 class MatchInfo(BaseModel):
-    """Something that answers."""
+    """An object that matches the query."""
 
     id: str
-    score: Annotated[float, Field(description="How likely it answers, 0 to 1; a cautious guess.")]
-    values: Annotated[list[float], Field(description="Always empty: vectors stay here.")]
+    score: Annotated[float, Field(description="A cautious estimate of relevance, 0 to 1.")]
+    values: Annotated[list[float], Field(description="Always empty: vectors are not returned.")]
     metadata: JsonObject
 
 
 class MatchList(RootModel[list[MatchInfo]]):
-    """What answers best, the best first."""
+    """Matches, best first."""
 
 
 class KeyInfo(BaseModel):
-    """Whose a key is."""
+    """The owner of a key."""
 
     valid: bool
     tenantId: str
@@ -374,12 +377,12 @@ class KeyInfo(BaseModel):
     expiresAt: str | None
 
 
-class ImportReport(BaseModel):
-    """What a seed changed, or would change."""
+class CatalogueImportReport(BaseModel):
+    """The changes of an import, or of a dry run."""
 
     dryRun: bool
     counts: Annotated[
         dict[str, dict[str, int]],
-        Field(description="Of each kind of thing, relations and attachments too: add, change, same."),
+        Field(description="Numbers of objects by kind, with relations and attachments: add, change, same."),
     ]
-    changes: Annotated[list[JsonObject], Field(description="The first 200 of them.")]
+    changes: Annotated[list[JsonObject], Field(description="The first 200 changes.")]
