@@ -56,8 +56,8 @@ from almanac.surfaces.weknora import tools as weknora_surface
 from almanac.telemetry import check_telemetry, open_tracer_provider
 from almanac.web import openapi, rest
 from almanac.web.agents.a2a import AGENT_RPC
-from almanac.web.agents.messages import AGENT_OPERATIONS, cards
-from almanac.web.agents.messages import PREFIX as AGENTS_PREFIX
+from almanac.web.agents.cards import AGENTS_PREFIX, card_routes
+from almanac.web.agents.messages import AGENT_OPERATIONS
 from almanac.web.api_v1 import API_OPERATIONS
 from almanac.web.catalogue.routes import CATALOGUE_OPERATIONS, CATALOGUE_PREFIX
 from almanac.web.health import HealthRoutes
@@ -276,7 +276,7 @@ def routes(running: RunningApp) -> list[Route]:
         openapi.route(API_OPERATIONS),
         openapi.route(CATALOGUE_OPERATIONS, CATALOGUE_PREFIX, ""),
         openapi.route(AGENT_OPERATIONS, AGENTS_PREFIX, ""),
-        *cards(settings),
+        *card_routes(settings),
         *rest.routes(app, API_OPERATIONS),
         *rest.routes(app, CATALOGUE_OPERATIONS, ""),
         *rest.routes(app, (*AGENT_OPERATIONS, AGENT_RPC), ""),

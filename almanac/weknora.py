@@ -34,7 +34,7 @@ def integrate_weknora(options: Any, context: WeKnoraContext, settings: Settings 
 
 def get_weknora_tool_name() -> str:
     """The name of the tool in the Agent SDK, for permissions and logs."""
-    return tools.ALLOWED
+    return tools.QUALIFIED_TOOL_NAME
 
 
 def _settings() -> Settings:

@@ -1,4 +1,4 @@
-"""Contracts: each surface's tool list as a committed file, compared with what is served."""
+"""Contracts: the tool list of each surface as a committed file, compared with the served list."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,30 +13,30 @@ _FOLDER = Path(__file__).parent
 
 
 def path(surface: Surface) -> Path:
-    """Where a surface's contract is kept."""
+    """Return the file of a surface's contract."""
     return _FOLDER / surface.name / "contract.json"
 
 
-def live(surface: Surface) -> list[dict[str, Any]]:
-    """The tools as they are listed to a caller who may use all of them."""
+def served_tools(surface: Surface) -> list[dict[str, Any]]:
+    """Return the tool list of a caller who may use all tools."""
     return [tool_entry(operation) for operation in surface.operations]
 
 
 def write(surface: Surface) -> Path:
-    """Write a surface's contract as it is now."""
+    """Write the served tool list to the contract file."""
     file = path(surface)
-    file.write_bytes(orjson.dumps(live(surface), option=orjson.OPT_INDENT_2) + b"\n")
+    file.write_bytes(orjson.dumps(served_tools(surface), option=orjson.OPT_INDENT_2) + b"\n")
     return file
 
 
 def differences(surfaces: Sequence[Surface]) -> dict[str, list[str]]:
-    """For each surface that is not what its file says: the names of the tools that differ."""
-    found: dict[str, list[str]] = {}
+    """Return the surfaces that differ from their files, each with the names of the tools that differ."""
+    differing: dict[str, list[str]] = {}
     for surface in surfaces:
         file = path(surface)
-        kept = {tool["name"]: tool for tool in orjson.loads(file.read_bytes())} if file.exists() else {}
-        served = {tool["name"]: tool for tool in live(surface)}
-        changed = [name for name in {**kept, **served} if kept.get(name) != served.get(name)]
-        if changed or list(kept) != list(served):
-            found[surface.name] = changed or ["(order)"]
-    return found
+        committed = {tool["name"]: tool for tool in orjson.loads(file.read_bytes())} if file.exists() else {}
+        served = {tool["name"]: tool for tool in served_tools(surface)}
+        changed = [name for name in {**committed, **served} if committed.get(name) != served.get(name)]
+        if changed or list(committed) != list(served):
+            differing[surface.name] = changed or ["(order)"]
+    return differing

@@ -5,6 +5,7 @@ from typing import Any
 from almanac.core.call import Actor
 from almanac.core.errors import AlmanacError
 from almanac.net.http_exchange import HttpExchange
+from almanac.net.json_rpc import INTERNAL_ERROR, INVALID_PARAMS
 from almanac.operations.context import AppContext, RequestContext
 from almanac.operations.operation import Operation
 from almanac.operations.pipeline.endpoint import Invocation
@@ -14,14 +15,11 @@ from almanac.surfaces.resource import Prompt, ResourceTemplate
 from almanac.surfaces.surface import Result, Surface
 from almanac.surfaces.tool import RawResult
 
-INVALID_PARAMS = -32602
-INTERNAL_ERROR = -32603
-
 MAX_CACHED_TOOL_LISTS = 1000
 
 
 class ProtocolError(Exception):
-    """A failure that is answered by a JSON-RPC error: no wiser choice of arguments would have avoided it."""
+    """A failure that is answered by a JSON-RPC error, because other arguments would not have avoided it."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         self.code = code
@@ -35,7 +33,7 @@ class ToolDispatcher:
     def __init__(self, surface: Surface, app: AppContext, state: Any = None) -> None:
         self.surface = surface
         self.app = app
-        self.state = state  # what the surface keeps open
+        self.state = state  # the open state of the surface
         self._tools: dict[tuple[frozenset[str], frozenset[str] | None], dict[str, Operation]] = {}
 
     def tools_for(self, actor: Actor) -> dict[str, Operation]:
@@ -43,7 +41,7 @@ class ToolDispatcher:
         rights = (actor.scopes, actor.tools)
         tools = self._tools.get(rights)
         if tools is None:
-            if len(self._tools) > MAX_CACHED_TOOL_LISTS:  # tokens with tool lists of their own could fill the memory
+            if len(self._tools) > MAX_CACHED_TOOL_LISTS:  # each token may have its own list of tools
                 self._tools.clear()
             tools = {each.name: each for each in self.surface.operations if self._is_shown(each, actor)}
             self._tools[rights] = tools
@@ -73,7 +71,7 @@ class ToolDispatcher:
             raise ProtocolError(INVALID_PARAMS, error.text) from None
         except ProtocolError:
             raise
-        except Exception as failure:  # noqa: BLE001 - one failing tool must not take the session with it
+        except Exception as failure:  # noqa: BLE001 - one failing tool must not end the session
             error = log_failure(ctx, failure)
             if isinstance(error, self.surface.errors_as_http_status):
                 raise error from None

@@ -1,7 +1,7 @@
 """The endpoint of a surface over HTTP.
 
-It answers the two hot methods, `tools/call` and `tools/list`, itself, and hands every other request, and every request
-with any flaw in it, to the SDK. The SDK can say what is wrong in each era of the protocol.
+It answers the two frequent methods, `tools/call` and `tools/list`, itself. It hands every other request and every
+invalid request to the SDK, which knows the error answers of each protocol version.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,9 @@ import orjson
 from starlette.types import Message
 
 from almanac.core.errors import AlmanacError
+from almanac.net import json_rpc
 from almanac.net.http_exchange import HeaderList, Headers, HttpExchange, ServerStopping, replay
+from almanac.net.json_rpc import INVALID_PARAMS, InvalidJsonRpc
 from almanac.operations.context import AppContext, Authentication, RequestContext
 from almanac.operations.pipeline.endpoint import Invocation
 from almanac.operations.pipeline.errors import (
@@ -21,9 +23,7 @@ from almanac.operations.pipeline.errors import (
     error_headers,
 )
 from almanac.quotas.rate_limits import RateLimit
-from almanac.surfaces import json_rpc
-from almanac.surfaces.dispatcher import INVALID_PARAMS, ToolDispatcher
-from almanac.surfaces.json_rpc import InvalidJsonRpc
+from almanac.surfaces.dispatcher import ToolDispatcher
 from almanac.surfaces.sdk_server import DEFAULT_LEGACY, LEGACY, MODERN, SdkServer, status_of
 
 MAX_CACHED_LISTS = 1000
@@ -44,7 +44,7 @@ class SdkRequest:
 
 @dataclass(slots=True)
 class RpcCall:
-    """The JSON-RPC side of a `tools/call`: what its answer needs."""
+    """The JSON-RPC id and protocol version of a `tools/call`, for its answer."""
 
     id: Any
     version: str
@@ -137,7 +137,7 @@ class McpEndpoint:
             return b"{}"
         if self._surface.sessions:
             return SdkRequest(None)
-        # There is nothing that a stream could carry, nor a session to end.
+        # The surface sends no messages of its own, so a stream would stay empty.
         raise MethodNotAllowed(
             ["POST"],
             "This endpoint takes POST requests only.",

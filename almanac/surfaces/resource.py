@@ -1,4 +1,4 @@
-"""Resources and prompts: what a surface offers besides tools. Values only, as tools are."""
+"""Resources and prompts of a surface. Values only, as tools are."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -10,7 +10,7 @@ from almanac.operations.context import RequestContext
 
 @dataclass(frozen=True, slots=True)
 class ResourceContent:
-    """What is at a URI; `meta` is said beside the text and not in it."""
+    """The text of a resource, and metadata that is sent beside the text."""
 
     text: str
     meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -18,9 +18,9 @@ class ResourceContent:
 
 @dataclass(frozen=True, slots=True)
 class ResourceTemplate:
-    """A kind of thing that is read by its URI."""
+    """A kind of resource, read by URI."""
 
-    template: str  # 'almanac://knowledge/{id}'; what is in braces goes up to the next slash or the end
+    template: str  # 'almanac://knowledge/{id}'; a name in braces stands for one or more characters other than a slash
     name: str
     title: str
     description: str
@@ -29,13 +29,13 @@ class ResourceTemplate:
     scopes: frozenset[str] = frozenset()
 
     def match(self, uri: str) -> dict[str, str] | None:
-        """The parts of a URI of this kind; None for any other."""
+        """Return the values of the names in a URI of this kind; None for any other URI."""
         pattern = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(self.template))
-        found = re.fullmatch(pattern, uri)
-        return found.groupdict() if found else None
+        match = re.fullmatch(pattern, uri)
+        return match.groupdict() if match else None
 
     def describe(self) -> dict[str, Any]:
-        """Its entry in `resources/templates/list`."""
+        """Return the entry in `resources/templates/list`."""
         return {
             "uriTemplate": self.template,
             "name": self.name,
@@ -47,15 +47,15 @@ class ResourceTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Something for a person to begin a conversation with."""
+    """A text with which a person begins a conversation."""
 
     name: str
     title: str
     description: str
-    arguments: Mapping[str, str]  # what each means; all may be left out
+    arguments: Mapping[str, str]  # name: description; all are optional
     render: Callable[[RequestContext, dict[str, str]], Awaitable[str]]
 
     def describe(self) -> dict[str, Any]:
-        """Its entry in `prompts/list`."""
+        """Return the entry in `prompts/list`."""
         arguments = [{"name": name, "description": text, "required": False} for name, text in self.arguments.items()]
         return {"name": self.name, "title": self.title, "description": self.description, "arguments": arguments}

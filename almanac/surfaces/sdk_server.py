@@ -1,8 +1,8 @@
 """The MCP SDK, and the only file that imports it.
 
-An open surface becomes a low-level SDK server here, reached over HTTP through `mcp_endpoint.py` or over stdio. The SDK
-speaks both eras of the protocol. `modern_version`, `format_result` and `format_tool_list` let the endpoint answer the
-two hot methods exactly as the SDK would, without its cost.
+An open surface becomes a low-level SDK server here, served over HTTP by `mcp_endpoint.py` or over stdio. The SDK
+implements all versions of the protocol. `modern_version`, `format_result` and `format_tool_list` let the endpoint
+answer the two frequent methods exactly as the SDK would, in less time.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
@@ -31,33 +31,34 @@ from almanac import __version__
 from almanac.core.call import Actor
 from almanac.core.errors import AlmanacError, Unauthorized
 from almanac.net.http_exchange import HttpExchange
+from almanac.net.json_rpc import is_id
 from almanac.operations.operation import Operation
 from almanac.surfaces.dispatcher import ProtocolError, ToolDispatcher
-from almanac.surfaces.json_rpc import is_id
 from almanac.surfaces.surface import Result
 from almanac.surfaces.tool import tool_entry, tool_schema
 
-# As the header `MCP-Protocol-Version` has them.
+# Protocol versions, as values of the header `MCP-Protocol-Version`.
 MODERN = LATEST_MODERN_VERSION.encode()
 LEGACY = frozenset(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)
-DEFAULT_LEGACY = b"2025-03-26"  # what a client that names no version speaks, says the specification
+DEFAULT_LEGACY = b"2025-03-26"  # the specification's default for clients without the header
 
-LIST_FRESH_MS = 60_000  # how long a client may keep a tool list; it depends on the token, so it is private
+# Clients may cache a tool list for this time. It depends on the token, so the cache is private.
+LIST_TTL_MILLISECONDS = 60_000
 
 _LISTS: tuple[CacheableMethod, ...] = (
     "tools/list", "server/discover", "resources/list", "resources/templates/list", "prompts/list",
 )  # fmt: skip
-_STALE = CacheHint(0, "private")  # what is read may change at any time
+_NO_CACHE = CacheHint(0, "private")  # resources may change at any time
 
-# From here on a result has `structuredContent`, so ours already has the wire's form.
-_WITH_STRUCTURE = frozenset({"2025-06-18", "2025-11-25"})
+# Versions with `structuredContent`, so that our result already has the wire form.
+_STRUCTURED_VERSIONS = frozenset({"2025-06-18", "2025-11-25"})
 
-_MOST_ENVELOPES = 1000
-_LONGEST_ENVELOPE = 4096
+MAX_CACHED_ENVELOPES = 1000
+MAX_ENVELOPE_BYTES = 4096
 
-# Keys of the ASGI scope under which the SDK's handlers find the caller and the exchange.
-CALLER = "almanac.caller"
-EXCHANGE = "almanac.exchange"
+# Keys of the ASGI scope that pass the caller and the exchange to the handlers.
+CALLER_KEY = "almanac.caller"
+EXCHANGE_KEY = "almanac.exchange"
 
 Context = ServerRequestContext[Any, Any]
 Identify = Callable[[Context], Awaitable[tuple[Actor, str]]]
@@ -70,14 +71,14 @@ class SdkServer:
         options.setdefault("json_response", True)
         surface, allowed_hosts = dispatcher.surface, dispatcher.app.allowed_hosts
         self.server = build_sdk_server(dispatcher, _from_scope, is_counted=True)
-        self._stamp = {SERVER_INFO_META_KEY: self.server.server_info_stamp}
+        self._server_info = {SERVER_INFO_META_KEY: self.server.server_info_stamp}
         self._envelopes: set[tuple[str, bytes]] = set()
         self._last_envelope: dict[str, Result] = {}
         self._sessions = surface.sessions
         self._manager = StreamableHTTPSessionManager(
             self.server,
             stateless=not surface.sessions,
-            # The SDK's own check of Host and Origin, with our names: without these settings it checks nothing.
+            # The SDK checks Host and Origin only with these settings.
             security_settings=TransportSecuritySettings(
                 enable_dns_rebinding_protection=allowed_hosts.is_checked,
                 allowed_hosts=allowed_hosts.hosts,
@@ -89,27 +90,27 @@ class SdkServer:
 
     @asynccontextmanager
     async def run(self) -> AsyncGenerator[None]:
-        """Keep it open. A mounted application's own lifespan never runs, so `app.py` enters this one."""
+        """Run the session manager. `app.py` enters this, because the lifespan of a mounted application never runs."""
         async with self._manager.run():
             yield
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, actor: Actor, http: HttpExchange) -> None:
         """Serve one HTTP request of a known caller."""
-        scope[CALLER] = (actor, http.request_id)
-        scope[EXCHANGE] = http
+        scope[CALLER_KEY] = (actor, http.request_id)
+        scope[EXCHANGE_KEY] = http
         if self._sessions:
-            # The SDK binds a session to the credential that opened it; ours is the token's id.
+            # The SDK binds a session to the credential that opened it; the token id stands for the credential.
             token = AccessToken(token="", client_id=f"token-{actor.token_id}", scopes=[])
             scope["user"] = AuthenticatedUser(token)
         await self._manager.handle_request(scope, receive, send)
 
     def modern_version(self, message: Result, params: Result, headers: Mapping[bytes, bytes]) -> str | None:
-        """The version of a flawless request of the modern era; None if the SDK should say what is wrong with it."""
+        """Return the version of a valid request of the newest version; None hands the request to the SDK."""
         meta = params.get("_meta")
         if not isinstance(meta, dict) or headers.get(b"mcp-method") != message["method"].encode():
             return None
         name: str = params.get("name", "")
-        # A name in plain letters stands in its header as it is; any other is the SDK's to decode.
+        # The header contains an ASCII name unchanged; the SDK decodes all other names.
         if headers.get(b"mcp-name", b"") != name.encode() or not name.isascii() or name.startswith("="):
             return None
         return LATEST_MODERN_VERSION if self._is_envelope(cast("Result", meta), message["method"], params) else None
@@ -122,9 +123,9 @@ class SdkServer:
         try:
             key = (method, orjson.dumps({key: value for key, value in meta.items() if key != "progressToken"}))
         except TypeError:
-            return False  # nested deeper than our serialiser goes
+            return False  # nested deeper than orjson allows
         if key in self._envelopes:
-            self._last_envelope[method] = meta  # a client sends the same one with every request: checked once, kept
+            self._last_envelope[method] = meta  # a client sends the same one with each request
             return True
         try:
             methods.validate_client_request(method, LATEST_MODERN_VERSION, params)
@@ -132,44 +133,48 @@ class SdkServer:
             return False
         if CLIENT_CAPABILITIES_META_KEY not in meta:
             return False
-        if len(self._envelopes) < _MOST_ENVELOPES and len(key[1]) < _LONGEST_ENVELOPE:
+        if len(self._envelopes) < MAX_CACHED_ENVELOPES and len(key[1]) < MAX_ENVELOPE_BYTES:
             self._envelopes.add(key)
         return True
 
     def format_result(self, version: str, result: Result) -> Result:
-        """A tool's result in the form of a protocol version."""
+        """Return a tool's result in the form of a protocol version."""
         if version == LATEST_MODERN_VERSION:
-            return {"resultType": "complete", **result, "_meta": self._stamp}
-        if version in _WITH_STRUCTURE:
+            return {"resultType": "complete", **result, "_meta": self._server_info}
+        if version in _STRUCTURED_VERSIONS:
             return result
         return methods.serialize_server_result("tools/call", version, without_fragment(result))
 
     def format_tool_list(self, version: str, tools: Iterable[Operation]) -> bytes:
-        """The result of `tools/list`, serialised."""
+        """Return the result of `tools/list`, serialised."""
         result: Result = {"tools": [tool_entry(tool) for tool in tools]}
         if version == LATEST_MODERN_VERSION:
-            fresh = {"ttlMs": LIST_FRESH_MS, "cacheScope": "private", "_meta": self._stamp}
-            return orjson.dumps({"resultType": "complete", **result, **fresh})
-        if version in _WITH_STRUCTURE:
-            return orjson.dumps(result)  # as the contract has it, to the letter
+            cache = {"ttlMs": LIST_TTL_MILLISECONDS, "cacheScope": "private", "_meta": self._server_info}
+            return orjson.dumps({"resultType": "complete", **result, **cache})
+        if version in _STRUCTURED_VERSIONS:
+            return orjson.dumps(result)  # literally as in the contract
         return orjson.dumps(methods.serialize_server_result("tools/list", version, result))
 
 
+def _require_first_page(params: types.PaginatedRequestParams) -> None:
+    if params.cursor is not None:
+        raise MCPError(types.INVALID_PARAMS, "Unknown cursor: this list has one page")
+
+
 def build_sdk_server(dispatcher: ToolDispatcher, identify: Identify, *, is_counted: bool) -> Server[Any]:
-    """An SDK server that answers for a surface; `is_counted` if requests are counted before they reach it."""
+    """Return an SDK server for a surface. `is_counted`: rate limits have counted the requests before."""
     surface = dispatcher.surface
     schemas = {tool.name: tool_schema(tool) for tool in surface.operations}
 
     async def list_tools(ctx: Context, params: types.PaginatedRequestParams) -> Result:
-        if params.cursor is not None:
-            raise MCPError(types.INVALID_PARAMS, "Unknown cursor: this list has one page")
+        _require_first_page(params)
         actor, _ = await identify(ctx)
         return {"resultType": "complete", "tools": [tool_entry(tool) for tool in dispatcher.tools_for(actor).values()]}
 
     async def call_tool(ctx: Context, params: types.CallToolRequestParams) -> Result:
         actor, request_id = await identify(ctx)
         try:
-            http = ctx.request.scope[EXCHANGE] if ctx.request is not None else None
+            http = ctx.request.scope[EXCHANGE_KEY] if ctx.request is not None else None
             result = await dispatcher.call(
                 actor, params.name, params.arguments or {}, request_id, http=http, client=ctx, is_counted=is_counted
             )
@@ -184,7 +189,10 @@ def build_sdk_server(dispatcher: ToolDispatcher, identify: Identify, *, is_count
         title=surface.title or None,
         instructions=surface.instructions or None,
         get_tool_input_schema=schemas.get,
-        cache_hints={**{method: CacheHint(LIST_FRESH_MS, "private") for method in _LISTS}, "resources/read": _STALE},
+        cache_hints={
+            **{method: CacheHint(LIST_TTL_MILLISECONDS, "private") for method in _LISTS},
+            "resources/read": _NO_CACHE,
+        },
     )
     server.add_request_handler("tools/list", types.PaginatedRequestParams, list_tools)
     server.add_request_handler("tools/call", types.CallToolRequestParams, call_tool)
@@ -193,25 +201,24 @@ def build_sdk_server(dispatcher: ToolDispatcher, identify: Identify, *, is_count
     return server
 
 
-Bound = TypeVar("Bound")
+BoundState = TypeVar("BoundState")
 
 
 def build_in_process_server(
     name: str,
     version: str,
     contract: list[dict[str, Any]],
-    bound: Callable[[Server[Bound]], AbstractAsyncContextManager[Bound]],
-    run: Callable[[Bound, str, Mapping[str, Any]], Awaitable[Result | None]],
-) -> Server[Bound]:
-    """An SDK server for use in process: tools of a contract, and what they are bound to for as long as it runs."""
+    lifespan: Callable[[Server[BoundState]], AbstractAsyncContextManager[BoundState]],
+    run: Callable[[BoundState, str, Mapping[str, Any]], Awaitable[Result | None]],
+) -> Server[BoundState]:
+    """Return an SDK server for in-process use, with the tools of a contract. `run` receives the lifespan's state."""
     schemas = {entry["name"]: entry["inputSchema"] for entry in contract}
 
-    async def list_tools(_: ServerRequestContext[Bound, Any], params: types.PaginatedRequestParams) -> Result:
-        if params.cursor is not None:
-            raise MCPError(types.INVALID_PARAMS, "Unknown cursor: this list has one page")
+    async def list_tools(_: ServerRequestContext[BoundState, Any], params: types.PaginatedRequestParams) -> Result:
+        _require_first_page(params)
         return {"resultType": "complete", "tools": contract}
 
-    async def call_tool(ctx: ServerRequestContext[Bound, Any], params: types.CallToolRequestParams) -> Result:
+    async def call_tool(ctx: ServerRequestContext[BoundState, Any], params: types.CallToolRequestParams) -> Result:
         result = await run(ctx.lifespan_context, params.name, params.arguments or {})
         if result is None:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:100]}")
@@ -220,9 +227,9 @@ def build_in_process_server(
     server = Server(
         name,
         version=version,
-        lifespan=bound,
+        lifespan=lifespan,
         get_tool_input_schema=schemas.get,
-        cache_hints={method: CacheHint(LIST_FRESH_MS, "private") for method in _LISTS},
+        cache_hints={method: CacheHint(LIST_TTL_MILLISECONDS, "private") for method in _LISTS},
     )
     server.add_request_handler("tools/list", types.PaginatedRequestParams, list_tools)
     server.add_request_handler("tools/call", types.CallToolRequestParams, call_tool)
@@ -230,17 +237,16 @@ def build_in_process_server(
 
 
 def _other_handlers(dispatcher: ToolDispatcher, identify: Identify) -> list[tuple[str, type[BaseModel], Any]]:
-    """What answers for a surface's resources and prompts, where it has any."""
+    """Return the handlers of a surface's resources and prompts."""
     surface = dispatcher.surface
     handlers: list[tuple[str, type[BaseModel], Any]] = []
 
-    def listing(name: str, entries: list[dict[str, Any]]) -> Any:
-        async def listed(_: Context, params: types.PaginatedRequestParams) -> Result:
-            if params.cursor is not None:
-                raise MCPError(types.INVALID_PARAMS, "Unknown cursor: this list has one page")
+    def list_handler(name: str, entries: list[dict[str, Any]]) -> Any:
+        async def handle(_: Context, params: types.PaginatedRequestParams) -> Result:
+            _require_first_page(params)
             return {"resultType": "complete", name: entries}
 
-        return listed
+        return handle
 
     async def read(ctx: Context, params: types.ReadResourceRequestParams) -> Result:
         actor, request_id = await identify(ctx)
@@ -253,22 +259,22 @@ def _other_handlers(dispatcher: ToolDispatcher, identify: Identify) -> list[tupl
     if surface.resources:
         templates = [each.describe() for each in surface.resources]
         handlers += [
-            ("resources/list", types.PaginatedRequestParams, listing("resources", [])),
-            ("resources/templates/list", types.PaginatedRequestParams, listing("resourceTemplates", templates)),
+            ("resources/list", types.PaginatedRequestParams, list_handler("resources", [])),
+            ("resources/templates/list", types.PaginatedRequestParams, list_handler("resourceTemplates", templates)),
             ("resources/read", types.ReadResourceRequestParams, read),
         ]
     if surface.prompts:
         prompts = [each.describe() for each in surface.prompts]
         handlers += [
-            ("prompts/list", types.PaginatedRequestParams, listing("prompts", prompts)),
+            ("prompts/list", types.PaginatedRequestParams, list_handler("prompts", prompts)),
             ("prompts/get", types.GetPromptRequestParams, prompt),
         ]
     return handlers
 
 
-async def _as_result(work: Awaitable[Result]) -> Result:
+async def _as_result(answer: Awaitable[Result]) -> Result:
     try:
-        return {"resultType": "complete", **await work}
+        return {"resultType": "complete", **await answer}
     except ProtocolError as error:
         raise MCPError(error.code, str(error), error.data) from None
 
@@ -294,17 +300,17 @@ async def serve_stdio(dispatcher: ToolDispatcher, authenticate: Callable[[], Awa
 
 
 def without_fragment(result: Result) -> Result:
-    """A result without a fragment of ready JSON, which only our own serialiser knows; its text says the same."""
+    """Return a result without serialised fragments, which only orjson can write. Its text has the same content."""
     if not isinstance(result.get("structuredContent"), Fragment):
         return result
     return {**result, "structuredContent": orjson.loads(result["content"][0]["text"])}
 
 
 def status_of(version: str, code: int) -> int:
-    """The HTTP status that goes with a JSON-RPC error."""
+    """Return the HTTP status of a JSON-RPC error."""
     return ERROR_CODE_HTTP_STATUS.get(code, 200) if version == LATEST_MODERN_VERSION else 200
 
 
 async def _from_scope(ctx: Context) -> tuple[Actor, str]:
     assert ctx.request is not None
-    return ctx.request.scope[CALLER]
+    return ctx.request.scope[CALLER_KEY]

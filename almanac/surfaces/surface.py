@@ -12,18 +12,16 @@ from pydantic import BaseModel
 from almanac.core.call import Actor
 from almanac.core.errors import AlmanacError, Unauthorized
 from almanac.identity.credentials import bearer_token
+from almanac.net import json_rpc
 from almanac.net.http_exchange import HeaderList, HttpExchange
 from almanac.operations.context import AppContext, RequestContext
 from almanac.operations.operation import Operation
 from almanac.operations.schemas import without_hidden_fields
 from almanac.quotas.rate_limits import RateLimit
-from almanac.surfaces import json_rpc
 from almanac.surfaces.resource import Prompt, ResourceTemplate
 from almanac.surfaces.tool import RawResult, tool_schema
 
 Result = dict[str, Any]
-
-SERVER_ERROR = -32000
 
 
 def render_text_error(error: AlmanacError) -> Result:
@@ -52,7 +50,7 @@ def _json_default(value: Any) -> Any:
 
 def http_error(error: AlmanacError) -> tuple[int, dict[str, Any]]:
     """Return the status and the JSON-RPC error of a failure before a tool is reached. Clients show it to the model."""
-    return error.status, json_rpc.error(None, SERVER_ERROR, error.text, {"code": error.code})
+    return error.status, json_rpc.error(None, json_rpc.SERVER_ERROR, error.text, {"code": error.code})
 
 
 class Authenticator:
@@ -60,7 +58,7 @@ class Authenticator:
 
     def __init__(self, surface: "Surface", state: Any) -> None:
         self.surface = surface
-        self.state = state  # what the surface keeps open
+        self.state = state  # the open state of the surface
 
     async def authenticate(self, app: AppContext, http: HttpExchange) -> Actor:
         """Return the caller before the body is read, or raise `Unauthorized`."""
@@ -104,7 +102,7 @@ class Surface:
     credential: Callable[[Mapping[bytes, bytes]], str | None] = bearer_token
     authenticator: Callable[["Surface", Any], Authenticator] = Authenticator
     open_state: Callable[[AppContext], AbstractAsyncContextManager[Any]] = no_state
-    # Counts each request before its body, in place of the limit per call, where a seed says how.
+    # Counts each request before its body is read, instead of each call, if a seed requires it.
     limit_before_body: Callable[[RequestContext], Awaitable[None]] | None = None
     rate_limit: Callable[[AppContext, Actor], RateLimit] = default_rate_limit
     sends_retry_after: bool = True
@@ -115,8 +113,8 @@ class Surface:
     lists_all_tools: bool = False  # to every caller; a call then says which scope the token lacks
     resources: tuple[ResourceTemplate, ...] = ()
     prompts: tuple[Prompt, ...] = ()
-    sessions: bool = False  # keeps MCP sessions, where a seed documents them
-    sdk_server: Callable[[Any], Any] | None = None  # builds the SDK server from the dispatcher, if not the usual one
+    sessions: bool = False  # keeps MCP sessions, if a seed requires them
+    sdk_server: Callable[[Any], Any] | None = None  # a replacement for SdkServer
 
     @cached_property
     def sdk_only_tools(self) -> frozenset[str]:

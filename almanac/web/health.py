@@ -1,4 +1,4 @@
-"""What operators and their machines ask of the server: is it alive, is it ready, how is it doing, what is it."""
+"""The routes for operators and monitoring: service information, health, readiness and metrics."""
 
 import os
 from collections.abc import Iterator
@@ -17,21 +17,22 @@ from almanac.core.errors import AlmanacError
 from almanac.core.settings import Settings
 from almanac.db import migrate
 from almanac.identity import tokens
+from almanac.identity.credentials import bearer_token
 from almanac.jobs import queue
 from almanac.quotas.rate_limits import RateLimiter
 
 
 @dataclass(frozen=True, slots=True)
 class HealthRoutes:
-    """The routes that say nothing of anyone's data, and so need no token."""
+    """The routes that need no token, because they contain nobody's data."""
 
     settings: Settings
     db: Database
-    rates: RateLimiter
+    rate_limiter: RateLimiter
     surfaces: dict[str, str]
 
     def routes(self) -> list[Route]:
-        """All of them."""
+        """Return all routes."""
         return [
             Route("/", self.about, methods=["GET"]),
             Route("/health", self.health, methods=["GET"]),
@@ -40,33 +41,33 @@ class HealthRoutes:
         ]
 
     async def about(self, _: Request) -> Response:
-        """What this is and where its endpoints are."""
+        """Return the version and the endpoints."""
         return JSONResponse({"service": "almanac", "version": __version__, "endpoints": self.surfaces})
 
     async def health(self, _: Request) -> Response:
-        """Alive: the process answers. Nothing else is asked, so that an outage elsewhere restarts nobody."""
+        """Report that the process answers. Nothing else is checked, so that an outage elsewhere restarts no server."""
         return JSONResponse({"status": "healthy", "service": "almanac"})
 
     async def ready(self, _: Request) -> Response:
-        """Ready to serve calls: database, migrations, and Redis where it is configured."""
+        """Report whether the server can serve calls: database, migrations and, if configured, Redis."""
         checks = {"database": await self._database(), "migrations": await self._migrations()}
         if self.settings.redis_url:
-            checks["redis"] = "ok" if await self.rates.is_available() else "cannot be reached"
-        good = all(state == "ok" for state in checks.values())
-        body = {"status": "ready" if good else "not ready", "checks": checks}
-        return JSONResponse(body, 200 if good else 503)
+            checks["redis"] = "ok" if await self.rate_limiter.is_available() else "cannot be reached"
+        is_ready = all(state == "ok" for state in checks.values())
+        body = {"status": "ready" if is_ready else "not ready", "checks": checks}
+        return JSONResponse(body, 200 if is_ready else 503)
 
     async def metrics(self, request: Request) -> Response:
-        """Prometheus: calls, latencies, jobs, connections."""
-        if self.settings.metrics_access == "token" and not await self._may_read(request):
+        """Return the metrics for Prometheus: calls, latencies, jobs, connections."""
+        if self.settings.metrics_access == "token" and not await self._has_audit_scope(request):
             return JSONResponse(
                 {"error": "A token with the scope audit:read is needed.", "code": "unauthorized"},
                 401,
                 {"WWW-Authenticate": 'Bearer realm="almanac"'},
             )
         registry = CollectorRegistry()
-        registry.register(_Now(await self._gauges()))  # pyright: ignore[reportArgumentType] - it has collect()
-        body = generate_latest(_counted()) + generate_latest(registry)
+        registry.register(_GaugeCollector(await self._gauges()))  # pyright: ignore[reportArgumentType] - it has collect()
+        body = generate_latest(_call_registry()) + generate_latest(registry)
         return Response(body, media_type=CONTENT_TYPE_LATEST)
 
     async def _database(self) -> str:
@@ -78,14 +79,14 @@ class HealthRoutes:
 
     async def _migrations(self) -> str:
         try:
-            waiting = await migrate.pending(self.db)
+            pending = await migrate.pending(self.db)
         except AlmanacError as error:
             return error.message
-        return "ok" if not waiting else f"{len(waiting)} to apply: run 'almanac migrate'"
+        return "ok" if not pending else f"{len(pending)} to apply: run 'almanac migrate'"
 
-    async def _may_read(self, request: Request) -> bool:
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        actor = await tokens.resolve(self.db, token.strip()) if scheme.lower() == "bearer" else None
+    async def _has_audit_scope(self, request: Request) -> bool:
+        token = bearer_token(dict(request.headers.raw))
+        actor = await tokens.resolve(self.db, token) if token else None
         return actor is not None and "audit:read" in actor.scopes
 
     async def _gauges(self) -> list[GaugeMetricFamily]:
@@ -97,12 +98,12 @@ class HealthRoutes:
             for what, number in (await self.db.pool_stats()).items():
                 pool.add_metric([what], number)
         except AlmanacError:
-            return []  # the counters of calls are worth having during an outage too
+            return []  # the counters of calls are useful during an outage too
         return [jobs, pool]
 
 
-class _Now:
-    """Gauges read for this one scrape."""
+class _GaugeCollector:
+    """Gauges that are read for each scrape."""
 
     def __init__(self, gauges: list[GaugeMetricFamily]) -> None:
         self._gauges = gauges
@@ -111,7 +112,7 @@ class _Now:
         return iter(self._gauges)
 
 
-def _counted() -> CollectorRegistry:
+def _call_registry() -> CollectorRegistry:
     if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
         return REGISTRY
     registry = CollectorRegistry()

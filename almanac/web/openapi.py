@@ -20,29 +20,29 @@ _FILE = {"type": "string", "contentMediaType": "application/octet-stream", "desc
 _REF = "#/components/schemas/{model}"
 _ERROR = {
     "type": "object",
-    "description": "What went wrong, and what to do about it.",
+    "description": "The problem, and how to solve it.",
     "required": ["error", "code"],
     "properties": {"error": {"type": "string"}, "code": {"type": "string"}},
 }
-# What every endpoint may answer, whatever it does.
+# Errors that every endpoint may return.
 _REFUSALS = {
-    "400": "Something in the request is not what is taken here; the message names it.",
-    "401": "No valid credential came with the request.",
+    "400": "A part of the request is invalid; the message names it.",
+    "401": "The request has no valid credential.",
     "403": "The role, or the token's scopes and limits, do not allow it.",
-    "404": "There is no such thing, or you may not see it.",
-    "413": "More than is accepted, or than can be answered at once.",
-    "415": "A content type that is not taken, or cannot be sent as asked.",
+    "404": "This does not exist, or you may not see it.",
+    "413": "The request or its answer is too large.",
+    "415": "The content type is not supported, or the answer cannot be sent in the requested form.",
     "421": "The Host is not one of this server's names.",
     "429": "Too many requests; Retry-After says how many seconds to wait.",
-    "500": "A fault of the server's own; an operator can find it by x-request-id.",
-    "503": "Something the server needs cannot be reached; try again.",
-    "504": "It took longer than the server allows.",
+    "500": "The server failed; an operator can find the failure by x-request-id.",
+    "503": "A service that the server needs is unavailable; try again.",
+    "504": "The request took longer than the server allows.",
 }
-_WRITE_REFUSALS = {"408": "The body did not arrive in time.", "409": "It clashes with what is there."}
+_WRITE_REFUSALS = {"408": "The body did not arrive in time.", "409": "It conflicts with existing data."}
 _CONTENT_REFUSALS = {
-    "422": "The address is not one that the server fetches from.",
-    "502": "What is at the address could not be fetched.",
-    "507": "There is no room left to store the file.",
+    "422": "The server does not fetch from this address.",
+    "502": "The content of the address could not be fetched.",
+    "507": "The server has no space left for the file.",
 }
 
 
@@ -195,15 +195,15 @@ def _name(model: Any) -> str:
 
 
 def _parameter(name: str, schema: Schema, *, in_path: bool, is_required: bool) -> Schema:
-    if "anyOf" in schema:  # an optional parameter is nullable inside, but a query string has no way to say null
+    if "anyOf" in schema:  # an optional parameter is nullable in the model, but a query string cannot express null
         schema = {**schema, **next(each for each in schema["anyOf"] if each != {"type": "null"})}
         del schema["anyOf"]
     described = {"description": schema["description"]} if "description" in schema else {}
     schema = {key: value for key, value in schema.items() if key != "description"}
     if schema.get("default", 0) is None:
         del schema["default"]
-    place = "path" if in_path else "query"
-    return {"name": name, "in": place, "required": is_required, **described, "schema": schema}
+    location = "path" if in_path else "query"
+    return {"name": name, "in": location, "required": is_required, **described, "schema": schema}
 
 
 def _describe(operation: Operation, rest: Rest, models: _Models) -> Schema:
@@ -211,7 +211,7 @@ def _describe(operation: Operation, rest: Rest, models: _Models) -> Schema:
     described: Schema = {
         "operationId": operation.name,
         "summary": operation.summary,
-        "description": f"Needs the scope {scopes}." if scopes else "Any token will do.",
+        "description": f"Needs the scope {scopes}." if scopes else "Any valid token is sufficient.",
         "tags": [rest.path.split("/")[1]],
     }
     if found := parameters(operation):

@@ -1,4 +1,4 @@
-"""The REST endpoint of one path: from a request to an operation of the table, and from its answer to a response."""
+"""The REST endpoint of one path: it turns a request into an operation with arguments, and an answer into a response."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
@@ -26,7 +26,7 @@ from almanac.operations.pipeline.file_answer import FileAnswer, send_file
 from almanac.operations.pipeline.pipeline import EndpointApp, admit
 from almanac.operations.schemas import value_from_text
 from almanac.quotas.rate_limits import RateLimit
-from almanac.web.multipart import FORM, MultipartForm, RawUpload
+from almanac.web.multipart import FORM_TYPE, MultipartForm, RawUpload
 
 API_PREFIX = "/api/v1"
 JSON = b"application/json"
@@ -34,8 +34,8 @@ JSON = b"application/json"
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class Parameters(BaseModel):
-    """The base of models of path and query, where a seed's contract separates them from the body. Text is converted."""
+class UrlParameters(BaseModel):
+    """The base of models for path and query, if a contract separates them from the body. Converts text to the types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -152,16 +152,16 @@ class RestEndpoint:
     async def _read_body(
         self, ctx: RequestContext, operation: Operation, rest: Rest, arguments: dict[str, Any]
     ) -> dict[str, Any]:
-        kind = ctx.http.content_type
-        if rest.form is not None and kind == FORM:
+        content_type = ctx.http.content_type
+        if rest.form is not None and content_type == FORM_TYPE:
             ctx.upload = MultipartForm.of(ctx, rest.form.fields)
             return arguments
-        if rest.form is not None and rest.form.takes_raw_bytes and kind != JSON:
+        if rest.form is not None and rest.form.takes_raw_bytes and content_type != JSON:
             ctx.upload = RawUpload(ctx)
             return arguments
         body = await self._read_json(ctx, operation, rest)
-        if taken := body.keys() & (rest.omit | arguments.keys()):
-            raise BadRequest(f"{min(taken)}: {UNKNOWN_ARGUMENT}.", remedy=_describe(operation, rest))
+        if unknown := body.keys() & (rest.omit | arguments.keys()):
+            raise BadRequest(f"{min(unknown)}: {UNKNOWN_ARGUMENT}.", remedy=_describe(operation, rest))
         return {**body, **arguments}
 
     async def _read_json(self, ctx: RequestContext, operation: Operation, rest: Rest) -> dict[str, Any]:
@@ -180,7 +180,7 @@ class RestEndpoint:
 
 
 def parse(model: type[Model], arguments: Mapping[str, Any]) -> Model:
-    """Return validated arguments, or raise an error that names each wrong one."""
+    """Return validated arguments, or raise an error that names each wrong argument."""
     try:
         return model.model_validate(arguments)
     except ValidationError as error:

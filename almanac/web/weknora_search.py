@@ -1,7 +1,7 @@
-"""The REST endpoint that WeKnora's clients search by, in the form of its document and in that of its server.
+"""The REST endpoint for searches of WeKnora's clients, in the form of its document and in that of its server.
 
-The document's clients send `question` and read `results`; the server's own send `query` and read `data`. Whoever asks
-by `query`, or says `envelope=true`, is answered with both.
+Clients of the document send `question` and read `results`; clients of the server send `query` and read `data`. The
+answer contains both if the client sends `query` or `envelope=true`.
 """
 
 from dataclasses import dataclass
@@ -16,65 +16,65 @@ from almanac.core.errors import AlmanacError
 from almanac.knowledge.document_search import DocumentResult
 from almanac.operations.context import RequestContext
 from almanac.operations.operation import Example, Operation, Rest
-from almanac.web.rest import Parameters, RestAnswer
+from almanac.web.rest import RestAnswer, UrlParameters
 
 
-class Enveloped(Parameters):
-    """In which form to answer."""
+class WeKnoraSearchParameters(UrlParameters):
+    """The form of the answer."""
 
     envelope: Annotated[
-        bool | None, Field(description="Also as WeKnora's server answers. Unless said, where `query` was sent.")
+        bool | None, Field(description="Add the answer of WeKnora's server. Default: true if the body has `query`.")
     ] = None
     resource_urls: Annotated[
-        str | None, Field(description="Taken, for WeKnora's clients send it; it changes nothing here.")
+        str | None, Field(description="Accepted because WeKnora's clients send it. It has no effect.")
     ] = None
 
 
 @dataclass(slots=True)
-class PieceFacts:
-    """A piece of a document that was found."""
+class WeKnoraResultInfo:
+    """A passage of a document."""
 
     id: str
     content: str
     score: Annotated[
-        float, Field(description="Above 0.8 directly relevant, from 0.5 related, below it tangential; in every mode.")
+        float, Field(description="In every mode: above 0.8 directly relevant, from 0.5 related, below 0.5 tangential.")
     ]
-    knowledge_id: Annotated[str, Field(description="The document's number.")]
+    knowledge_id: Annotated[str, Field(description="The document's id.")]
     knowledge_title: str
     knowledge_filename: str
-    match_type: Annotated[str, Field(description="Which legs found it: hybrid, vector or keyword.")]
+    match_type: Annotated[str, Field(description="The retrievers that found it: hybrid, vector or keyword.")]
 
 
 @dataclass(slots=True)
-class PieceList:
-    """What was found, the best first. The header X-Dropped-By-Min-Score says how many scored too low."""
+class WeKnoraResultList:
+    """The results, best first. The header X-Dropped-By-Min-Score counts the matches below the threshold."""
 
-    results: list[PieceFacts]
-    total_count: Annotated[int, Field(description="How many reach `min_score`.")]
+    results: list[WeKnoraResultInfo]
+    total_count: Annotated[int, Field(description="The number of matches that reach `min_score`.")]
 
 
-async def search(ctx: RequestContext, given: WeKnoraSearchArguments) -> RestAnswer:
-    """The pieces that answer best."""
-    found = await knowledge_search.search(ctx, ctx.app.search, given)
-    results = [knowledge_search.describe(hit, highlight=given.highlight) for hit in found.hits]
+async def search(ctx: RequestContext, args: WeKnoraSearchArguments) -> RestAnswer:
+    """Search documents for a client of WeKnora."""
+    found = await knowledge_search.search(ctx, ctx.app.search, args)
+    results = [knowledge_search.describe(hit, highlight=args.highlight) for hit in found.hits]
     body: dict[str, Any] = {"results": results, "total_count": found.total_count}
     if _wants_envelope(ctx, ctx.parameters.envelope):
-        body |= {"success": True, "data": [_as_server(hit) for hit in found.hits]}
+        body |= {"success": True, "data": [_server_result(hit) for hit in found.hits]}
     return RestAnswer(body, 200, ((DROPPED_HEADER.encode(), b"%d" % found.below_min_score),))
 
 
 def render_error(ctx: RequestContext, error: AlmanacError) -> dict[str, Any] | None:
-    """A failure as WeKnora's server puts it, for those who know that form."""
+    """Return an error in the form of WeKnora's server, for its clients."""
     if not _wants_envelope(ctx, ctx.parameters.envelope if ctx.parameters else None):
         return None
     return {"success": False, "error": {"code": error.code, "message": error.text, "details": None}}
 
 
-def _wants_envelope(ctx: RequestContext, said: bool | None) -> bool:
-    return ("query" in ctx.arguments and "question" not in ctx.arguments) if said is None else said
+def _wants_envelope(ctx: RequestContext, envelope: bool | None) -> bool:
+    return ("query" in ctx.arguments and "question" not in ctx.arguments) if envelope is None else envelope
 
 
-def _as_server(hit: DocumentResult) -> dict[str, Any]:
+def _server_result(hit: DocumentResult) -> dict[str, Any]:
     found = hit.found
     return {
         **knowledge_search.describe(hit, highlight=False),
@@ -89,16 +89,16 @@ def _as_server(hit: DocumentResult) -> dict[str, Any]:
     }
 
 
-_PIECE = PieceFacts("3711", "Oil it monthly.", 0.85, "12", "Pump P-40", "pump.pdf", "hybrid")
+_EXAMPLE_RESULT = WeKnoraResultInfo("3711", "Oil it monthly.", 0.85, "12", "Pump P-40", "pump.pdf", "hybrid")
 
 KNOWLEDGE_SEARCH = Operation(
     name="knowledge_search",
     summary="The passages of documents that answer a question, in the form of WeKnora's clients",
     arguments=WeKnoraSearchArguments,
-    answer=PieceList,
+    answer=WeKnoraResultList,
     scopes=frozenset({"search:read"}),
     handler=search,
-    rest=Rest("POST", "/knowledge-search", parameters=Enveloped, render_error=render_error),
+    rest=Rest("POST", "/knowledge-search", parameters=WeKnoraSearchParameters, render_error=render_error),
     people_only="It is the form of WeKnora's clients; agents have search.",
     example=Example(
         {
@@ -109,6 +109,6 @@ KNOWLEDGE_SEARCH = Operation(
             "min_score": 0.5,
             "rerank": True,
         },
-        PieceList([_PIECE], 1),
+        WeKnoraResultList([_EXAMPLE_RESULT], 1),
     ),
 )

@@ -27,8 +27,8 @@ from almanac.operations.pipeline.file_answer import FileAnswer
 from almanac.surfaces import contracts
 from almanac.surfaces.weknora.tools import CONTRACT
 from almanac.web import openapi
+from almanac.web.agents.cards import AGENTS_PREFIX
 from almanac.web.agents.messages import AGENT_OPERATIONS
-from almanac.web.agents.messages import PREFIX as AGENTS_PREFIX
 from almanac.web.api_v1 import API_OPERATIONS
 from almanac.web.catalogue.routes import CATALOGUE_OPERATIONS, CATALOGUE_PREFIX
 from almanac.web.rest import API_PREFIX

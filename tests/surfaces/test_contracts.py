@@ -73,7 +73,7 @@ def test_differences_are_found(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
     tools[0]["description"] += " "
     file.write_text(json.dumps(tools), "utf-8")
     assert contracts.differences(SURFACES[:1]) == {SURFACES[0].name: [tools[0]["name"]]}
-    file.write_text(json.dumps(contracts.live(SURFACES[0])[::-1]), "utf-8")
+    file.write_text(json.dumps(contracts.served_tools(SURFACES[0])[::-1]), "utf-8")
     assert contracts.differences(SURFACES[:1]) == {SURFACES[0].name: ["(order)"]}
     file.unlink()
     assert contracts.differences(SURFACES[:1]) == {SURFACES[0].name: [tool.name for tool in SURFACES[0].operations]}

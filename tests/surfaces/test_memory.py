@@ -279,7 +279,7 @@ def test_a_title_is_found_by_a_part_of_it(server: Running, ada: str):
 
 def test_the_probe_width_is_64_unless_told_otherwise(server: Running, ada: str):
     store(server, ada, "Oil.")
-    assert memory.Look.model_validate({"query": "q"}).efSearch == 64
+    assert memory.NoteSearchArguments.model_validate({"query": "q"}).efSearch == 64
     for width in (1, 64, 200):  # which the graph takes is in tests/memory/test_note_search.py
         assert len(titles(ask(server, "search_knowledge", token=ada, query="oil", efSearch=width))) == 1
 
@@ -439,7 +439,7 @@ def test_no_token_is_401_in_the_surfaces_own_words(server: Running):
 
 def test_every_code_has_a_test_here_that_shows_it():
     source = Path(__file__).read_text("utf-8")
-    assert [code for code in memory.CODES.values() if f'"{code}"' not in source] == []
+    assert [code for code in memory.ERROR_CODES.values() if f'"{code}"' not in source] == []
 
 
 def test_a_body_that_is_too_large_is_413(database_url: str, tmp_path: Path):

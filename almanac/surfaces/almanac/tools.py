@@ -4,10 +4,10 @@ from almanac.operations.table import OPERATIONS
 from almanac.surfaces.surface import Surface
 
 INSTRUCTIONS = (
-    "Almanac holds what this organisation knows, in knowledge bases of documents and a catalogue of things "
-    "(find_entities, browse_categories). Begin with search, then fetch or "
-    "read_document; list_bases and browse show what there is. Cite by id and hash. Call whoami to see who "
-    "you act for and what your token allows; tools that your token may not use are not listed."
+    "Almanac contains the knowledge of this organisation: documents in knowledge bases, and a catalogue of entities "
+    "(find_entities, browse_categories). Begin with search, then fetch or read_document; list_bases and browse show "
+    "the bases and their documents. Cite by id and hash. Call whoami to see your user and the scopes of your token; "
+    "tools that your token may not use are not listed."
 )
 
 SURFACE = Surface(

@@ -1,7 +1,7 @@
-"""What a deployment may replace: who an external caller is, and what is told of whoever made something.
+"""Authentication of external callers, and two handlers that a deployment may replace: authentication and creators.
 
-Both are set once, for the whole process, before the server starts (`almanac/external.py` is their public name). What
-they raise stays with the one request that they were asked for.
+The handlers are set once for the process, before the server starts; `almanac/external.py` is their public import. An
+exception in a handler fails only the current request.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _log = structlog.get_logger("almanac.external")
 
 @dataclass(frozen=True, slots=True)
 class ExternalKnowledgeUser:
-    """Whom a handler has authenticated: a user of this server, by id."""
+    """The user of this server that a handler has authenticated."""
 
     id: int
     user_name: str
@@ -35,66 +35,67 @@ class ExternalKnowledgeUser:
 
 @dataclass(frozen=True, slots=True)
 class ExternalKnowledgeCreatorInfo:
-    """What is told of whoever made a knowledge base or a document."""
+    """The creator of a knowledge base or a document, as answers show it."""
 
     user_id: int
     user_name: str
     attributes: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-Told = dict[int, dict[str, Any] | None]
-Found = ExternalKnowledgeUser | None
-AuthHandler = Callable[[str | None, Request], Found | Awaitable[Found]]
+CreatorObjects = dict[int, dict[str, Any] | None]
+AuthResult = ExternalKnowledgeUser | None
+AuthHandler = Callable[[str | None, Request], AuthResult | Awaitable[AuthResult]]
 Creators = Mapping[int, ExternalKnowledgeCreatorInfo]
 CreatorResolver = Callable[[Database, list[int]], Creators | Awaitable[Creators]]
 
 
 @dataclass(slots=True)
-class _Replaced:
+class _Handlers:
     auth: AuthHandler | None = None
     creators: CreatorResolver | None = None
 
 
-_replaced = _Replaced()
+_handlers = _Handlers()
 
 
 def set_external_knowledge_auth_handler(handler: AuthHandler | None) -> None:
-    """Let this authenticate external callers, from the Bearer token, if there is one, and the request; None: our own.
+    """Set the handler that authenticates external callers; None restores our own.
 
-    It returns an ExternalKnowledgeUser, or None to refuse. It may be a coroutine; any other runs in a thread.
+    It receives the bearer token, or None, and the request. It returns an ExternalKnowledgeUser, or None to refuse. A
+    handler that is not a coroutine function runs in a thread.
     """
-    _replaced.auth = handler
+    _handlers.auth = handler
 
 
 def set_external_knowledge_creator_resolver(resolver: CreatorResolver | None) -> None:
-    """Let this say who made things, from the database and the ids of users; None: their names, as we know them."""
-    _replaced.creators = resolver
+    """Set the handler that describes creators by their user ids; None restores our own, which returns their names."""
+    _handlers.creators = resolver
 
 
 async def find_user(request: Request, user_name: str, org: str | None = None) -> ExternalKnowledgeUser | None:
-    """A user of this server by name, for handlers that know no ids; with more than one organisation, say which."""
+    """Return a user by name, for handlers that know no ids. Name the organisation if the server has several."""
     db: Database = request.state.almanac_database
     try:
-        found = await principals.get_by_name(db, (await orgs.get_by_name(db, org)).id, user_name)
+        user = await principals.get_by_name(db, (await orgs.get_by_name(db, org)).id, user_name)
     except NotFound:
         return None
-    return ExternalKnowledgeUser(found.id, found.name) if found.kind == "user" else None
+    return ExternalKnowledgeUser(user.id, user.name) if user.kind == "user" else None
 
 
 class ExternalAuthenticator(Authenticator):
-    """Lets users in, by the handler that is set or by their own API token."""
+    """Authenticates users by the handler of the deployment or, without one, by their API tokens."""
 
     async def authenticate(self, app: AppContext, http: HttpExchange) -> Actor:
-        """Return the user who calls."""
+        """Return the calling user."""
         token = bearer_token(http.headers)
-        actor = await (_by_token(app, token) if _replaced.auth is None else _by_handler(app, http, token))
+        actor = await (_by_token(app, token) if _handlers.auth is None else _by_handler(app, http, token))
         if actor is None:
             raise Unauthorized("Authentication required")
         return actor
 
 
 async def _by_token(app: AppContext, token: str | None) -> Actor | None:
-    """Only tokens that users hold themselves: not agents', nor those made for other doors."""
+    """Accept only tokens of users: not those of agents or of other surfaces."""
     if token is None or not token.startswith(tokens.PREFIXES["user"]):
         return None
     actor = await app.token_resolver.resolve(token)
@@ -102,10 +103,10 @@ async def _by_token(app: AppContext, token: str | None) -> Actor | None:
 
 
 async def _by_handler(app: AppContext, http: HttpExchange, token: str | None) -> Actor | None:
-    assert _replaced.auth is not None
+    assert _handlers.auth is not None
     scope = {**http.scope, "state": {"almanac_database": app.db}}
     try:
-        user = cast("Found", await _asked(_replaced.auth, token, Request(scope)))
+        user = cast("AuthResult", await _call(_handlers.auth, token, Request(scope)))
         user_id = None if user is None else int(user.id)
     except Exception:  # noqa: BLE001 - a deployment's own code
         _log.exception("auth_handler_failed", request_id=http.request_id)
@@ -113,24 +114,24 @@ async def _by_handler(app: AppContext, http: HttpExchange, token: str | None) ->
     return None if user_id is None else await tokens.actor_for_trusted_user(app.db, user_id)
 
 
-async def creators(db: Database, known: Iterable[tuple[int, str]]) -> Told:
-    """What is told of users, given their ids and names."""
-    ours: Told = {id: {"user_id": id, "user_name": name, "attributes": {}} for id, name in known}
-    if _replaced.creators is None or not ours:
-        return ours
+async def find_creators(db: Database, users: Iterable[tuple[int, str]]) -> CreatorObjects:
+    """Return the creator objects of users, by their ids; a user that the resolver does not know has None."""
+    default: CreatorObjects = {id: {"user_id": id, "user_name": name, "attributes": {}} for id, name in users}
+    if _handlers.creators is None or not default:
+        return default
     try:
-        found = cast("Creators", await _asked(_replaced.creators, db, list(ours)))
-        return {id: _told(found[id]) if id in found else None for id in ours}
+        creators = cast("Creators", await _call(_handlers.creators, db, list(default)))
+        return {id: _creator_object(creators[id]) if id in creators else None for id in default}
     except Exception:  # noqa: BLE001 - a deployment's own code
         _log.exception("creator_resolver_failed")
-        return ours
+        return default
 
 
-def _told(info: ExternalKnowledgeCreatorInfo) -> dict[str, Any]:
+def _creator_object(info: ExternalKnowledgeCreatorInfo) -> dict[str, Any]:
     return {"user_id": info.user_id, "user_name": info.user_name, "attributes": dict(info.attributes)}
 
 
-async def _asked(handler: Callable[..., Any], *args: Any) -> Any:
+async def _call(handler: Callable[..., Any], *args: Any) -> Any:
     if inspect.iscoroutinefunction(handler):
         return await handler(*args)
     answer = await asyncio.to_thread(handler, *args)

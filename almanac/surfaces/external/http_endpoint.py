@@ -1,7 +1,7 @@
-"""The HTTP paths of the external surface beside its MCP transport: information, health, and the files of documents.
+"""The HTTP paths of the external surface beside its MCP transport: information, health and the files of documents.
 
-A file is fetched with a download token of its own, so its request is counted twice: by client address before the token
-is read, and by user afterwards. Any other path asks for a credential before it answers that there is nothing.
+A download is authenticated by a download token, so it counts twice: by client address before the token is read, and by
+user afterwards. Every other path needs a credential before it answers 404.
 """
 
 import re
@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import orjson
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from almanac.core.errors import AlmanacError, NotFound
 from almanac.knowledge import downloads
@@ -25,7 +25,7 @@ from almanac.surfaces.external import limits, responses
 from almanac.surfaces.external.auth import ExternalAuthenticator
 from almanac.surfaces.external.tools import CONTRACT, MOUNT, SERVICE, SURFACE, TRANSPORT
 
-MAX_ID_DIGITS = 19  # no longer number is the id of a document
+MAX_ID_DIGITS = 19  # ids of documents have 64 bits
 
 _FILE_PATH = re.compile(r"/documents/0*([0-9]+)/file")
 _TOKEN_HEADER = responses.TOKEN_HEADER.lower().encode()
@@ -87,7 +87,7 @@ class ExternalHttpEndpoint:
             return Authentication(await self._authenticator.authenticate(app, http))
         token = http.headers.get(_TOKEN_HEADER, b"").decode("latin-1")
         actor, disposition = await downloads.token_holder(app.db, app.key, token, document_id)
-        # The download token itself says what it is good for, whatever tools its holder's token is limited to.
+        # The download token is a permission of its own, so the list of tools of the API token does not apply.
         return Authentication(replace(actor, tools=None), disposition)
 
     async def limit_before_body(self, ctx: RequestContext) -> None:
@@ -135,26 +135,21 @@ def _require_get(http: HttpExchange) -> None:
 def external_routes(app: AppContext, prefix: str) -> list[Route]:
     """Return the routes of one mount: the mount itself and all paths below it."""
     endpoint = ExternalHttpEndpoint(prefix)
-    served = EndpointApp(app, endpoint)
-
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        http = HttpExchange(scope, receive, send)
-        try:
-            answer = endpoint.public_answer(http)
-        except MethodNotAllowed as error:
-            await endpoint.send_error(http, None, error)
-            return
-        await (served(scope, receive, send) if answer is None else http.reply(200, answer))
-
-    application = _Application(serve)
+    application = _MountApp(app, endpoint)
     return [Route(endpoint.mount, application), Route(endpoint.mount + "/{rest:path}", application)]
 
 
-class _Application:
-    """Starlette's Route takes a plain function for a handler of requests, and an object for an ASGI application."""
+class _MountApp(EndpointApp):
+    """The ASGI application of a mount. It answers the public paths without the pipeline."""
 
-    def __init__(self, serve: ASGIApp) -> None:
-        self._serve = serve
+    endpoint: ExternalHttpEndpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._serve(scope, receive, send)
+        """Serve one HTTP request."""
+        http = HttpExchange(scope, receive, send)
+        try:
+            answer = self.endpoint.public_answer(http)
+        except MethodNotAllowed as error:
+            await self.endpoint.send_error(http, None, error)
+            return
+        await (super().__call__(scope, receive, send) if answer is None else http.reply(200, answer))

@@ -1,7 +1,7 @@
 """The rate limits of the external surface, as its seed describes them.
 
-Each limit has a namespace and counts by a dimension; in Redis the key is
-`external_kb_mcp:rate:{namespace}:{dimension}:{window}`. Addresses and tokens stand in it as hashes.
+Each limit has a namespace and counts by a dimension. The key in Redis is
+`external_kb_mcp:rate:{namespace}:{dimension}:{window}`; it contains hashes of addresses and tokens.
 """
 
 import hashlib

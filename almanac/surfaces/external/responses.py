@@ -1,4 +1,4 @@
-"""What external callers are told, field by field as their document has it: what is unknown is null, never left out."""
+"""The answers of the external surface, in the form of the seed's document: unknown values are null, never left out."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,11 +21,11 @@ from almanac.surfaces.surface import Result
 JsonObject = dict[str, Any]
 Creators = Mapping[int, JsonObject | None]
 
-TOKEN_HEADER = "X-Wegent-Download-Token"  # noqa: S105 - its name
-OCTETS = "application/octet-stream"
+TOKEN_HEADER = "X-Wegent-Download-Token"  # noqa: S105 - the name of the header
+DEFAULT_MEDIA_TYPE = "application/octet-stream"
 
-# The codes that callers know. Any other failure is one they cannot do anything about.
-CODES = frozenset(
+# The error codes of the document. Any other failure becomes internal_error, which callers cannot act upon.
+ERROR_CODES = frozenset(
     {"bad_request", "unauthorized", "not_found", "forbidden", "file_unavailable", "unsupported_media_type",
      "rate_limited", "rate_limit_unavailable", "result_too_large", "internal_error"}
 )  # fmt: skip
@@ -33,30 +33,34 @@ CODES = frozenset(
 _REFERENCE = re.compile(r"(?:doc_)?0*([1-9][0-9]{0,18})", re.ASCII)
 
 
-def as_text(value: Any) -> Result:
-    """A tool's answer: one text that is JSON."""
+def render_result(value: Any) -> Result:
+    """Return a tool's answer: one text of JSON."""
     text = orjson.dumps(value, option=orjson.OPT_UTC_Z).decode()
     return {"content": [{"type": "text", "text": text}], "isError": False}
 
 
-def refusal(error: AlmanacError) -> JsonObject:
-    """A failure, as it is told anywhere on this surface."""
-    known = error if error.code in CODES else Internal()
-    return {"error": known.message.removesuffix("."), "code": known.code}
+def error_body(error: AlmanacError) -> JsonObject:
+    """Return a failure of a tool with a code of the document."""
+    error = error if error.code in ERROR_CODES else Internal()
+    return _error_object(error)
 
 
-def as_error(error: AlmanacError) -> Result:
-    """A tool's failure: by this document an answer like any other, not marked as an error of the protocol."""
-    return as_text(refusal(error))
+def render_error(error: AlmanacError) -> Result:
+    """Return a tool's failure. The document wants an ordinary answer, not one marked as an error of the protocol."""
+    return render_result(error_body(error))
 
 
 def http_error(error: AlmanacError) -> tuple[int, JsonObject]:
-    """A failure before any tool is reached. What the document knows no code for keeps its own."""
-    return error.status, {"error": error.message.removesuffix("."), "code": error.code}
+    """Return the status and body of a failure before a tool is reached. Codes outside the document are kept."""
+    return error.status, _error_object(error)
+
+
+def _error_object(error: AlmanacError) -> JsonObject:
+    return {"error": error.message.removesuffix("."), "code": error.code}
 
 
 def base_list(page: Page[KnowledgeBase], limit: int, org_name: str, creators: Creators) -> JsonObject:
-    """A page of knowledge bases."""
+    """Return a page of knowledge bases."""
     return {
         "total": page.total,
         "total_returned": len(page.items),
@@ -68,7 +72,7 @@ def base_list(page: Page[KnowledgeBase], limit: int, org_name: str, creators: Cr
 
 
 def node_list(listed: FolderPage | FolderTree, creators: Creators) -> JsonObject:
-    """The nodes of a folder, or of all below it."""
+    """Return the nodes of a folder or of its whole subtree."""
     is_tree = isinstance(listed, FolderTree)
     return {
         "knowledge_base_id": listed.base.id,
@@ -84,7 +88,7 @@ def node_list(listed: FolderPage | FolderTree, creators: Creators) -> JsonObject
 
 
 def content(excerpt: TextExcerpt) -> JsonObject:
-    """Some of a document's text."""
+    """Return a part of a document's text."""
     document = excerpt.document
     return {
         "document_id": document.id,
@@ -103,18 +107,18 @@ def content(excerpt: TextExcerpt) -> JsonObject:
     }
 
 
-def download(credential: DownloadToken, mount: str) -> JsonObject:
-    """Where a file can be fetched, and with what."""
-    document = credential.document
+def download(token: DownloadToken, mount: str) -> JsonObject:
+    """Return the address of a file and the token that opens it."""
+    document = token.document
     return {
         "document_id": document.id,
         "node_id": f"document:{document.id}",
         "knowledge_base_id": document.base_id,
         "resource_url": f"{mount}/documents/{document.id}/file",
-        "headers": {TOKEN_HEADER: credential.token},
-        "expiration_seconds": credential.seconds,
-        "disposition": credential.disposition,
-        "mime_type": document.mime_type or OCTETS,
+        "headers": {TOKEN_HEADER: token.token},
+        "expiration_seconds": token.seconds,
+        "disposition": token.disposition,
+        "mime_type": document.mime_type or DEFAULT_MEDIA_TYPE,
         "file_name": document.name,
         "file_extension": document.extension,
         "file_size": document.size,
@@ -123,31 +127,31 @@ def download(credential: DownloadToken, mount: str) -> JsonObject:
     }
 
 
-def record(found: JsonObject, names: Mapping[int, str]) -> JsonObject:
-    """Something that was found, from the form a knowledge runtime gives it."""
-    base_id = found.get("knowledge_base_id")
+def record(result: JsonObject, base_names: Mapping[int, str]) -> JsonObject:
+    """Return a search result, from the form of a knowledge runtime."""
+    base_id = result.get("knowledge_base_id")
     return {
-        "content": found["content"],
-        "title": found["title"],
-        "score": found.get("score"),
+        "content": result["content"],
+        "title": result["title"],
+        "score": result.get("score"),
         "knowledge_base_id": base_id,
-        "knowledge_base_name": names.get(base_id) if base_id is not None else None,
-        "document_id": document_id(found),
+        "knowledge_base_name": base_names.get(base_id) if base_id is not None else None,
+        "document_id": document_id(result),
     }
 
 
-def document_id(found: JsonObject) -> int | None:
-    """The document a record is of, from the first of the four places that names one."""
-    metadata = found.get("metadata")
-    beside = cast("JsonObject", metadata) if isinstance(metadata, dict) else {}
-    named = (found.get("document_id"), beside.get("document_id"), found.get("doc_ref"), beside.get("doc_ref"))
-    return next((number for each in named if (number := _number(each)) is not None), None)
+def document_id(result: JsonObject) -> int | None:
+    """Return the document id of a result: the first valid one of the four fields that may contain it."""
+    value = result.get("metadata")
+    metadata = cast("JsonObject", value) if isinstance(value, dict) else {}
+    values = (result.get("document_id"), metadata.get("document_id"), result.get("doc_ref"), metadata.get("doc_ref"))
+    return next((id for value in values if (id := _parse_document_id(value)) is not None), None)
 
 
-def _number(given: Any) -> int | None:
-    if type(given) is int:
-        return given if given > 0 else None
-    match = _REFERENCE.fullmatch(given) if isinstance(given, str) else None
+def _parse_document_id(value: Any) -> int | None:
+    if type(value) is int:
+        return value if value > 0 else None
+    match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
     return int(match[1]) if match else None
 
 
@@ -168,22 +172,22 @@ def _base(base: KnowledgeBase, org_name: str, creators: Creators) -> JsonObject:
         "owner_user_id": base.owner_id,
         "creator": creators.get(base.owner_id),
         "document_count": base.documents,
-        "created_at": _moment(base.created_at),
-        "updated_at": _moment(base.updated_at),
+        "created_at": _timestamp(base.created_at),
+        "updated_at": _timestamp(base.updated_at),
     }
 
 
 def _nodes(nodes: Sequence[Node], creators: Creators) -> list[JsonObject]:
-    """Nodes with all that is below them, without recursion: a tree may be a hundred deep."""
+    """Return nodes with their descendants. There is no recursion, because a tree may have a hundred levels."""
     top: list[JsonObject] = []
-    waiting = [(nodes, top)]
-    while waiting:
-        siblings, told = waiting.pop()
+    pending = [(nodes, top)]
+    while pending:
+        siblings, entries = pending.pop()
         for node in siblings:
             entry = _node(node, creators)
-            told.append(entry)
+            entries.append(entry)
             if node.children:
-                waiting.append((node.children, entry["children"]))
+                pending.append((node.children, entry["children"]))
     return top
 
 
@@ -199,8 +203,8 @@ def _node(node: Node, creators: Creators) -> JsonObject:
             "has_children": node.has_children,
             "children": [],
             **_NO_DOCUMENT,
-            "created_at": _moment(item.created_at),
-            "updated_at": _moment(item.updated_at),
+            "created_at": _timestamp(item.created_at),
+            "updated_at": _timestamp(item.updated_at),
             "orphan": node.is_orphan,
         }
     return {
@@ -220,8 +224,8 @@ def _node(node: Node, creators: Creators) -> JsonObject:
         "mime_type": item.mime_type,
         "file_size": item.size,
         "creator": creators.get(item.creator_id),
-        "created_at": _moment(item.created_at),
-        "updated_at": _moment(item.updated_at),
+        "created_at": _timestamp(item.created_at),
+        "updated_at": _timestamp(item.updated_at),
         "orphan": node.is_orphan,
     }
 
@@ -239,5 +243,5 @@ _NO_DOCUMENT: JsonObject = {
 }
 
 
-def _moment(moment: int) -> datetime:
-    return datetime.fromtimestamp(moment / clock.SECOND, UTC)
+def _timestamp(at: int) -> datetime:
+    return datetime.fromtimestamp(at / clock.SECOND, UTC)

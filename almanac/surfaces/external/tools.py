@@ -1,4 +1,4 @@
-"""The external knowledge surface: five tools for trusted systems, exactly as their document has them."""
+"""The external knowledge surface: five tools for trusted systems, as the seed's document describes them."""
 
 import asyncio
 from collections.abc import Generator, Iterable
@@ -19,94 +19,91 @@ from almanac.surfaces.tool import load_contract, operation_from_contract
 MOUNT = "/mcp/knowledge-external"
 TRANSPORT = "/sse"
 SERVICE = "wegent-knowledge-external-mcp"
-IGNORED = "Some requested knowledge_base_ids were ignored because they are not accessible"
+IGNORED_BASES_WARNING = "Some requested knowledge_base_ids were ignored because they are not accessible"
 
 CONTRACT = load_contract(__file__)
 
 
-async def list_knowledge_bases(ctx: RequestContext, given: dict[str, Any]) -> JsonObject:
-    """The knowledge bases that the caller may see."""
-    asked = arguments.list_bases(given)
+async def list_knowledge_bases(ctx: RequestContext, raw: dict[str, Any]) -> JsonObject:
+    """Return the knowledge bases that the caller may see."""
+    args = arguments.parse_list_bases(raw)
     page = await bases.find(
         ctx,
-        scope=asked.scope,
-        group=asked.group_name if asked.scope == "group" else None,
-        query=asked.query,
-        owners=asked.owner_user_ids,
-        limit=asked.limit,
-        offset=asked.offset,
+        scope=args.scope,
+        group=args.group_name if args.scope == "group" else None,
+        query=args.query,
+        owners=args.owner_user_ids,
+        limit=args.limit,
+        offset=args.offset,
     )
-    owners = await auth.creators(ctx.db, {base.owner_id: base.owner_name for base in page.items}.items())
-    return responses.base_list(page, asked.limit, ctx.actor.org_name, owners)
+    creators = await auth.find_creators(ctx.db, {base.owner_id: base.owner_name for base in page.items}.items())
+    return responses.base_list(page, args.limit, ctx.actor.org_name, creators)
 
 
-async def list_nodes(ctx: RequestContext, given: dict[str, Any]) -> JsonObject:
-    """What is in a folder, or below it."""
-    asked = arguments.list_nodes(given)
+async def list_nodes(ctx: RequestContext, raw: dict[str, Any]) -> JsonObject:
+    """Return the nodes of a folder or of its whole subtree."""
+    args = arguments.parse_list_nodes(raw)
     with _translated_errors("Knowledge base not found", "Access denied to knowledge base"):
-        if asked.recursive:
+        if args.recursive:
             listed = await document_tree.tree(
-                ctx, asked.knowledge_base_id, asked.folder_id, inactive=asked.include_inactive, brief=True
+                ctx, args.knowledge_base_id, args.folder_id, inactive=args.include_inactive, brief=True
             )
         else:
             listed = await document_tree.browse(
                 ctx,
-                asked.knowledge_base_id,
-                asked.folder_id,
-                limit=asked.limit,
-                offset=asked.offset,
+                args.knowledge_base_id,
+                args.folder_id,
+                limit=args.limit,
+                offset=args.offset,
                 counted=True,
-                inactive=asked.include_inactive,
+                inactive=args.include_inactive,
             )
-    makers = await auth.creators(ctx.db, _makers(listed.nodes).items())
-    if asked.recursive:  # thousands of nodes: not on the event loop
-        return await asyncio.to_thread(responses.node_list, listed, makers)
-    return responses.node_list(listed, makers)
+    creators = await auth.find_creators(ctx.db, _creator_names(listed.nodes).items())
+    if args.recursive:  # thousands of nodes would block the event loop
+        return await asyncio.to_thread(responses.node_list, listed, creators)
+    return responses.node_list(listed, creators)
 
 
-async def get_document_content(ctx: RequestContext, given: dict[str, Any]) -> JsonObject:
-    """Some of a document's text."""
-    asked = arguments.read_content(given)
+async def get_document_content(ctx: RequestContext, raw: dict[str, Any]) -> JsonObject:
+    """Return a part of a document's text."""
+    args = arguments.parse_content(raw)
     with _translated_errors("Document not found", "Access denied to this document"):
-        return responses.content(
-            await document_text.read(ctx, asked.document_id, offset=asked.offset, limit=asked.limit)
-        )
+        return responses.content(await document_text.read(ctx, args.document_id, offset=args.offset, limit=args.limit))
 
 
-async def get_document_download(ctx: RequestContext, given: dict[str, Any]) -> JsonObject:
-    """A credential with which the original file can be fetched, at the mount that this call came by."""
-    asked = arguments.ask_download(given)
+async def get_document_download(ctx: RequestContext, raw: dict[str, Any]) -> JsonObject:
+    """Return a download token for the original file, with its address below the mount of this request."""
+    args = arguments.parse_download(raw)
     with _translated_errors("Document not found", "Access denied to this document"):
-        credential = await downloads.issue(ctx, ctx.app.key, asked.document_id, asked.disposition, files=ctx.app.files)
-    return responses.download(credential, ctx.path.removesuffix(TRANSPORT))
+        token = await downloads.issue(ctx, ctx.app.key, args.document_id, args.disposition, files=ctx.app.files)
+    return responses.download(token, ctx.path.removesuffix(TRANSPORT))
 
 
-async def search_content(ctx: RequestContext, given: dict[str, Any]) -> JsonObject:
-    """What answers a query, in those of the bases named that the caller may read."""
-    asked = arguments.search_content(given)
+async def search_content(ctx: RequestContext, raw: dict[str, Any]) -> JsonObject:
+    """Search the named bases that the caller may read."""
+    args = arguments.parse_search(raw)
     await limits.count_search(ctx)
-    named = [id for id in asked.knowledge_base_ids if id > 0]
-    found = await bases.get_many(ctx, named)
-    if not found:
+    readable = await bases.get_many(ctx, [id for id in args.knowledge_base_ids if id > 0])
+    if not readable:
         raise NotFound("No accessible knowledge bases found")
-    names = {base.id: base.name for base in found}
-    ignored = [id for id in asked.knowledge_base_ids if id not in names]
-    query = knowledge_runtime.RuntimeQuery(asked.query, tuple(names), asked.max_results)
+    names = {base.id: base.name for base in readable}
+    ignored = [id for id in args.knowledge_base_ids if id not in names]
+    query = knowledge_runtime.RuntimeQuery(args.query, tuple(names), args.max_results)
     answer = await knowledge_runtime.query(ctx, ctx.app.search, ctx.app.runtime, query)
     return {
-        "query": asked.query,
+        "query": args.query,
         "total": len(answer.records) if answer.total is None else answer.total,
         "total_estimated_tokens": answer.tokens,
         "searched_knowledge_base_ids": list(names),
         "ignored_knowledge_base_ids": ignored,
-        "warnings": [IGNORED] if ignored else [],
-        "records": [responses.record(each, names) for each in answer.records],
+        "warnings": [IGNORED_BASES_WARNING] if ignored else [],
+        "records": [responses.record(record, names) for record in answer.records],
     }
 
 
 @contextmanager
 def _translated_errors(missing: str, denied: str) -> Generator[None]:
-    """Say in this surface's words that something is not there for the caller, or not open to them."""
+    """Replace the messages of NotFound and Forbidden by those of the document."""
     try:
         yield
     except FolderNotFound:
@@ -119,19 +116,19 @@ def _translated_errors(missing: str, denied: str) -> Generator[None]:
         raise Forbidden(denied) from None
 
 
-def _makers(found: Iterable[Node]) -> dict[int, str]:
-    makers: dict[int, str] = {}
-    waiting = list(found)
-    while waiting:
-        node = waiting.pop()
+def _creator_names(nodes: Iterable[Node]) -> dict[int, str]:
+    names: dict[int, str] = {}
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
         if not isinstance(node.item, Folder):
-            makers[node.item.creator_id] = node.item.creator_name
-        waiting += node.children
-    return makers
+            names[node.item.creator_id] = node.item.creator_name
+        pending += node.children
+    return names
 
 
 _KNOWLEDGE, _SEARCH = frozenset({"knowledge:read"}), frozenset({"search:read"})
-_RUNS: dict[str, tuple[Handler, frozenset[str]]] = {
+_HANDLERS: dict[str, tuple[Handler, frozenset[str]]] = {
     "wegent_kb_list_knowledge_bases": (list_knowledge_bases, _KNOWLEDGE),
     "wegent_kb_list_nodes": (list_nodes, _KNOWLEDGE),
     "wegent_kb_get_document_content": (get_document_content, _KNOWLEDGE),
@@ -144,12 +141,12 @@ SURFACE = Surface(
     path=MOUNT + TRANSPORT,
     server_name=SERVICE,
     title="External knowledge",
-    operations=tuple(operation_from_contract(entry, *_RUNS[name]) for name, entry in CONTRACT.items()),
+    operations=tuple(operation_from_contract(entry, *_HANDLERS[name]) for name, entry in CONTRACT.items()),
     authenticator=auth.ExternalAuthenticator,
     limit_before_body=limits.count_request,
     sends_retry_after=False,
-    render_error=responses.as_error,
-    render_result=responses.as_text,
+    render_error=responses.render_error,
+    render_result=responses.render_result,
     http_error=responses.http_error,
     setting="external_enabled",
 )

@@ -1,7 +1,7 @@
 """Authentication at the gateway.
 
-In the older eras of the protocol a caller connects once: the key is verified, and a session's id stands for it from
-then on. In the newest each request stands alone and carries its key.
+In older versions of the protocol a caller connects once: the key is verified, and later requests carry a session id. In
+the newest version there are no sessions, and each request carries the key.
 """
 
 import hmac
@@ -10,56 +10,56 @@ from almanac.core.call import Actor
 from almanac.core.errors import Unauthorized
 from almanac.identity.credentials import InvalidKey, MissingKey, api_key
 from almanac.net.http_exchange import HeaderList, Headers, HttpExchange
+from almanac.net.json_rpc import Message
 from almanac.operations.context import AppContext, RequestContext
 from almanac.surfaces.gateway import key_verifier
-from almanac.surfaces.gateway.sessions import LONGEST_ID
-from almanac.surfaces.gateway.state import Gateway
-from almanac.surfaces.json_rpc import Message
+from almanac.surfaces.gateway.sessions import MAX_SESSION_ID_CHARS
+from almanac.surfaces.gateway.state import GatewayServices
 from almanac.surfaces.surface import Authenticator
 
 STATELESS_PROTOCOL_VERSION = b"2026-07-28"
-SESSION = b"mcp-session-id"
+SESSION_HEADER = b"mcp-session-id"
 
 
-class NoSession(Unauthorized):
+class InvalidSession(Unauthorized):
     """Invalid or missing sessionId"""
 
     remedy = ""
 
 
 class GatewayAuthenticator(Authenticator):
-    """Identifies callers of the gateway by key or session."""
+    """Authenticates callers of the gateway by key or session."""
 
-    state: Gateway
+    state: GatewayServices
 
     async def authenticate(self, app: AppContext, http: HttpExchange) -> Actor:
         """Return the caller before the body is read."""
         headers = http.headers
         if headers.get(b"mcp-protocol-version") == STATELESS_PROTOCOL_VERSION:
             return await self._verified(headers)
-        if headers.get(SESSION):
+        if headers.get(SESSION_HEADER):
             return await self._resumed(headers)
         if http.scope["method"] != "POST":
-            raise NoSession()
+            raise InvalidSession()
         return await self._verified(headers)  # `on_message` checks that this is a connect request
 
     async def on_message(self, ctx: RequestContext, message: Message) -> HeaderList:
-        """Open a session for a caller who connects. Without a session, the older eras serve nothing else."""
+        """Open a session for a caller that connects. In older versions, every other request needs a session."""
         headers = ctx.http.headers
-        if headers.get(b"mcp-protocol-version") == STATELESS_PROTOCOL_VERSION or headers.get(SESSION):
+        if headers.get(b"mcp-protocol-version") == STATELESS_PROTOCOL_VERSION or headers.get(SESSION_HEADER):
             return ()
         if message.get("method") != "initialize" or "id" not in message:
-            raise NoSession()
-        session = await self.state.keys.begin(api_key(headers) or "")
+            raise InvalidSession()
+        session = await self.state.keys.start_session(api_key(headers) or "")
         if session is None:
             raise InvalidKey()
-        return ((SESSION, (await self.state.sessions.open(session)).encode()),)
+        return ((SESSION_HEADER, (await self.state.sessions.open(session)).encode()),)
 
     async def end_session(self, http: HttpExchange) -> bool:
         """End the caller's session."""
-        if not http.headers.get(SESSION):
+        if not http.headers.get(SESSION_HEADER):
             return False
-        await self.state.sessions.end(http.headers[SESSION].decode("latin-1"))
+        await self.state.sessions.end(http.headers[SESSION_HEADER].decode("latin-1"))
         return True
 
     async def _verified(self, headers: Headers) -> Actor:
@@ -72,15 +72,15 @@ class GatewayAuthenticator(Authenticator):
         return actor
 
     async def _resumed(self, headers: Headers) -> Actor:
-        id, key = headers[SESSION].decode("latin-1"), api_key(headers)
-        session = await self.state.sessions.get(id) if len(id) <= LONGEST_ID else None
-        # A key need not come along, but one that does must be the one that opened the session.
+        id, key = headers[SESSION_HEADER].decode("latin-1"), api_key(headers)
+        session = await self.state.sessions.get(id) if len(id) <= MAX_SESSION_ID_CHARS else None
+        # The key is optional here. If there is one, it must be the key that opened the session.
         if session is None or (
             key is not None and not hmac.compare_digest(key_verifier.digest(key), session.key_digest)
         ):
-            raise NoSession()
-        actor = await self.state.keys.renew(session)
+            raise InvalidSession()
+        actor = await self.state.keys.actor_of_session(session)
         if actor is None:
             await self.state.sessions.end(id)
-            raise NoSession()
+            raise InvalidSession()
         return actor

@@ -1,7 +1,7 @@
-"""The access-keys manager: says whose a key is. It is this server itself, or a remote one.
+"""Verification of access keys, by this server or by a remote access-keys manager.
 
-A revoked key is of no use in any process a second later at the latest: here it is looked up at every call, and what a
-remote manager said is believed for that long.
+A revoked key stops working within a second in every process: local keys are looked up for each call, and an answer of a
+remote manager is cached for a second.
 """
 
 import hashlib
@@ -17,31 +17,30 @@ from almanac.core.database import Database
 from almanac.db.read_cache import ReadCache
 from almanac.identity import tokens
 from almanac.net.service_client import ServiceClient, ServiceUnavailable
-from almanac.surfaces.gateway.sessions import Session
+from almanac.operations.catalogue import GATEWAY_SCOPES, REQUIRED_SCOPE
+from almanac.surfaces.gateway.sessions import GatewaySession
 
-SCOPE = "knowledge-base"  # what the manager calls it
-REQUIRED_SCOPES = "catalogue:read"  # what it means here
-KEY_CACHE_SECONDS = 1.0  # seconds
-MOST_BELIEVED = 10_000
-GRANTED_SCOPES = frozenset({"catalogue:read", "search:read"})
+REMOTE_SCOPE = "knowledge-base"  # the remote manager's name of REQUIRED_SCOPE
+KEY_CACHE_SECONDS = 1.0
+MAX_CACHED_KEYS = 10_000
 
 _TENANT = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _REFUSALS = frozenset({400, 401, 403, 404})
 
 
 class KeyVerifier(Protocol):
-    """Who verifies keys."""
+    """Verifies keys."""
 
     async def verify(self, key: str) -> Actor | None:
-        """Whose key it is; None if it is not good for the knowledge base."""
+        """Return the actor of a key; None if the key is invalid or lacks the scope."""
         ...
 
-    async def begin(self, key: str) -> Session | None:
-        """A session for whose key it is."""
+    async def start_session(self, key: str) -> GatewaySession | None:
+        """Return a new session for a key; None if the key is refused."""
         ...
 
-    async def renew(self, session: Session) -> Actor | None:
-        """Whoever opened a session, while their key is still good."""
+    async def actor_of_session(self, session: GatewaySession) -> Actor | None:
+        """Return the actor of a session; None if its key is no longer valid."""
         ...
 
     async def is_available(self) -> bool: ...
@@ -49,95 +48,95 @@ class KeyVerifier(Protocol):
 
 
 def digest(key: str) -> str:
-    """What a key is recognised by without being kept."""
+    """Return the hash that identifies a key, so that the key itself is not stored."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class LocalKeyVerifier:
-    """Keys are tokens of this server that may read the catalogue."""
+    """Verifies tokens of this server that may read the catalogue."""
 
-    def __init__(self, db: Database, remembered: ReadCache) -> None:
+    def __init__(self, db: Database, read_cache: ReadCache) -> None:
         self._db = db
-        self._remembered = remembered
-        self._keyring = tokens.TokenResolver(db, remembered)
+        self._read_cache = read_cache
+        self._token_resolver = tokens.TokenResolver(db, read_cache)
 
     async def verify(self, key: str) -> Actor | None:
-        actor = await self._keyring.resolve(key)
-        return actor if actor is not None and REQUIRED_SCOPES in actor.scopes else None
+        actor = await self._token_resolver.resolve(key)
+        return actor if actor is not None and REQUIRED_SCOPE in actor.scopes else None
 
-    async def begin(self, key: str) -> Session | None:
+    async def start_session(self, key: str) -> GatewaySession | None:
         actor = await self.verify(key)
-        return None if actor is None else Session(digest(key), principal_id=actor.id, token_id=actor.token_id)
+        return None if actor is None else GatewaySession(digest(key), principal_id=actor.id, token_id=actor.token_id)
 
-    async def renew(self, session: Session) -> Actor | None:
-        who = (session.principal_id, session.token_id)
-        return await self._remembered.get(("holder", *who), lambda: tokens.actor_by_token_id(self._db, *who))
+    async def actor_of_session(self, session: GatewaySession) -> Actor | None:
+        ids = (session.principal_id, session.token_id)
+        return await self._read_cache.get(("holder", *ids), lambda: tokens.actor_by_token_id(self._db, *ids))
 
     async def is_available(self) -> bool:
         return True
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no connections."""
 
 
 class RemoteKeyVerifier:
-    """Keys are verified by a remote manager. A session keeps its key sealed, to be able to ask again."""
+    """Verifies keys at a remote manager. A session contains its key encrypted, so that it can be verified again."""
 
-    def __init__(self, peer: ServiceClient, secret: Fernet) -> None:
-        self._peer = peer
-        self._secret = secret
-        self._believed: dict[str, tuple[float, Actor | None]] = {}
+    def __init__(self, client: ServiceClient, cipher: Fernet) -> None:
+        self._client = client
+        self._cipher = cipher
+        self._cache: dict[str, tuple[float, Actor | None]] = {}
 
     async def verify(self, key: str) -> Actor | None:
-        name = digest(key)
-        until, actor = self._believed.get(name, (0.0, None))
-        if until > time.monotonic():
+        key_digest = digest(key)
+        expires_at, actor = self._cache.get(key_digest, (0.0, None))
+        if expires_at > time.monotonic():
             return actor
-        actor = await self._ask(key)
-        if len(self._believed) >= MOST_BELIEVED:
-            self._believed.clear()
-        self._believed[name] = (time.monotonic() + KEY_CACHE_SECONDS, actor)
+        actor = await self._request(key)
+        if len(self._cache) >= MAX_CACHED_KEYS:
+            self._cache.clear()
+        self._cache[key_digest] = (time.monotonic() + KEY_CACHE_SECONDS, actor)
         return actor
 
-    async def begin(self, key: str) -> Session | None:
+    async def start_session(self, key: str) -> GatewaySession | None:
         if await self.verify(key) is None:
             return None
-        return Session(digest(key), sealed=self._secret.encrypt(key.encode("utf-8", "surrogatepass")).decode())
+        return GatewaySession(digest(key), sealed=self._cipher.encrypt(key.encode("utf-8", "surrogatepass")).decode())
 
-    async def renew(self, session: Session) -> Actor | None:
+    async def actor_of_session(self, session: GatewaySession) -> Actor | None:
         try:
-            key = self._secret.decrypt(session.sealed.encode()).decode("utf-8", "surrogatepass")
-        except InvalidToken:  # the server's secret has changed since
+            key = self._cipher.decrypt(session.sealed.encode()).decode("utf-8", "surrogatepass")
+        except InvalidToken:  # the secret of this server has changed
             return None
         return await self.verify(key)
 
     async def is_available(self) -> bool:
         try:
-            return (await self._peer.request("GET", "/health")).status == 200
+            return (await self._client.request("GET", "/health")).status == 200
         except ServiceUnavailable:
             return False
 
     async def close(self) -> None:
-        await self._peer.close()
+        await self._client.close()
 
-    async def _ask(self, key: str) -> Actor | None:
-        asked = orjson.dumps({"key": key.encode("utf-8", "replace").decode(), "scope": SCOPE})
-        answer = await self._peer.request("POST", "/keys/verify", content=asked)
+    async def _request(self, key: str) -> Actor | None:
+        content = orjson.dumps({"key": key.encode("utf-8", "replace").decode(), "scope": REMOTE_SCOPE})
+        answer = await self._client.request("POST", "/keys/verify", content=content)
         if answer.status in _REFUSALS:
             return None
         try:
-            said = cast("dict[str, Any]", orjson.loads(answer.body))
-            is_valid, tenant = said.get("valid") is True, said.get("tenantId")
+            body = cast("dict[str, Any]", orjson.loads(answer.body))
+            is_valid, tenant = body.get("valid") is True, body.get("tenantId")
         except (orjson.JSONDecodeError, AttributeError):
             raise ServiceUnavailable("The access-keys manager does not answer as it should.") from None
         if answer.status != 200 or (is_valid and not (isinstance(tenant, str) and _TENANT.fullmatch(tenant))):
             raise ServiceUnavailable("The access-keys manager does not answer as it should.")
-        return _stranger(key, cast("str", tenant), said.get("name"), said.get("scopes")) if is_valid else None
+        return _remote_actor(key, cast("str", tenant), body.get("name"), body.get("scopes")) if is_valid else None
 
 
-def _stranger(key: str, tenant: str, name: Any, scopes: Any) -> Actor:
-    """Someone whom only the manager knows. The number tells their key from others in limits, and is no token's here."""
-    known = frozenset(each for each in GRANTED_SCOPES if isinstance(scopes, list) and each in scopes)
+def _remote_actor(key: str, tenant: str, name: Any, scopes: Any) -> Actor:
+    """Return an actor that only the remote manager knows. Its negative token id is the key of its rate limits."""
+    known = frozenset(scope for scope in GATEWAY_SCOPES if isinstance(scopes, list) and scope in scopes)
     return Actor(
         id=0,
         name=name[:100] if isinstance(name, str) else "key",
@@ -147,6 +146,6 @@ def _stranger(key: str, tenant: str, name: Any, scopes: Any) -> Actor:
         is_admin=False,
         token_id=-int(digest(key)[:12], 16) - 1,
         token_kind="access",  # noqa: S106 - a kind
-        # Another manager may have no scopes like ours: then a key that is valid is good for all there is here.
-        scopes=known if REQUIRED_SCOPES in known else GRANTED_SCOPES,
+        # A manager without scopes like ours gives a valid key all scopes of the gateway.
+        scopes=known if REQUIRED_SCOPE in known else GATEWAY_SCOPES,
     )

@@ -1,7 +1,7 @@
-"""Sessions of the gateway: who connected, by an id that only they know, until it is not used for a while.
+"""Sessions of the gateway. A session identifies a caller by a secret id and ends when it has not been used for a while.
 
-They are in Redis where there is one, and in the database otherwise, so that any process can go on with one that another
-began. Neither holds a session's id or a key: the id is hashed, a key is hashed or sealed.
+Sessions are stored in Redis if there is one, otherwise in the database, so that every process can serve every session.
+The store contains neither session ids nor keys: ids are hashed, and keys are hashed or encrypted.
 """
 
 import hashlib
@@ -18,18 +18,18 @@ from almanac.core import clock
 from almanac.core.database import Database
 from almanac.core.errors import Unavailable
 
-LONGEST_ID = 128
-PREFIX = "almanac:gateway:session:"
+MAX_SESSION_ID_CHARS = 128
+REDIS_PREFIX = "almanac:gateway:session:"
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
-    """Who opened it, as the access-keys manager can tell again."""
+class GatewaySession:
+    """The credential that opened the session, in a form that the key verifier can check again."""
 
     key_digest: str
     principal_id: int = 0
     token_id: int = 0
-    sealed: str = ""
+    sealed: str = ""  # the encrypted key, for a remote manager
 
 
 class SessionsUnavailable(Unavailable):
@@ -38,15 +38,15 @@ class SessionsUnavailable(Unavailable):
     code = "sessions_unavailable"
 
 
-class Sessions(Protocol):
-    """Where sessions are kept."""
+class SessionStore(Protocol):
+    """Stores sessions."""
 
-    async def open(self, session: Session) -> str:
-        """Keep a session; the id it is known by."""
+    async def open(self, session: GatewaySession) -> str:
+        """Store a session and return its id."""
         ...
 
-    async def get(self, id: str) -> Session | None:
-        """The session with this id, which is thereby used; None if there is none or it has ended."""
+    async def get(self, id: str) -> GatewaySession | None:
+        """Return a session and note its use; None if there is none or it has ended."""
         ...
 
     async def end(self, id: str) -> None: ...
@@ -54,14 +54,14 @@ class Sessions(Protocol):
 
 
 class DatabaseSessions:
-    """Sessions in the database. When one was used is written down now and then, not at every call."""
+    """Stores sessions in the database. The time of the last use is written only now and then."""
 
     def __init__(self, db: Database, idle: int) -> None:
         self._db = db
         self._idle = idle
-        self._step = idle // 10
+        self._use_interval = idle // 10
 
-    async def open(self, session: Session) -> str:
+    async def open(self, session: GatewaySession) -> str:
         id, now = _new_id(), clock.now()
         content = orjson.dumps(asdict(session)).decode()
 
@@ -73,54 +73,54 @@ class DatabaseSessions:
         await self._db.write(write)
         return id
 
-    async def get(self, id: str) -> Session | None:
+    async def get(self, id: str) -> GatewaySession | None:
         now = clock.now()
         row = await self._db.fetch_one("SELECT content, used_at FROM gateway_sessions WHERE hash = $1", _hash(id))
         if row is None or row["used_at"] <= now - self._idle:
             return None
-        if row["used_at"] <= now - self._step:
+        if row["used_at"] <= now - self._use_interval:
             sql = "UPDATE gateway_sessions SET used_at = $2 WHERE hash = $1"
             await self._db.write(lambda tx: tx.execute(sql, _hash(id), now))
-        return Session(**orjson.loads(row["content"]))
+        return GatewaySession(**orjson.loads(row["content"]))
 
     async def end(self, id: str) -> None:
         await self._db.write(lambda tx: tx.execute("DELETE FROM gateway_sessions WHERE hash = $1", _hash(id)))
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the database outlives the store."""
 
 
 class RedisSessions:
-    """Sessions in Redis, which forgets them by itself."""
+    """Stores sessions in Redis, which removes them when they expire."""
 
     def __init__(self, url: str, idle: int) -> None:
         self._redis: Redis = Redis.from_url(url, socket_timeout=1, socket_connect_timeout=1)  # pyright: ignore[reportUnknownMemberType]
         self._seconds = idle // clock.SECOND
 
-    async def open(self, session: Session) -> str:
+    async def open(self, session: GatewaySession) -> str:
         id = _new_id()
-        await self._do(self._redis.set(_name(id), orjson.dumps(asdict(session)), ex=self._seconds))
+        await self._run(self._redis.set(_name(id), orjson.dumps(asdict(session)), ex=self._seconds))
         return id
 
-    async def get(self, id: str) -> Session | None:
-        found = await self._do(self._redis.getex(_name(id), ex=self._seconds))
-        return None if found is None else Session(**orjson.loads(found))
+    async def get(self, id: str) -> GatewaySession | None:
+        content = await self._run(self._redis.getex(_name(id), ex=self._seconds))
+        return None if content is None else GatewaySession(**orjson.loads(content))
 
     async def end(self, id: str) -> None:
-        await self._do(self._redis.delete(_name(id)))
+        await self._run(self._redis.delete(_name(id)))
 
     async def close(self) -> None:
         await self._redis.aclose()
 
-    async def _do(self, command: Any) -> Any:
+    async def _run(self, command: Any) -> Any:
         try:
             return await cast("Awaitable[Any]", command)
         except RedisError:
             raise SessionsUnavailable() from None
 
 
-def open_sessions(db: Database, redis_url: str, minutes: int) -> Sessions:
-    """Sessions where this server's processes share them."""
+def open_sessions(db: Database, redis_url: str, minutes: int) -> SessionStore:
+    """Return the session store that all processes of this server share."""
     idle = minutes * clock.MINUTE
     return RedisSessions(redis_url, idle) if redis_url else DatabaseSessions(db, idle)
 
@@ -130,8 +130,8 @@ def _new_id() -> str:
 
 
 def _hash(id: str) -> bytes:
-    return hashlib.sha256(id[:LONGEST_ID].encode("utf-8", "surrogatepass")).digest()
+    return hashlib.sha256(id[:MAX_SESSION_ID_CHARS].encode("utf-8", "surrogatepass")).digest()
 
 
 def _name(id: str) -> str:
-    return PREFIX + _hash(id).hex()
+    return REDIS_PREFIX + _hash(id).hex()

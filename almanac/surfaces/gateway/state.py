@@ -1,4 +1,4 @@
-"""The gateway as it runs: who verifies keys, where sessions are, what is asked."""
+"""The services of the gateway: key verification, session store and knowledge-base service."""
 
 import base64
 import hashlib
@@ -12,35 +12,35 @@ from cryptography.fernet import Fernet
 from almanac.net.service_client import ServiceClient
 from almanac.operations.context import AppContext
 from almanac.surfaces.gateway.key_verifier import KeyVerifier, LocalKeyVerifier, RemoteKeyVerifier
-from almanac.surfaces.gateway.sessions import Sessions, open_sessions
+from almanac.surfaces.gateway.sessions import SessionStore, open_sessions
 from almanac.surfaces.gateway.upstream import LocalUpstream, RemoteUpstream, Upstream
 
 
 @dataclass(frozen=True, slots=True)
-class Gateway:
-    """What the gateway is made of."""
+class GatewayServices:
+    """The services of an open gateway."""
 
     keys: KeyVerifier
-    sessions: Sessions
+    sessions: SessionStore
     upstream: Upstream
 
 
 @asynccontextmanager
-async def open_gateway(app: AppContext) -> AsyncGenerator[Gateway]:
-    """Open the gateway that the settings describe."""
+async def open_gateway(app: AppContext) -> AsyncGenerator[GatewayServices]:
+    """Open the services that the settings describe."""
     settings, db = app.settings, app.db
-    shown = {"authorization": f"Bearer {settings.gateway_service_key}"} if settings.gateway_service_key else {}
+    headers = {"authorization": f"Bearer {settings.gateway_service_key}"} if settings.gateway_service_key else {}
 
-    def peer(url: str) -> ServiceClient:
-        return ServiceClient(url, settings.gateway_timeout_seconds, shown)
+    def client(url: str) -> ServiceClient:
+        return ServiceClient(url, settings.gateway_timeout_seconds, headers)
 
-    # A key of its own, derived from the server's, so that what one of them signs or seals is nothing to the other.
-    sealing = base64.urlsafe_b64encode(hmac.digest(app.key, b"gateway sessions", hashlib.sha256))
+    # A separate key, derived from that of the server: a text encrypted or signed with one is useless with the other.
+    session_key = base64.urlsafe_b64encode(hmac.digest(app.key, b"gateway sessions", hashlib.sha256))
     keys_url, upstream_url = settings.gateway_keys_url, settings.gateway_upstream_url
-    gateway = Gateway(
-        RemoteKeyVerifier(peer(keys_url), Fernet(sealing)) if keys_url else LocalKeyVerifier(db, app.read_cache),
+    gateway = GatewayServices(
+        RemoteKeyVerifier(client(keys_url), Fernet(session_key)) if keys_url else LocalKeyVerifier(db, app.read_cache),
         open_sessions(db, settings.redis_url, settings.gateway_session_minutes),
-        RemoteUpstream(peer(upstream_url)) if upstream_url else LocalUpstream(),
+        RemoteUpstream(client(upstream_url)) if upstream_url else LocalUpstream(),
     )
     try:
         yield gateway

@@ -1,6 +1,6 @@
-"""The knowledge-base service that the gateway stands before: this server itself, or a remote one over HTTP.
+"""The knowledge-base service behind the gateway: this server itself, or a remote service over HTTP.
 
-A remote one is told the tenant that was resolved, and never the caller's key.
+A remote service receives the tenant of the caller, never the caller's key.
 """
 
 from typing import Any, Protocol, cast
@@ -16,8 +16,8 @@ from almanac.operations import namespace_search
 from almanac.operations.namespace_search import NamespaceQuery
 from almanac.search.engine import SearchEngine
 
-TENANT = "x-tenant-id"
-MAX_REASON_CHARS = 500  # characters of what a remote service says is wrong
+TENANT_HEADER = "x-tenant-id"
+MAX_REASON_CHARS = 500
 
 
 class UpstreamFailed(AlmanacError):
@@ -45,8 +45,8 @@ class LocalUpstream:
     """The catalogue of this server."""
 
     async def retrieve(self, call: Call, search: SearchEngine, body: dict[str, Any]) -> Any:
-        found = await namespace_search.retrieve(call, search, NamespaceQuery.model_validate(body))
-        return [{"id": each.id, "score": each.score, "metadata": each.metadata} for each in found]
+        matches = await namespace_search.retrieve(call, search, NamespaceQuery.model_validate(body))
+        return [{"id": each.id, "score": each.score, "metadata": each.metadata} for each in matches]
 
     async def entity(self, call: Call, key: str) -> Any:
         return await contract_json.entity(call, key)
@@ -58,54 +58,54 @@ class LocalUpstream:
         return bool(await call.db.fetch("SELECT 1"))
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no connections."""
 
 
 class RemoteUpstream:
     """A remote service."""
 
-    def __init__(self, peer: ServiceClient) -> None:
-        self._peer = peer
+    def __init__(self, client: ServiceClient) -> None:
+        self._client = client
 
     async def retrieve(self, call: Call, search: SearchEngine, body: dict[str, Any]) -> Any:
-        found: Any = await self._ask(call, "POST", "/knowledge-base/retrieve", orjson.dumps(body))
-        matches = cast("list[Any]", found) if isinstance(found, list) else []
-        if not isinstance(found, list) or not all(isinstance(each, dict) for each in matches):
+        answer: Any = await self._request(call, "POST", "/knowledge-base/retrieve", orjson.dumps(body))
+        matches = cast("list[Any]", answer) if isinstance(answer, list) else []
+        if not isinstance(answer, list) or not all(isinstance(each, dict) for each in matches):
             raise UpstreamFailed(502, "It does not answer as it should.")
         return [{key: each.get(key) for key in ("id", "score", "metadata")} for each in matches]
 
     async def entity(self, call: Call, key: str) -> Any:
-        return await self._ask(call, "GET", f"/knowledge-base/entities/{quote(key, safe='')}")
+        return await self._request(call, "GET", f"/knowledge-base/entities/{quote(key, safe='')}")
 
     async def structure(self, call: Call, key: str | None) -> Any:
         path = "/knowledge-base/categories"
-        return await self._ask(call, "GET", path if key is None else f"{path}/{quote(key, safe='')}")
+        return await self._request(call, "GET", path if key is None else f"{path}/{quote(key, safe='')}")
 
     async def is_available(self, call: Call) -> bool:
         try:
-            return (await self._peer.request("GET", "/health")).status == 200
+            return (await self._client.request("GET", "/health")).status == 200
         except ServiceUnavailable:
             return False
 
     async def close(self) -> None:
-        await self._peer.close()
+        await self._client.close()
 
-    async def _ask(self, call: Call, method: str, path: str, content: bytes | None = None) -> Any:
-        headers = {TENANT: call.actor.org_id, "x-request-id": call.request_id}
-        answer = await self._peer.request(method, path, content=content, headers=headers)
+    async def _request(self, call: Call, method: str, path: str, content: bytes | None = None) -> Any:
+        headers = {TENANT_HEADER: call.actor.org_id, "x-request-id": call.request_id}
+        answer = await self._client.request(method, path, content=content, headers=headers)
         try:
-            said: Any = orjson.loads(answer.body)
+            body: Any = orjson.loads(answer.body)
         except orjson.JSONDecodeError:
-            said = None
+            body = None
         if not 200 <= answer.status < 300:
-            raise UpstreamFailed(answer.status, _message(said) or "It gave no reason.")
-        if said is None:
+            raise UpstreamFailed(answer.status, _reason(body) or "It gave no reason.")
+        if body is None:
             raise UpstreamFailed(502, "It does not answer as it should.")
-        return said
+        return body
 
 
-def _message(said: Any) -> str:
-    """What a service says is wrong, under the names that such answers have."""
-    given = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
-    found = next((given[name] for name in ("error", "message", "detail") if isinstance(given.get(name), str)), "")
-    return cast("str", found)[:MAX_REASON_CHARS]
+def _reason(body: Any) -> str:
+    """Return the reason in an error answer, from the first of its usual fields."""
+    fields = cast("dict[str, Any]", body) if isinstance(body, dict) else {}
+    reason = next((fields[name] for name in ("error", "message", "detail") if isinstance(fields.get(name), str)), "")
+    return cast("str", reason)[:MAX_REASON_CHARS]

@@ -1,6 +1,6 @@
-"""Zod's rules and words, for the arguments of the gateway: what version 3 of that library would say of them.
+"""Validation of the gateway's arguments, with the rules and messages of version 3 of the JavaScript library Zod.
 
-A field that is not in a schema is ignored, and so is the difference between 5 and 5.0, which JavaScript does not know.
+Fields that a schema does not have are ignored. 5 and 5.0 are equal, as in JavaScript.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,16 +27,16 @@ _NOT_WHOLE = "Expected integer, received float"
 Check = Callable[[Any], list[str]]
 
 
-class Invalid(BadRequest):
-    """The arguments are not what the schema says; the message is Zod's account of it, flattened, as JSON."""
+class InvalidZodArguments(BadRequest):
+    """The arguments do not match the schema. The message is Zod's flattened error as JSON."""
 
-    def __init__(self, form: list[str], fields: Mapping[str, list[str]]) -> None:
-        flat = {"formErrors": form, "fieldErrors": fields}
+    def __init__(self, form_errors: list[str], field_errors: Mapping[str, list[str]]) -> None:
+        flat = {"formErrors": form_errors, "fieldErrors": field_errors}
         super().__init__(orjson.dumps(flat, option=orjson.OPT_INDENT_2).decode())
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ZodField:
     """One field of an object."""
 
     check: Check
@@ -45,58 +45,58 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Schema:
-    """An object's fields, and a rule over all of them, looked at where each of them is of the right type."""
+class ZodSchema:
+    """The fields of an object, and a rule over all of them, which is checked if every field has the right type."""
 
-    fields: Mapping[str, Field]
+    fields: Mapping[str, ZodField]
     rule: Callable[[dict[str, Any]], str | None] = lambda _: None
 
-    def parse(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What was given, with defaults, or all that is wrong with it."""
-        found: dict[str, Any] = {}
-        wrong: dict[str, list[str]] = {}
+    def parse(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments with defaults, or raise an error that lists every problem."""
+        arguments: dict[str, Any] = {}
+        errors: dict[str, list[str]] = {}
         for name, field in self.fields.items():
-            value = given.get(name, _MISSING)
+            value = raw.get(name, _MISSING)
             if value is _MISSING:
                 if field.is_required:
-                    wrong[name] = ["Required"]
+                    errors[name] = ["Required"]
                 else:
-                    found[name] = field.default
+                    arguments[name] = field.default
             else:
-                found[name] = value
+                arguments[name] = value
                 if problems := field.check(value):
-                    wrong[name] = problems
-        broken = self.rule(found) if all(_is_typed(each) for each in wrong.values()) else None
-        if wrong or broken:
-            raise Invalid([broken] if broken else [], wrong)
-        return found
+                    errors[name] = problems
+        form_error = self.rule(arguments) if all(map(_has_right_type, errors.values())) else None
+        if errors or form_error:
+            raise InvalidZodArguments([form_error] if form_error else [], errors)
+        return arguments
 
 
-def text(value: Any) -> list[str]:
-    """A string with something in it: z.string().min(1)."""
-    if wrong := _expect("string", value):
-        return wrong
+def non_empty_string(value: Any) -> list[str]:
+    """A string of at least one character: z.string().min(1)."""
+    if problems := _check_type("string", value):
+        return problems
     return [] if value else ["String must contain at least 1 character(s)"]
 
 
-def anything(value: Any) -> list[str]:
+def any_object(value: Any) -> list[str]:
     """Any object: z.record(z.unknown())."""
-    return _expect("object", value)
+    return _check_type("object", value)
 
 
-def count(most: int) -> Check:
-    """A whole number from 1: z.number().int().positive().max(most)."""
+def positive_integer(maximum: int) -> Check:
+    """A whole number from 1: z.number().int().positive().max(maximum)."""
 
     def check(value: Any) -> list[str]:
-        if wrong := _expect("number", value):
-            return wrong
+        if problems := _check_type("number", value):
+            return problems
         number = cast("float", value)
         return [
             message
             for message, is_wrong in (
                 (_NOT_WHOLE, number != int(number)),
                 ("Number must be greater than 0", number <= 0),
-                (f"Number must be less than or equal to {most}", number > most),
+                (f"Number must be less than or equal to {maximum}", number > maximum),
             )
             if is_wrong
         ]
@@ -104,11 +104,11 @@ def count(most: int) -> Check:
     return check
 
 
-def _is_typed(problems: list[str]) -> bool:
-    """Whether what is wrong with a value is something else than its type, which ends the matter for Zod."""
+def _has_right_type(problems: list[str]) -> bool:
+    """Return whether a value has the right type. If not, Zod does not check the rule of the object."""
     return problems[0] != "Required" and (not problems[0].startswith("Expected ") or problems[0] == _NOT_WHOLE)
 
 
-def _expect(kind: str, value: Any) -> list[str]:
+def _check_type(kind: str, value: Any) -> list[str]:
     received = _TYPES[type(value)]
     return [] if received == kind else [f"Expected {kind}, received {received}"]

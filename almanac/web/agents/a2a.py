@@ -1,7 +1,7 @@
-"""The agent in the form of the A2A protocol: JSON-RPC, version 1.0, at the address that its card gives.
+"""The agent in the form of the A2A protocol: JSON-RPC, version 1.0, at the address in its card.
 
-`SendMessage` and `SendStreamingMessage` take a message of text, whose metadata may be what WeKnora's context is;
-`GetTask` and `CancelTask` are about those sent before. A message's `contextId` is its conversation.
+`SendMessage` and `SendStreamingMessage` take a text message. Its metadata may contain the fields of WeKnora's context.
+`GetTask` and `CancelTask` take the id of a task. The `contextId` of a message is its conversation.
 """
 
 from collections.abc import Mapping
@@ -16,72 +16,82 @@ from almanac.assist.agent_tasks import AgentTask, TaskFinished
 from almanac.core import clock
 from almanac.core.arguments import Arguments, describe_problems
 from almanac.core.errors import AlmanacError, BadRequest, Cancelled, NotFound, TooLarge
+from almanac.net import json_rpc
+from almanac.net.json_rpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
 from almanac.operations.context import RequestContext
 from almanac.operations.operation import Operation, Rest
 from almanac.operations.pipeline.errors import InvalidJson, UnsupportedMediaType
 from almanac.web.agents import conversation
-from almanac.web.agents.conversation import LONGEST_SESSION, SCOPES, AgentMessage, EventStream, MessageContext
-from almanac.web.agents.messages import MAX_MESSAGE_CHARS, PREFIX, AtAgent
+from almanac.web.agents.cards import AGENTS_PREFIX
+from almanac.web.agents.conversation import MAX_SESSION_ID_CHARS, SCOPES, AgentMessage, MessageContext
+from almanac.web.agents.event_stream import EventStream
+from almanac.web.agents.messages import MAX_MESSAGE_CHARS, AgentPath
 from almanac.web.rest import AlreadySent
 
-STATES = {
+TASK_STATES = {
     agent_tasks.WORKING: "TASK_STATE_WORKING",
     agent_tasks.COMPLETED: "TASK_STATE_COMPLETED",
     agent_tasks.FAILED: "TASK_STATE_FAILED",
     agent_tasks.CANCELED: "TASK_STATE_CANCELED",
 }
-VERSION = b"1."
-PARSE, INVALID, NO_METHOD, BAD_PARAMS, INTERNAL = -32700, -32600, -32601, -32602, -32603
-NO_TASK, NOT_CANCELABLE, UNSUPPORTED, NO_CONTENT, NO_VERSION = -32001, -32002, -32004, -32005, -32009
-OTHERS = frozenset({"ListTasks", "SubscribeToTask", "GetExtendedAgentCard", "CreateTaskPushNotificationConfig",
-                    "GetTaskPushNotificationConfig", "ListTaskPushNotificationConfigs",
-                    "DeleteTaskPushNotificationConfig"})  # fmt: skip
-_ANSWER = "answer"  # the artifact
+PROTOCOL_VERSION = b"1."
+# Error codes of the protocol
+TASK_NOT_FOUND = -32001
+TASK_NOT_CANCELABLE = -32002
+UNSUPPORTED_OPERATION = -32004
+CONTENT_TYPE_NOT_SUPPORTED = -32005
+VERSION_NOT_SUPPORTED = -32009
+
+UNSUPPORTED_METHODS = frozenset(
+    {"ListTasks", "SubscribeToTask", "GetExtendedAgentCard", "CreateTaskPushNotificationConfig",
+     "GetTaskPushNotificationConfig", "ListTaskPushNotificationConfigs", "DeleteTaskPushNotificationConfig"}
+)  # fmt: skip
+_ARTIFACT_NAME = "answer"  # the artifact
 
 
-class LenientArguments(Arguments):
-    """The base of what the protocol lets have more fields than are read here."""
+class A2aModel(Arguments):
+    """The base of the protocol's models. Unknown fields are ignored, as the protocol requires."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
 
-class Part(LenientArguments):
+class MessagePart(A2aModel):
     """A part of a message; only text is read."""
 
     text: str | None = None
 
 
-class Sending(LenientArguments):
+class A2aMessage(A2aModel):
     """A message."""
 
     messageId: str = ""
-    contextId: str = Field("", max_length=LONGEST_SESSION)
-    parts: list[Part] = Field(default_factory=list[Part], max_length=100)
+    contextId: str = Field("", max_length=MAX_SESSION_ID_CHARS)
+    parts: list[MessagePart] = Field(default_factory=list[MessagePart], max_length=100)
     metadata: MessageContext | None = None
 
 
-class SendParams(LenientArguments):
+class SendMessageParams(A2aModel):
     """Parameters of `SendMessage`."""
 
-    message: Sending
+    message: A2aMessage
     metadata: MessageContext | None = None
 
 
-class TaskParams(LenientArguments):
-    """Parameters of what is about a task."""
+class TaskIdParams(A2aModel):
+    """Parameters of the methods for one task."""
 
     id: str = Field(min_length=1, max_length=100)
 
 
-class Remote(Exception):
-    """A failure that the protocol has a number for."""
+class A2aError(Exception):
+    """A failure with an error code of JSON-RPC or of the protocol."""
 
     def __init__(self, code: int, message: str) -> None:
         self.code = code
         super().__init__(message)
 
 
-class Request(LenientArguments):
+class A2aRequest(A2aModel):
     """A JSON-RPC request."""
 
     jsonrpc: str = ""
@@ -90,132 +100,150 @@ class Request(LenientArguments):
     params: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
-async def serve(ctx: RequestContext, given: Request) -> dict[str, Any] | AlreadySent:
-    """One request."""
-    place: AtAgent = ctx.parameters
-    conversation.check_agent(ctx, place.agent)
+async def serve(ctx: RequestContext, request: A2aRequest) -> dict[str, Any] | AlreadySent:
+    """Answer one JSON-RPC request."""
+    path: AgentPath = ctx.parameters
+    conversation.check_agent(ctx, path.agent)
     try:
-        return await _dispatch(ctx, place.agent, given)
-    except Remote as failure:
-        return _error(given.id, failure.code, str(failure))
+        return await _dispatch(ctx, path.agent, request)
+    except A2aError as failure:
+        return json_rpc.error(request.id, failure.code, str(failure))
 
 
 def render_error(ctx: RequestContext, error: AlmanacError) -> dict[str, Any] | None:
-    """A failure as JSON-RPC puts it. What was refused before it was read is refused as everywhere."""
+    """Return an error in the form of JSON-RPC; None if it happened before the body was read."""
     if not ctx.arguments or ctx.http.scope["path_params"]["agent"] not in ctx.app.settings.agent_names:
         return None
-    said = ctx.arguments
-    id = said.get("id") if type(said.get("id")) in (str, int) else None
-    is_request = said.get("jsonrpc") == "2.0" and isinstance(said.get("method"), str)
-    kinds = {InvalidJson: PARSE, TaskFinished: NOT_CANCELABLE, NotFound: NO_TASK, TooLarge: INVALID,
-             UnsupportedMediaType: INVALID, BadRequest: BAD_PARAMS if is_request else INVALID}  # fmt: skip
-    return _error(id, next((code for kind, code in kinds.items() if isinstance(error, kind)), INTERNAL), error.text)
+    body = ctx.arguments
+    id = body.get("id") if type(body.get("id")) in (str, int) else None
+    is_request = body.get("jsonrpc") == "2.0" and isinstance(body.get("method"), str)
+    codes = {
+        InvalidJson: PARSE_ERROR,
+        TaskFinished: TASK_NOT_CANCELABLE,
+        NotFound: TASK_NOT_FOUND,
+        TooLarge: INVALID_REQUEST,
+        UnsupportedMediaType: INVALID_REQUEST,
+        BadRequest: INVALID_PARAMS if is_request else INVALID_REQUEST,
+    }
+    code = next((code for kind, code in codes.items() if isinstance(error, kind)), INTERNAL_ERROR)
+    return json_rpc.error(id, code, error.text)
 
 
-async def _dispatch(ctx: RequestContext, agent: str, given: Request) -> dict[str, Any] | AlreadySent:
-    if given.jsonrpc != "2.0" or not given.method:
-        raise Remote(INVALID, "The body is not one request of JSON-RPC 2.0.")
-    if not ctx.http.headers.get(b"a2a-version", VERSION).startswith(VERSION):
-        raise Remote(NO_VERSION, "Version 1.0 of the protocol is spoken here.")
-    match given.method:
+async def _dispatch(ctx: RequestContext, agent: str, request: A2aRequest) -> dict[str, Any] | AlreadySent:
+    if request.jsonrpc != "2.0" or not request.method:
+        raise A2aError(INVALID_REQUEST, "The body is not one request of JSON-RPC 2.0.")
+    if not ctx.http.headers.get(b"a2a-version", PROTOCOL_VERSION).startswith(PROTOCOL_VERSION):
+        raise A2aError(VERSION_NOT_SUPPORTED, "This server supports version 1.0 of the protocol.")
+    match request.method:
         case "SendMessage":
-            return _result(given.id, {"task": await _send(ctx, agent, given)})
+            return json_rpc.result(request.id, {"task": await _send(ctx, agent, request)})
         case "SendStreamingMessage":
-            async with _take(ctx, agent, given) as letter:
-                return await _stream(ctx, letter, given)
+            async with _begin_task(ctx, agent, request) as message:
+                return await _stream(ctx, message, request)
         case "GetTask":
-            return _result(given.id, describe(await agent_tasks.get(ctx, agent, _parse(TaskParams, given.params).id)))
-        case "CancelTask":
-            return _result(
-                given.id, describe(await agent_tasks.cancel(ctx, agent, _parse(TaskParams, given.params).id))
+            return json_rpc.result(
+                request.id, render_task(await agent_tasks.get(ctx, agent, _parse(TaskIdParams, request.params).id))
             )
-        case method if method in OTHERS:
-            raise Remote(UNSUPPORTED, "This agent does not do that.")
+        case "CancelTask":
+            return json_rpc.result(
+                request.id, render_task(await agent_tasks.cancel(ctx, agent, _parse(TaskIdParams, request.params).id))
+            )
+        case method if method in UNSUPPORTED_METHODS:
+            raise A2aError(UNSUPPORTED_OPERATION, "This agent does not support the method.")
         case _:
-            raise Remote(NO_METHOD, "There is no such method.")
+            raise A2aError(METHOD_NOT_FOUND, "There is no such method.")
 
 
-def _take(ctx: RequestContext, agent: str, given: Request) -> AbstractAsyncContextManager[AgentMessage]:
-    params = _parse(SendParams, given.params)
+def _begin_task(ctx: RequestContext, agent: str, request: A2aRequest) -> AbstractAsyncContextManager[AgentMessage]:
+    params = _parse(SendMessageParams, request.params)
     text = "\n".join(part.text for part in params.message.parts if part.text)
     if not text.strip() or len(text) > MAX_MESSAGE_CHARS:
-        raise Remote(NO_CONTENT, f"A message needs a part of text, of at most {MAX_MESSAGE_CHARS} characters in all.")
+        raise A2aError(
+            CONTENT_TYPE_NOT_SUPPORTED,
+            f"A message needs a text part, of at most {MAX_MESSAGE_CHARS} characters in total.",
+        )
     context = conversation.merge(params.message.metadata, params.metadata)
     return conversation.begin_task(ctx, agent, text, context, params.message.contextId or None)
 
 
-async def _send(ctx: RequestContext, agent: str, given: Request) -> dict[str, Any]:
-    async with _take(ctx, agent, given) as letter:
-        return _done(letter, await conversation.run_agent(ctx, letter, conversation.silently))
+async def _send(ctx: RequestContext, agent: str, request: A2aRequest) -> dict[str, Any]:
+    async with _begin_task(ctx, agent, request) as message:
+        return _completed_task(message, await conversation.run_agent(ctx, message, conversation.ignore_event))
 
 
-async def _stream(ctx: RequestContext, letter: AgentMessage, given: Request) -> AlreadySent:
-    named = {"taskId": letter.task.id, "contextId": letter.task.session_id}
+async def _stream(ctx: RequestContext, message: AgentMessage, request: A2aRequest) -> AlreadySent:
+    ids = {"taskId": message.task.id, "contextId": message.task.session_id}
     async with EventStream(ctx.http).open() as stream:
-        written = False
+        is_started = False  # whether the client has a part of the answer
 
-        async def tell(event: Event) -> None:
-            nonlocal written
+        async def send_event(event: Event) -> None:
+            nonlocal is_started
             match event:
                 case Progress(state, text):
-                    written = written and state != "searching"
-                    status = _status(agent_tasks.WORKING, text, letter.task)
-                    await stream.send(_result(given.id, {"statusUpdate": {**named, "status": status}}))
+                    is_started = is_started and state != "searching"
+                    status = _status(agent_tasks.WORKING, text, message.task)
+                    await stream.send(json_rpc.result(request.id, {"statusUpdate": {**ids, "status": status}}))
                 case Delta(text):
-                    artifact = {"artifactId": _ANSWER, "parts": [{"text": text}]}
-                    update = {**named, "artifact": artifact, "append": written}
-                    written = True
-                    await stream.send(_result(given.id, {"artifactUpdate": update}))
+                    artifact = {"artifactId": _ARTIFACT_NAME, "parts": [{"text": text}]}
+                    update = {**ids, "artifact": artifact, "append": is_started}
+                    is_started = True
+                    await stream.send(json_rpc.result(request.id, {"artifactUpdate": update}))
                 case Reset():
-                    written = False
+                    is_started = False  # whether the client has a part of the answer
                 case Reply():
                     pass
 
-        await stream.send(_result(given.id, {"task": describe(letter.task)}))
+        await stream.send(json_rpc.result(request.id, {"task": render_task(message.task)}))
         try:
-            reply = await conversation.run_agent(ctx, letter, tell)
+            reply = await conversation.run_agent(ctx, message, send_event)
         except AlmanacError as error:
             status = _status(
-                agent_tasks.CANCELED if isinstance(error, Cancelled) else agent_tasks.FAILED, error.text, letter.task
+                agent_tasks.CANCELED if isinstance(error, Cancelled) else agent_tasks.FAILED, error.text, message.task
             )
-            await stream.send(_result(given.id, {"statusUpdate": {**named, "status": status}}))
+            await stream.send(json_rpc.result(request.id, {"statusUpdate": {**ids, "status": status}}))
             raise
-        artifact = {**_artifact(reply.text, [conversation.describe(each) for each in reply.citations])}
-        whole = {**named, "artifact": artifact, "append": False, "lastChunk": True}
-        await stream.send(_result(given.id, {"artifactUpdate": whole}))
-        await stream.send(_result(given.id, {"statusUpdate": {**named, "status": _status(agent_tasks.COMPLETED)}}))
+        artifact = _artifact(reply.text, [conversation.render_citation(each) for each in reply.citations])
+        whole = {**ids, "artifact": artifact, "append": False, "lastChunk": True}
+        await stream.send(json_rpc.result(request.id, {"artifactUpdate": whole}))
+        await stream.send(
+            json_rpc.result(request.id, {"statusUpdate": {**ids, "status": _status(agent_tasks.COMPLETED)}})
+        )
     return AlreadySent()
 
 
-def describe(task: AgentTask) -> dict[str, Any]:
-    """A task as the protocol shows it."""
-    shown: dict[str, Any] = {
+def render_task(task: AgentTask) -> dict[str, Any]:
+    """Return a task in the form of the protocol."""
+    fields: dict[str, Any] = {
         "id": task.id,
         "contextId": task.session_id,
-        "status": {"state": STATES[task.state], "timestamp": clock.format_timestamp(task.updated_at)},
+        "status": {"state": TASK_STATES[task.state], "timestamp": clock.format_timestamp(task.updated_at)},
     }
-    return shown | ({"artifacts": [_artifact(task.answer, task.sources)]} if task.answer else {})
+    return fields | ({"artifacts": [_artifact(task.answer, task.sources)]} if task.answer else {})
 
 
-def _done(letter: AgentMessage, reply: Reply) -> dict[str, Any]:
+def _completed_task(message: AgentMessage, reply: Reply) -> dict[str, Any]:
     return {
-        "id": letter.task.id,
-        "contextId": letter.task.session_id,
+        "id": message.task.id,
+        "contextId": message.task.session_id,
         "status": _status(agent_tasks.COMPLETED),
-        "artifacts": [_artifact(reply.text, [conversation.describe(each) for each in reply.citations])],
+        "artifacts": [_artifact(reply.text, [conversation.render_citation(each) for each in reply.citations])],
     }
 
 
 def _artifact(text: str, sources: list[dict[str, Any]]) -> dict[str, Any]:
-    cited = [{"data": {"citations": sources}, "mediaType": "application/json"}] if sources else []
-    return {"artifactId": _ANSWER, "name": _ANSWER, "parts": [{"text": text, "mediaType": "text/plain"}, *cited]}
+    citations = [{"data": {"citations": sources}, "mediaType": "application/json"}] if sources else []
+    return {
+        "artifactId": _ARTIFACT_NAME,
+        "name": _ARTIFACT_NAME,
+        "parts": [{"text": text, "mediaType": "text/plain"}, *citations],
+    }
 
 
 def _status(state: str, text: str = "", task: AgentTask | None = None) -> dict[str, Any]:
-    status: dict[str, Any] = {"state": STATES[state], "timestamp": clock.format_timestamp(clock.now())}
+    status: dict[str, Any] = {"state": TASK_STATES[state], "timestamp": clock.format_timestamp(clock.now())}
     if text and task is not None:
-        said = {"messageId": f"{task.id}-status", "role": "ROLE_AGENT", "parts": [{"text": text}]}
-        status["message"] = {**said, "taskId": task.id, "contextId": task.session_id}
+        fields = {"messageId": f"{task.id}-status", "role": "ROLE_AGENT", "parts": [{"text": text}]}
+        status["message"] = {**fields, "taskId": task.id, "contextId": task.session_id}
     return status
 
 
@@ -223,28 +251,20 @@ def _parse(model: type[Any], params: Mapping[str, Any]) -> Any:
     try:
         return model.model_validate(dict(params))
     except ValidationError as error:
-        raise Remote(BAD_PARAMS, describe_problems(error, "is not taken here")) from None
-
-
-def _result(id: Any, result: dict[str, Any]) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": id, "result": result}
-
-
-def _error(id: Any, code: int, message: str) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}
+        raise A2aError(INVALID_PARAMS, describe_problems(error, "is not taken here")) from None
 
 
 AGENT_RPC = Operation(
     name="agent_rpc",
     summary="The agent by JSON-RPC, in the form of the A2A protocol",
-    arguments=Request,
+    arguments=A2aRequest,
     answer=dict[str, Any],
     scopes=SCOPES,
     handler=serve,
     rest=Rest(
         "POST",
-        PREFIX + "/{agent}",
-        parameters=AtAgent,
+        AGENTS_PREFIX + "/{agent}",
+        parameters=AgentPath,
         authenticate=conversation.by_context,
         render_error=render_error,
         error_status=200,

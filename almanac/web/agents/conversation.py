@@ -1,8 +1,9 @@
-"""A message to an agent, from who sent it to what becomes of it: what both ways of sending one have in common.
+"""A message to an agent: the parts that the WeKnora form and the A2A form share.
 
-Whoever calls is known by a token in the headers or, where none came, by the key in the message's own context. The agent
-searches with that key: in this process where the address in the context is our own or none, and through the guarded
-fetcher otherwise. It works for as long as its caller is there, nobody stops it, and time is left.
+The caller authenticates by a token in the headers or, without one, by the key in the context of the message. The agent
+searches with that key: in this process if the context has no address or that of this server, otherwise through the
+fetcher, which refuses internal addresses. It stops when the caller disconnects, the task is cancelled or the time is
+over.
 """
 
 import asyncio
@@ -34,15 +35,15 @@ from almanac.web.rest import by_token
 from almanac.web.weknora_search import KNOWLEDGE_SEARCH
 
 SCOPES = frozenset({"search:read"})
-MAX_UNAUTHENTICATED_BODY_BYTES = 65536  # of a body that is read before its sender is known
-LONGEST_SESSION = 128
+MAX_UNAUTHENTICATED_BODY_BYTES = 65536  # of a body that is read before authentication
+MAX_SESSION_ID_CHARS = 128
 CANCEL_POLL_SECONDS = 1.0
 
-Tell = Callable[[Event], Awaitable[None]]
+SendEvent = Callable[[Event], Awaitable[None]]
 
 
-class WeKnora(Arguments):
-    """What to search, with what key. Other things in a context are for other agents."""
+class SearchTarget(Arguments):
+    """The knowledge bases to search, and the key to use. Other fields of a context are for other agents."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
@@ -51,24 +52,24 @@ class WeKnora(Arguments):
     weknora_base_url: Annotated[str | None, Field(max_length=2000)] = None
 
 
-class MessageContext(WeKnora):
-    """The same, or under a name of its own."""
+class MessageContext(SearchTarget):
+    """The context of a message: the search target, in the context itself or in its field `weknora`."""
 
-    weknora: WeKnora | None = None
+    weknora: SearchTarget | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AgentMessage:
-    """A message that was taken in."""
+    """A message with its task."""
 
     agent: str
     text: str
-    context: WeKnora
+    context: SearchTarget
     task: AgentTask
 
 
 async def by_context(app: AppContext, http: HttpExchange) -> Authentication:
-    """Authenticate by the token in the headers or, where there is none, by the key in the message's own context."""
+    """Authenticate by the token in the headers or, where there is none, by the key in the context of the message."""
     if http.headers.get(b"authorization") or http.headers.get(b"x-api-key"):
         return await by_token(app, http)
     key = _key_in(await http.read_body(MAX_UNAUTHENTICATED_BODY_BYTES))
@@ -79,16 +80,16 @@ async def by_context(app: AppContext, http: HttpExchange) -> Authentication:
 
 
 def check_agent(ctx: RequestContext, name: str) -> None:
-    """Refuse an agent that is not there."""
+    """Refuse an agent that does not exist."""
     if name not in ctx.app.settings.agent_names:
         raise NotFound("There is no such agent.", remedy="/.well-known/agent-card.json says which there are.")
 
 
 @contextlib.asynccontextmanager
 async def begin_task(
-    ctx: RequestContext, agent: str, text: str, context: WeKnora, session: str | None
+    ctx: RequestContext, agent: str, text: str, context: SearchTarget, session: str | None
 ) -> AsyncGenerator[AgentMessage]:
-    """Take a message in, to a session that goes on or begins. If the block fails, so has the task."""
+    """Begin a task for a message, in an existing session or a new one. If the block fails, the task fails."""
     if not text.strip():
         raise BadRequest("The message is empty.", remedy="Ask something.")
     task = await agent_tasks.begin(ctx, agent, session or str(uuid.uuid4()), text)
@@ -98,17 +99,17 @@ async def begin_task(
         is_done = True
     finally:
         if not is_done:
-            await agent_tasks.end(ctx.db, task.id, agent_tasks.FAILED)  # unless it is known how it ended
+            await agent_tasks.end(ctx.db, task.id, agent_tasks.FAILED)  # has no effect on a task that has ended
 
 
-async def run_agent(ctx: RequestContext, letter: AgentMessage, tell: Tell) -> Reply:
-    """The agent's answer; what happens on the way is told. However it ends, the task says how."""
+async def run_agent(ctx: RequestContext, message: AgentMessage, send_event: SendEvent) -> Reply:
+    """Run the agent and return its answer. `send_event` receives each event. The task records how the run ended."""
     state: str | None = agent_tasks.FAILED
     try:
-        reply = await _answer_in_time(ctx, letter, tell)
-        sources = [describe(each) for each in reply.citations]
+        reply = await _answer_in_time(ctx, message, send_event)
+        sources = [render_citation(each) for each in reply.citations]
         if not await agent_tasks.end(
-            ctx.db, letter.task.id, agent_tasks.COMPLETED, resolved=reply.resolved, answer=reply.text, sources=sources
+            ctx.db, message.task.id, agent_tasks.COMPLETED, resolved=reply.resolved, answer=reply.text, sources=sources
         ):
             raise Cancelled()
         state = None
@@ -118,56 +119,56 @@ async def run_agent(ctx: RequestContext, letter: AgentMessage, tell: Tell) -> Re
         raise
     finally:
         if state is not None:
-            await agent_tasks.end(ctx.db, letter.task.id, state)
+            await agent_tasks.end(ctx.db, message.task.id, state)
 
 
-async def silently(_: Event) -> None:
-    """Nobody wants to know before it is done."""
+async def ignore_event(_: Event) -> None:
+    """Send no events: the caller waits for the whole answer."""
 
 
-def describe(citation: AnswerCitation) -> dict[str, Any]:
-    """A citation as callers see it."""
-    piece = citation.result
+def render_citation(citation: AnswerCitation) -> dict[str, Any]:
+    """Return a citation as callers see it."""
+    result = citation.result
     return {
         "number": citation.number,
-        "id": piece.id,
-        "knowledge_id": piece.knowledge_id,
-        "knowledge_title": piece.title,
-        "knowledge_filename": piece.filename,
-        "score": piece.score,
-        "match_type": piece.match_type,
+        "id": result.id,
+        "knowledge_id": result.knowledge_id,
+        "knowledge_title": result.title,
+        "knowledge_filename": result.filename,
+        "score": result.score,
+        "match_type": result.match_type,
         "quote": citation.quote,
-        "highlights": [piece.content[start:end] for start, end in piece.highlights],
+        "highlights": [result.content[start:end] for start, end in result.highlights],
     }
 
 
-def describe_search(outcome: ToolUseResult) -> dict[str, Any]:
-    """A search that the agent made, as callers see it."""
-    query, found = outcome.query, outcome.results
-    told: dict[str, Any] = query.model_dump() if query is not None else {}
-    told |= {"returned": len(found.items), "total_found": found.total, "left_out": found.dropped}
-    return told | ({"failure": outcome.failure} if outcome.failure else {})
+def render_search(search: ToolUseResult) -> dict[str, Any]:
+    """Return a search of the agent as callers see it."""
+    query, results = search.query, search.results
+    body: dict[str, Any] = query.model_dump() if query is not None else {}
+    body |= {"returned": len(results.items), "total_found": results.total, "left_out": results.dropped}
+    return body | ({"failure": search.failure} if search.failure else {})
 
 
-async def _work(ctx: RequestContext, letter: AgentMessage, tell: Tell) -> Reply:
-    lookup = bind(ctx, letter.context)
-    earlier = await agent_tasks.turns(ctx, letter.agent, letter.task.session_id)
+async def _run(ctx: RequestContext, message: AgentMessage, send_event: SendEvent) -> Reply:
+    tool = open_tool(ctx, message.context)
+    earlier = await agent_tasks.turns(ctx, message.agent, message.task.session_id)
     reply: Reply | None = None
-    async with contextlib.aclosing(ctx.app.agent.answer(lookup, letter.text, earlier)) as events:
+    async with contextlib.aclosing(ctx.app.agent.answer(tool, message.text, earlier)) as events:
         async for event in events:
             reply = event if isinstance(event, Reply) else reply
-            await tell(event)
+            await send_event(event)
     assert reply is not None
     return reply
 
 
-async def _answer_in_time(ctx: RequestContext, letter: AgentMessage, tell: Tell) -> Reply:
+async def _answer_in_time(ctx: RequestContext, message: AgentMessage, send_event: SendEvent) -> Reply:
     """Run the agent until it answers, its own time is over, or its task is cancelled."""
     ctx.guard.lift_deadline()
     with RequestGuard(ctx.app.timers, ctx.app.settings.agent_seconds) as guard:
-        polling = asyncio.create_task(_cancel_with_task(ctx, letter.task.id, guard))
+        polling = asyncio.create_task(_cancel_with_task(ctx, message.task.id, guard))
         try:
-            return await _work(ctx, letter, tell)
+            return await _run(ctx, message, send_event)
         finally:
             polling.cancel()
             await asyncio.gather(polling, return_exceptions=True)
@@ -179,46 +180,48 @@ async def _cancel_with_task(ctx: RequestContext, task_id: str, guard: RequestGua
         while not await agent_tasks.is_cancelled(ctx.db, task_id):  # noqa: ASYNC110
             await asyncio.sleep(CANCEL_POLL_SECONDS)
         guard.cancel(Cancelled())
-    except AlmanacError as error:  # an agent that nobody can cancel must not go on
+    except AlmanacError as error:  # a run that nobody can cancel must not continue
         guard.cancel(error)
 
 
-def bind(ctx: RequestContext, given: WeKnora) -> WeKnoraTool | None:
-    """The tool, bound to what a message's context says; None where it names no bases at all."""
-    chosen = [id for id in given.kb_ids or () if id != ""]
-    if given.kb_ids is not None and not chosen:
+def open_tool(ctx: RequestContext, target: SearchTarget) -> WeKnoraTool | None:
+    """Return the search tool for a target; None if the target has an empty list of knowledge bases."""
+    base_ids = [id for id in target.kb_ids or () if id != ""]
+    if target.kb_ids is not None and not base_ids:
         return None
-    url = given.weknora_base_url or ""
-    is_here = not url or _is_ours(ctx, url)
-    key = given.api_key or _token(ctx)
-    if not is_here:
-        _check_elsewhere(ctx, given)
-    context = WeKnoraContext(key, tuple(chosen), url)
-    source = (
-        LocalBackend(ctx.app.search, context, _accounted(ctx, key))
-        if is_here
+    url = target.weknora_base_url or ""
+    is_local = not url or _is_this_server(ctx, url)
+    key = target.api_key or _token(ctx)
+    if not is_local:
+        _check_remote_target(ctx, target)
+    context = WeKnoraContext(key, tuple(base_ids), url)
+    backend = (
+        LocalBackend(ctx.app.search, context, _run_as_key_owner(ctx, key))
+        if is_local
         else untrusted_backend(context, ctx.app.settings, ctx.app.fetcher)
     )
-    return WeKnoraTool(source, context)
+    return WeKnoraTool(backend, context)
 
 
-def _check_elsewhere(ctx: RequestContext, given: WeKnora) -> None:
-    """Refuse a search elsewhere that would be made with the token by which the caller is known here."""
-    token, key = _token(ctx), given.api_key
-    if not token or not key or token in key or not given.kb_ids:
+def _check_remote_target(ctx: RequestContext, target: SearchTarget) -> None:
+    """Refuse a search on another server that would send the caller's token of this server there."""
+    token, key = _token(ctx), target.api_key
+    if not token or not key or token in key or not target.kb_ids:
         raise BadRequest(
-            "context: a search at another address needs a token of ours in the headers, and api_key and kb_ids of that "
-            "address.",
-            remedy="Send your token in the header Authorization or X-API-Key: it is not sent to others.",
+            "context: a search on another server needs a token of this server in the headers, and api_key and kb_ids "
+            "of the other server.",
+            remedy="Send your token in the header Authorization or X-API-Key. It is not sent to the other server.",
         )
     if not key.isascii() or not key.isprintable():
-        raise BadRequest("context.api_key: has characters that no key has.")
+        raise BadRequest("context.api_key: contains characters that no key has.")
 
 
-def _accounted(ctx: RequestContext, key: str) -> Callable[[WeKnoraQuery, SearchFunction], Awaitable[GradedResults]]:
-    """Return a function that searches as the holder of a key, with their rights, rate limit and audit trail."""
+def _run_as_key_owner(
+    ctx: RequestContext, key: str
+) -> Callable[[WeKnoraQuery, SearchFunction], Awaitable[GradedResults]]:
+    """Return a function that searches as the owner of a key, with the owner's rights, rate limit and audit trail."""
 
-    async def use(query: WeKnoraQuery, work: SearchFunction) -> GradedResults:
+    async def account(query: WeKnoraQuery, search: SearchFunction) -> GradedResults:
         app = ctx.app
         actor = await app.token_resolver.resolve(key)
         if actor is None:
@@ -226,22 +229,21 @@ def _accounted(ctx: RequestContext, key: str) -> Callable[[WeKnoraQuery, SearchF
         searching = RequestContext(actor, app.db, ctx.request_id, app=app, http=ctx.http, surface=ctx.surface)
 
         async def run(searching: RequestContext, _: Any) -> GradedResults:
-            return await work(searching)
+            return await search(searching)
 
         operation = replace(KNOWLEDGE_SEARCH, handler=run, arguments=None)
         invocation = Invocation(operation.name, operation, query.model_dump())
         return await run_recorded(searching, invocation, app.call_limit)
 
-    return use
+    return account
 
 
-def _is_ours(ctx: RequestContext, url: str) -> bool:
-    """Whether an address is one that this server answers at. What the caller says its Host is decides nothing but
-    that the search stays here."""
-    place = read_url(url)
+def _is_this_server(ctx: RequestContext, url: str) -> bool:
+    """Return whether a URL is that of this server. A forged Host header only keeps the search in this process."""
+    parsed = read_url(url)
     host = ctx.http.headers.get(b"host", b"").decode("latin-1").lower()
     ours = {read_url(ctx.app.settings.url).authority, host, host.removesuffix(":80"), host.removesuffix(":443")}
-    return place.authority in ours and place.target == "/"
+    return parsed.authority in ours and parsed.target == "/"
 
 
 def _token(ctx: RequestContext) -> str:
@@ -250,83 +252,40 @@ def _token(ctx: RequestContext) -> str:
 
 
 def _key_in(raw: bytes) -> str | None:
-    """The key in a message, of either form, before anything else of it is looked at."""
+    """Return the key in a message of either form, before the message is validated."""
     try:
-        said: Any = orjson.loads(raw)
+        body: Any = orjson.loads(raw)
     except orjson.JSONDecodeError:
         return None
-    params = _inside(said, "params")
-    is_rpc = isinstance(said, dict) and "jsonrpc" in said
-    places = (_inside(params, "message"), params)
-    contexts = [_inside(each, "metadata") for each in places] if is_rpc else [_inside(said, "context")]
+    params = _object_in(body, "params")
+    is_rpc = isinstance(body, dict) and "jsonrpc" in body
+    owners = (_object_in(params, "message"), params)
+    contexts = [_object_in(owner, "metadata") for owner in owners] if is_rpc else [_object_in(body, "context")]
     key = _merged(*contexts).get("api_key")
     return key if isinstance(key, str) and key else None
 
 
-def merge(*contexts: MessageContext | None) -> WeKnora:
-    """What the contexts of one message say together, where they differ the first of them."""
-    return WeKnora.model_validate(_merged(*(each.model_dump() for each in contexts if each is not None)))
+def merge(*contexts: MessageContext | None) -> SearchTarget:
+    """Return the search target of a message with several contexts. Of different values, the first counts."""
+    return SearchTarget.model_validate(_merged(*(each.model_dump() for each in contexts if each is not None)))
 
 
 def _merged(*contexts: Mapping[str, Any]) -> dict[str, Any]:
-    """The same of contexts as they came. In each, what stands under a name of its own comes before the rest."""
-    layers = [layer for context in contexts for layer in (_inside(context, "weknora"), context)]
+    """Merge unvalidated contexts. In each, the field `weknora` comes before the context itself."""
+    layers = [layer for context in contexts for layer in (_object_in(context, "weknora"), context)]
     return {
         name: value
         for layer in reversed(layers)
-        for name in WeKnora.model_fields
+        for name in SearchTarget.model_fields
         if (value := layer.get(name)) is not None
     }
 
 
-def _inside(said: Any, name: str) -> dict[str, Any]:
-    found: Any = cast("dict[str, Any]", said).get(name) if isinstance(said, dict) else None
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+def _object_in(parent: Any, name: str) -> dict[str, Any]:
+    value: Any = cast("dict[str, Any]", parent).get(name) if isinstance(parent, dict) else None
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-class EventStream:
-    """An answer that is sent as it comes, as server-sent events; with a sign of life when nothing comes."""
-
-    ALIVE = 15.0  # seconds
-
-    def __init__(self, exchange: HttpExchange) -> None:
-        self._exchange = exchange
-        self._turn = asyncio.Lock()
-
-    @contextlib.asynccontextmanager
-    async def open(self) -> AsyncGenerator["EventStream"]:
-        """Begin, and end when the block does."""
-        exchange = self._exchange
-        exchange.is_answered = True
-        headers = [
-            (b"content-type", b"text/event-stream; charset=utf-8"),
-            (b"cache-control", b"no-cache"),
-            (b"x-accel-buffering", b"no"),
-            (b"x-request-id", exchange.request_id.encode()),
-        ]
-        await exchange.send({"type": "http.response.start", "status": 200, "headers": headers})
-        living = asyncio.create_task(self._live())
-        try:
-            yield self
-        finally:
-            living.cancel()
-            await asyncio.gather(living, return_exceptions=True)
-            await exchange.send({"type": "http.response.body", "body": b""})
-
-    async def send(self, value: Any) -> None:
-        """One event."""
-        await self._write(b"data: " + orjson.dumps(value) + b"\n\n")
-
-    async def _live(self) -> None:
-        while True:
-            await asyncio.sleep(self.ALIVE)
-            await self._write(b": working\n\n")
-
-    async def _write(self, body: bytes) -> None:
-        async with self._turn:
-            await self._exchange.send({"type": "http.response.body", "body": body, "more_body": True})
-
-
-def failed(error: AlmanacError) -> dict[str, str]:
-    """A failure as an event tells it."""
+def render_error_event(error: AlmanacError) -> dict[str, str]:
+    """Return an error as the fields of an event."""
     return {"error": error.text, "code": error.code}

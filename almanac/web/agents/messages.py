@@ -1,63 +1,58 @@
-"""The agent over HTTP: messages in the form of WeKnora's document, its tasks, and the cards that describe it."""
+"""Messages to the agent in the form of WeKnora's document, and its tasks."""
 
 import time
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
-from almanac import __version__
 from almanac.assist import agent_tasks
 from almanac.assist.agent import Delta, Event, Progress, Reply, Reset
 from almanac.assist.agent_tasks import AgentTask
 from almanac.core import clock
 from almanac.core.arguments import Arguments
 from almanac.core.errors import AlmanacError
-from almanac.core.settings import Settings
 from almanac.operations.context import RequestContext
 from almanac.operations.operation import Example, Operation, Rest
 from almanac.web.agents import conversation
-from almanac.web.agents.conversation import LONGEST_SESSION, SCOPES, AgentMessage, EventStream, MessageContext
-from almanac.web.rest import AlreadySent, Parameters
+from almanac.web.agents.cards import AGENTS_PREFIX
+from almanac.web.agents.conversation import MAX_SESSION_ID_CHARS, SCOPES, AgentMessage, MessageContext
+from almanac.web.agents.event_stream import EventStream
+from almanac.web.rest import AlreadySent, UrlParameters
 
-WELL_KNOWN = "/.well-known/agent-card.json"
-PREFIX = "/a2a"
-MAX_MESSAGE_CHARS = 4000  # characters of a message
-_EVENTS = b"text/event-stream"
+MAX_MESSAGE_CHARS = 4000
+_EVENT_STREAM_TYPE = b"text/event-stream"
 
 
-class AtAgent(Parameters):
-    """Which agent."""
+class AgentPath(UrlParameters):
+    """The path of an agent."""
 
     agent: str
 
 
-class ToAgent(AtAgent):
-    """Which agent, and how it is to answer."""
+class MessageParameters(AgentPath):
+    """The path and the query of a message."""
 
-    stream: Annotated[bool, Field(description="As server-sent events, as the header Accept can say too.")] = False
+    stream: Annotated[bool, Field(description="Answer with server-sent events. So does the header Accept.")] = False
 
 
-class AtTask(AtAgent):
-    """Which task of which agent."""
+class TaskPath(AgentPath):
+    """The path of a task."""
 
     task_id: str
 
 
 class NewMessage(Arguments):
-    """A message, and what to search for it."""
+    """A message, and the knowledge bases to search for it."""
 
     message: Annotated[str, Field(min_length=1, max_length=MAX_MESSAGE_CHARS)]
     context: MessageContext = MessageContext()
     sessionId: Annotated[
         str | None,
-        Field(min_length=1, max_length=LONGEST_SESSION, description="A conversation that this goes on with."),
+        Field(min_length=1, max_length=MAX_SESSION_ID_CHARS, description="The conversation to continue."),
     ] = None
     sessionMode: Annotated[
-        Literal["new", "reuse"] | None, Field(description="new: begin another conversation, whatever sessionId says.")
+        Literal["new", "reuse"] | None, Field(description="new: begin another conversation and ignore sessionId.")
     ] = None
     stream: bool = False
 
@@ -67,16 +62,16 @@ class MessageAnswer:
     """The agent's answer."""
 
     response: str
-    sessionId: Annotated[str, Field(description="To be sent with a question that follows.")]
-    citations: Annotated[list[dict[str, Any]], Field(description="What the numbers in brackets stand for.")]
+    sessionId: Annotated[str, Field(description="Send it with the next question of the conversation.")]
+    citations: Annotated[list[dict[str, Any]], Field(description="The sources of the numbers in brackets.")]
     metadata: Annotated[
-        dict[str, Any], Field(description="taskId, processingTimeMs, model, resolvedQuestion and the searches made.")
+        dict[str, Any], Field(description="taskId, processingTimeMs, model, resolvedQuestion and searches.")
     ]
 
 
 @dataclass(slots=True)
-class TaskFacts:
-    """A message that was sent to the agent, and how far it is."""
+class TaskInfo:
+    """A message to the agent, with its state and answer."""
 
     taskId: str
     sessionId: str
@@ -86,35 +81,35 @@ class TaskFacts:
     updatedAt: str
 
 
-async def send_message(ctx: RequestContext, given: NewMessage) -> MessageAnswer | AlreadySent:
-    """What the agent answers, at once or as it comes."""
-    place: ToAgent = ctx.parameters
-    conversation.check_agent(ctx, place.agent)
-    begun = time.monotonic()
-    session = None if given.sessionMode == "new" else given.sessionId
-    context = conversation.merge(given.context)
-    async with conversation.begin_task(ctx, place.agent, given.message, context, session) as letter:
-        if place.stream or given.stream or _EVENTS in ctx.http.headers.get(b"accept", b""):
-            return await _stream(ctx, letter, begun)
-        return _answer(letter, await conversation.run_agent(ctx, letter, conversation.silently), begun)
+async def send_message(ctx: RequestContext, args: NewMessage) -> MessageAnswer | AlreadySent:
+    """Return the agent's answer, or send it as events."""
+    parameters: MessageParameters = ctx.parameters
+    conversation.check_agent(ctx, parameters.agent)
+    started = time.monotonic()
+    session = None if args.sessionMode == "new" else args.sessionId
+    context = conversation.merge(args.context)
+    async with conversation.begin_task(ctx, parameters.agent, args.message, context, session) as message:
+        if parameters.stream or args.stream or _EVENT_STREAM_TYPE in ctx.http.headers.get(b"accept", b""):
+            return await _stream(ctx, message, started)
+        return _answer(message, await conversation.run_agent(ctx, message, conversation.ignore_event), started)
 
 
-async def get_task(ctx: RequestContext, place: AtTask) -> TaskFacts:
-    """How far a message is."""
-    conversation.check_agent(ctx, place.agent)
-    return _facts(await agent_tasks.get(ctx, place.agent, place.task_id))
+async def get_task(ctx: RequestContext, path: TaskPath) -> TaskInfo:
+    """Return the state of a task."""
+    conversation.check_agent(ctx, path.agent)
+    return _task_info(await agent_tasks.get(ctx, path.agent, path.task_id))
 
 
-async def cancel_task(ctx: RequestContext, place: AtTask) -> TaskFacts:
-    """Stop working on a message."""
-    conversation.check_agent(ctx, place.agent)
-    return _facts(await agent_tasks.cancel(ctx, place.agent, place.task_id))
+async def cancel_task(ctx: RequestContext, path: TaskPath) -> TaskInfo:
+    """Stop the work on a task."""
+    conversation.check_agent(ctx, path.agent)
+    return _task_info(await agent_tasks.cancel(ctx, path.agent, path.task_id))
 
 
-async def _stream(ctx: RequestContext, letter: AgentMessage, begun: float) -> AlreadySent:
+async def _stream(ctx: RequestContext, message: AgentMessage, started: float) -> AlreadySent:
     async with EventStream(ctx.http).open() as stream:
 
-        async def tell(event: Event) -> None:
+        async def send_event(event: Event) -> None:
             match event:
                 case Progress(state, text):
                     await stream.send({"type": "status", "state": state, "message": text})
@@ -125,87 +120,39 @@ async def _stream(ctx: RequestContext, letter: AgentMessage, begun: float) -> Al
                 case Reply():
                     pass
 
-        await stream.send({"type": "task", "taskId": letter.task.id, "sessionId": letter.task.session_id})
+        await stream.send({"type": "task", "taskId": message.task.id, "sessionId": message.task.session_id})
         try:
-            reply = await conversation.run_agent(ctx, letter, tell)
+            reply = await conversation.run_agent(ctx, message, send_event)
         except AlmanacError as error:
-            await stream.send({"type": "error", **conversation.failed(error)})
+            await stream.send({"type": "error", **conversation.render_error_event(error)})
             raise
-        told = _answer(letter, reply, begun)
-        done = {"response": told.response, "citations": told.citations, "metadata": told.metadata}
-        await stream.send({"type": "done", "sessionId": told.sessionId, **done})
+        answer = _answer(message, reply, started)
+        fields = {"response": answer.response, "citations": answer.citations, "metadata": answer.metadata}
+        await stream.send({"type": "done", "sessionId": answer.sessionId, **fields})
     return AlreadySent()
 
 
-def _answer(letter: AgentMessage, reply: Reply, begun: float) -> MessageAnswer:
+def _answer(message: AgentMessage, reply: Reply, started: float) -> MessageAnswer:
     return MessageAnswer(
         response=reply.text,
-        sessionId=letter.task.session_id,
-        citations=[conversation.describe(each) for each in reply.citations],
+        sessionId=message.task.session_id,
+        citations=[conversation.render_citation(each) for each in reply.citations],
         metadata={
-            "taskId": letter.task.id,
-            "processingTimeMs": round(1000 * (time.monotonic() - begun)),
+            "taskId": message.task.id,
+            "processingTimeMs": round(1000 * (time.monotonic() - started)),
             "model": reply.model,
             "resolvedQuestion": reply.resolved,
-            "searches": [conversation.describe_search(each) for each in reply.searches],
+            "searches": [conversation.render_search(each) for each in reply.searches],
         },
     )
 
 
-def _facts(task: AgentTask) -> TaskFacts:
-    moment = clock.format_timestamp(task.updated_at) or ""
-    return TaskFacts(task.id, task.session_id, task.state, task.answer, task.sources, moment)
+def _task_info(task: AgentTask) -> TaskInfo:
+    updated_at = clock.format_timestamp(task.updated_at) or ""
+    return TaskInfo(task.id, task.session_id, task.state, task.answer, task.sources, updated_at)
 
 
-def card(settings: Settings, agent: str) -> dict[str, Any]:
-    """What an agent is and how it is reached, as the A2A protocol describes one."""
-    return {
-        "name": agent,
-        "description": "Answers questions from this server's knowledge bases, with citations.",
-        "version": __version__,
-        "supportedInterfaces": [
-            {"url": f"{settings.url}{PREFIX}/{agent}", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
-        ],
-        "capabilities": {"streaming": True, "pushNotifications": False, "extendedAgentCard": False},
-        "defaultInputModes": ["text/plain"],
-        "defaultOutputModes": ["text/plain", "application/json"],
-        "securitySchemes": {
-            "bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}},
-            "key": {"apiKeySecurityScheme": {"location": "header", "name": "X-API-Key"}},
-        },
-        "securityRequirements": [{"schemes": {"bearer": {"list": []}}}, {"schemes": {"key": {"list": []}}}],
-        "skills": [
-            {
-                "id": "answer",
-                "name": "Answer from knowledge bases",
-                "description": "Searches documents by words and by meaning, tries again where little is found, and "
-                "answers with what it found, citing it. A message's metadata may have kb_ids, api_key and "
-                "weknora_base_url; without them, all that the caller may read is searched.",
-                "tags": ["search", "knowledge", "citations"],
-                "examples": ["How often is the pump oiled?"],
-            }
-        ],
-    }
-
-
-def cards(settings: Settings) -> list[Route]:
-    """Where the cards are: the first agent's at the well-known path, and each one's below its own. They say nothing of
-    anyone's data, and so need no token."""
-
-    async def first(_: Request) -> Response:
-        return JSONResponse(card(settings, settings.agent_names[0]))
-
-    async def each(request: Request) -> Response:
-        name = request.path_params["agent"]
-        if name in settings.agent_names:
-            return JSONResponse(card(settings, name))
-        return JSONResponse({"error": "There is no such agent.", "code": "not_found"}, 404)
-
-    named = Route(f"{PREFIX}/{{agent}}{WELL_KNOWN}", each, methods=["GET"])
-    return [Route(WELL_KNOWN, first, methods=["GET"]), named] if settings.agent_names else []
-
-
-_TASK = TaskFacts("5e0c2f0e-…", "7d1b…", "completed", "It is oiled monthly. [1]", [], "2026-11-02T09:30:00.000Z")
+_TASK = TaskInfo("5e0c2f0e-…", "7d1b…", "completed", "It is oiled monthly. [1]", [], "2026-11-02T09:30:00.000Z")
 
 AGENT_OPERATIONS: tuple[Operation, ...] = (
     Operation(
@@ -215,7 +162,12 @@ AGENT_OPERATIONS: tuple[Operation, ...] = (
         answer=MessageAnswer,
         scopes=SCOPES,
         handler=send_message,
-        rest=Rest("POST", PREFIX + "/{agent}/messages", parameters=ToAgent, authenticate=conversation.by_context),
+        rest=Rest(
+            "POST",
+            AGENTS_PREFIX + "/{agent}/messages",
+            parameters=MessageParameters,
+            authenticate=conversation.by_context,
+        ),
         example=Example(
             {
                 "message": "How often is the pump oiled?",
@@ -227,21 +179,21 @@ AGENT_OPERATIONS: tuple[Operation, ...] = (
     Operation(
         name="get_agent_task",
         summary="The state of a message",
-        arguments=AtTask,
-        answer=TaskFacts,
+        arguments=TaskPath,
+        answer=TaskInfo,
         scopes=SCOPES,
         handler=get_task,
-        rest=Rest("GET", PREFIX + "/{agent}/tasks/{task_id}"),
+        rest=Rest("GET", AGENTS_PREFIX + "/{agent}/tasks/{task_id}"),
         example=Example(answer=_TASK),
     ),
     Operation(
         name="cancel_agent_task",
         summary="Stop the agent's work on a message",
-        arguments=AtTask,
-        answer=TaskFacts,
+        arguments=TaskPath,
+        answer=TaskInfo,
         scopes=SCOPES,
         handler=cancel_task,
-        rest=Rest("DELETE", PREFIX + "/{agent}/tasks/{task_id}"),
+        rest=Rest("DELETE", AGENTS_PREFIX + "/{agent}/tasks/{task_id}"),
         example=Example(answer=_TASK),
     ),
 )

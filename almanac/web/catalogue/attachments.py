@@ -1,4 +1,4 @@
-"""Attachments over REST: uploaded as a form or as base64, or named by a URL, and sent back to whoever may read them."""
+"""The REST operations that store attachments, from a form, base64 or a URL, and send their files."""
 
 import re
 from pathlib import PurePosixPath
@@ -18,91 +18,91 @@ from almanac.knowledge.ingest import uploads
 from almanac.knowledge.parsers import file_types
 from almanac.operations.context import RequestContext, Upload
 from almanac.operations.pipeline.file_answer import FileAnswer
-from almanac.web.catalogue.models import AtId
+from almanac.web.catalogue.models import IdPath
 from almanac.web.rest import parse
 
-PATH = "/knowledge-base/attachments/{id}/file"
+FILE_PATH = "/knowledge-base/attachments/{id}/file"
 
-_DATA = re.compile(r"data:([\w.+/-]*)(?:;[\w.+=/-]*)*;base64,", re.ASCII | re.IGNORECASE)
-_MEDIA = re.compile(r"[a-z0-9][a-z0-9.+-]{0,60}/[a-z0-9][a-z0-9.+-]{0,100}", re.ASCII)
-_ANYTHING = "application/octet-stream"
+_DATA_URL = re.compile(r"data:([\w.+/-]*)(?:;[\w.+=/-]*)*;base64,", re.ASCII | re.IGNORECASE)
+_MEDIA_TYPE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,60}/[a-z0-9][a-z0-9.+-]{0,100}", re.ASCII)
+_UNKNOWN_TYPE = "application/octet-stream"
 
 
-class About(Arguments):
-    """What is said of an attachment that is made."""
+class AttachmentFields(Arguments):
+    """The fields of a new attachment beside its file."""
 
-    name: Annotated[vocabulary.Name | None, Field(description="Unless given, the file's own.")] = None
-    filename: Annotated[vocabulary.Name | None, Field(description="The same, as JSON has called it.")] = None
+    name: Annotated[vocabulary.Name | None, Field(description="Default: the name of the file.")] = None
+    filename: Annotated[vocabulary.Name | None, Field(description="Another name of the field `name`.")] = None
     description: vocabulary.Text = ""
     annotations: Annotated[entities.Metadata, Field(default_factory=dict[str, Any])]
     type: Annotated[str | None, Field(max_length=100, description="Key or id of an attachment type.")] = None
-    entities: Annotated[list[str], Field(max_length=1000, default_factory=list[str], description="To attach it to.")]
+    entities: Annotated[list[str], Field(max_length=1000, default_factory=list[str], description="Entity ids.")]
     contentType: Annotated[
-        str | None, Field(max_length=200, description="Of a file that does not show it by itself.")
+        str | None, Field(max_length=200, description="Used if the file's content does not show its type.")
     ] = None
-    folder: Annotated[str | None, Field(max_length=500, description="Taken and not needed: content has its own.")] = (
-        None
-    )
+    folder: Annotated[str | None, Field(max_length=500, description="Accepted and ignored.")] = None
 
 
-class NewAttachment(About):
-    """An attachment to be made, of a file or of what is at a URL."""
+class NewAttachment(AttachmentFields):
+    """A new attachment, from a file or a URL."""
 
     file: Annotated[str | None, Field(description="Base64, or a data URL.")] = None
-    url: Annotated[attachments.Url | None, Field(description="Where it is; it is not fetched.")] = None
+    url: Annotated[attachments.Url | None, Field(description="The address of the content; it is not fetched.")] = None
 
 
-async def add(ctx: RequestContext, _: Any, given: NewAttachment) -> dict[str, Any]:
-    """Create an attachment from a form with a file, or from JSON."""
-    await access.require_write(ctx.db, ctx)  # before anything is stored for a caller who may not write
-    made = await (_store_upload(ctx, ctx.upload) if ctx.upload is not None else _take_json(ctx, given))
-    return {"success": True, "attachment": await contract_json.attachment(ctx, made)}
+async def add_attachment(ctx: RequestContext, _: Any, body: NewAttachment) -> dict[str, Any]:
+    """Create an attachment from a form or from JSON."""
+    await access.require_write(ctx.db, ctx)  # otherwise the upload would be stored first
+    attachment = await (_store_upload(ctx, ctx.upload) if ctx.upload is not None else _store_json(ctx, body))
+    return {"success": True, "attachment": await contract_json.attachment(ctx, attachment)}
 
 
-async def send(ctx: RequestContext, place: AtId, _: Any) -> FileAnswer:
-    """The file of an attachment that was uploaded, or the ranges of it that were asked for."""
-    found = await attachments.get(ctx.db, ctx, place.id)
-    if found.file_name is None or found.file_hash is None:
-        raise FileUnavailable("This attachment is elsewhere.", remedy="It is at its url.")
-    path = ctx.app.files.path(found.file_name)
-    disposition = "inline" if found.media_type in downloads.PREVIEWABLE else "attachment"
-    headers = downloads.headers_of(found.name, disposition, found.file_hash)
+async def open_file(ctx: RequestContext, path_parameters: IdPath, _: Any) -> FileAnswer:
+    """Return the uploaded file of an attachment."""
+    attachment = await attachments.get(ctx.db, ctx, path_parameters.id)
+    if attachment.file_name is None or attachment.file_hash is None:
+        raise FileUnavailable("This attachment has no file here.", remedy="Its content is at its url.")
+    path = ctx.app.files.path(attachment.file_name)
+    disposition = "inline" if attachment.media_type in downloads.PREVIEWABLE else "attachment"
+    headers = downloads.headers_of(attachment.name, disposition, attachment.file_hash)
     state = await downloads.file_state(path)
-    return FileAnswer(path, found.media_type or _ANYTHING, headers, state)
+    return FileAnswer(path, attachment.media_type or _UNKNOWN_TYPE, headers, state)
 
 
 async def _store_upload(ctx: RequestContext, upload: Upload) -> Attachment:
     async with ctx.app.files.receive(ctx.db) as incoming:
-        about = parse(About, await upload.write_to(ctx, incoming))
-        return await _keep(ctx, about, incoming, upload.file_name)
+        fields = parse(AttachmentFields, await upload.write_to(ctx, incoming))
+        return await _finish_upload(ctx, fields, incoming, upload.file_name)
 
 
-async def _take_json(ctx: RequestContext, given: NewAttachment) -> Attachment:
-    if (given.file is None) == (given.url is None):
+async def _store_json(ctx: RequestContext, body: NewAttachment) -> Attachment:
+    if (body.file is None) == (body.url is None):
         raise BadRequest("An attachment is a file or a URL.", remedy="Send one of: file, url.")
-    if given.file is None:
-        url = given.url or ""
-        name = given.name or given.filename or _short(PurePosixPath(url.partition("?")[0]).name or url)
-        return await ctx.db.write(lambda tx: _attach(tx, ctx, _paper(given, name, url), given.entities))
-    kind = _DATA.match(given.file)
-    content = uploads.decode(given.file[kind.end() :] if kind else given.file)
-    given = given.model_copy(update={"contentType": given.contentType or (kind[1] if kind else None)})
+    if body.file is None:
+        url = body.url or ""
+        name = body.name or body.filename or _short_name(PurePosixPath(url.partition("?")[0]).name or url)
+        return await ctx.db.write(lambda tx: _attach(tx, ctx, _draft(body, name, url), body.entities))
+    data_url = _DATA_URL.match(body.file)
+    content = uploads.decode(body.file[data_url.end() :] if data_url else body.file)
+    body = body.model_copy(update={"contentType": body.contentType or (data_url[1] if data_url else None)})
     async with ctx.app.files.receive(ctx.db) as incoming:
         await incoming.write(content)
-        return await _keep(ctx, given, incoming, "")
+        return await _finish_upload(ctx, body, incoming, "")
 
 
-async def _keep(ctx: RequestContext, about: About, incoming: IncomingFile, file_name: str) -> Attachment:
-    """Store what has come in, and make it an attachment: all of it or nothing."""
+async def _finish_upload(
+    ctx: RequestContext, about: AttachmentFields, incoming: IncomingFile, file_name: str
+) -> Attachment:
+    """Store the received file and create its attachment, in one transaction."""
     stored = await incoming.finish()
     id = ids.new()
-    name = about.name or about.filename or _short(file_name) or id
+    name = about.name or about.filename or _short_name(file_name) or id
     media_type = _media_type(stored, name, about.contentType)
-    paper = _paper(about, name, ctx.app.settings.url + PATH.format(id=id))
+    draft = _draft(about, name, ctx.app.settings.url + FILE_PATH.format(id=id))
 
     async def write(tx: Transaction) -> Attachment:
         file = UploadedFile(await files.ensure_blob(tx, stored), stored.size, media_type)
-        return await _attach(tx, ctx, paper, about.entities, file, id)
+        return await _attach(tx, ctx, draft, about.entities, file, id)
 
     return await ctx.db.write(write)
 
@@ -110,29 +110,29 @@ async def _keep(ctx: RequestContext, about: About, incoming: IncomingFile, file_
 async def _attach(
     tx: Transaction,
     ctx: RequestContext,
-    paper: AttachmentDraft,
+    draft: AttachmentDraft,
     entity_ids: list[str],
     file: UploadedFile | None = None,
     id: str | None = None,
 ) -> Attachment:
-    made = await attachments.add(tx, ctx, paper, file, id=id)
+    attachment = await attachments.add(tx, ctx, draft, file, id=id)
     for entity_id in dict.fromkeys(entity_ids):
-        await attachments.link(tx, ctx, entity_id, id=made.id)
-    return made
+        await attachments.link(tx, ctx, entity_id, id=attachment.id)
+    return attachment
 
 
-def _short(name: str) -> str:
-    """A name that nobody gave as one."""
+def _short_name(name: str) -> str:
+    """Return a name that was not body as one, such as a file name, cut to the maximum length."""
     return name[: vocabulary.MAX_NAME_CHARS]
 
 
-def _paper(about: About, name: str, url: str) -> AttachmentDraft:
-    said = about.model_dump(include={"description", "annotations", "type"})
-    return parse(AttachmentDraft, {"name": name, "url": url, **said})
+def _draft(about: AttachmentFields, name: str, url: str) -> AttachmentDraft:
+    fields = about.model_dump(include={"description", "annotations", "type"})
+    return parse(AttachmentDraft, {"name": name, "url": url, **fields})
 
 
-def _media_type(stored: StoredFile, name: str, said: str | None) -> str:
-    """What a file shows that it is; what is said of it counts only where it shows nothing."""
-    shown = file_types.detect_file_type(stored.head, name).mime_type
-    said = (said or "").partition(";")[0].strip().lower()
-    return said if shown == _ANYTHING and _MEDIA.fullmatch(said) else shown
+def _media_type(stored: StoredFile, name: str, declared: str | None) -> str:
+    """Return the type that the content shows; the declared type counts only if the content shows none."""
+    detected = file_types.detect_file_type(stored.head, name).mime_type
+    declared = (declared or "").partition(";")[0].strip().lower()
+    return declared if detected == _UNKNOWN_TYPE and _MEDIA_TYPE.fullmatch(declared) else detected

@@ -1,7 +1,6 @@
-"""The REST endpoints of the catalogue: from the contract to verbs, and back."""
+"""The REST operations of the catalogue, in the form of the gateway's contract."""
 
 import asyncio
-import hmac
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,366 +19,255 @@ from almanac.catalogue import (
 )
 from almanac.catalogue.entities import EntityChanges, EntityFilter
 from almanac.catalogue.importer import CatalogueImport
-from almanac.core import clock
-from almanac.core.call import Actor
-from almanac.core.errors import BadRequest, Forbidden, InsufficientScope, NotFound
-from almanac.identity import orgs
-from almanac.identity.credentials import InvalidKey, MissingKey, api_key
-from almanac.net.http_exchange import HttpExchange
+from almanac.core.errors import BadRequest, Forbidden, InsufficientScope
 from almanac.operations import namespace_search
-from almanac.operations.catalogue import GATEWAY_SCOPES, REQUIRED_SCOPE
-from almanac.operations.context import AppContext, Authentication, RequestContext
+from almanac.operations.context import RequestContext
 from almanac.operations.namespace_search import NamespaceQuery
-from almanac.web.catalogue import models as s
+from almanac.web.catalogue import models
 from almanac.web.rest import RestAnswer
 
 MAX_VERIFY_BODY_BYTES = 10_000
 
 
-async def by_key(app: AppContext, http: HttpExchange) -> Authentication:
-    """Authenticate by the key in X-API-Key, X-Access-Key or Bearer. A gateway in front of this server shows the service
-    key instead and names the organisation it asks for."""
-    key = api_key(http.headers)
-    if not key:
-        raise MissingKey()
-    service_key = app.settings.gateway_service_key.encode()
-    if service_key and hmac.compare_digest(key.encode("latin-1"), service_key):
-        return Authentication(await _tenant(app, http.headers.get(b"x-tenant-id", b"").decode("latin-1")))
-    actor = await app.token_resolver.resolve(key)
-    if actor is None:
-        raise InvalidKey()
-    return Authentication(actor)
-
-
-async def by_body(app: AppContext, http: HttpExchange) -> Authentication:
-    """Authenticate by the key in the body, which is the key to verify."""
-    try:
-        given: Any = orjson.loads(await http.read_body(MAX_VERIFY_BODY_BYTES) or b"{}")
-        asked = s.VerifyKey.model_validate(given)
-    except ValueError:
-        raise BadRequest('Send {"key": "…", "scope": "knowledge-base"}.') from None
-    if not asked.key.strip():
-        raise MissingKey()
-    actor = await app.token_resolver.resolve(asked.key.strip())
-    if actor is None or REQUIRED_SCOPE not in actor.scopes:
-        raise InvalidKey()
-    return Authentication(actor)
-
-
-async def _tenant(app: AppContext, org_id: str) -> Actor:
-    org = await orgs.get_or_none(app.db, org_id) if org_id else None
-    if org is None:
-        raise NotFound("There is no such tenant.", remedy="Name one in X-Tenant-Id.")
-    return Actor(
-        id=0,
-        name="gateway",
-        kind="agent",
-        org_id=org.id,
-        org_name=org.name,
-        is_admin=False,
-        token_id=0,
-        token_kind="service",  # noqa: S106 - a kind
-        scopes=GATEWAY_SCOPES,
-    )
-
-
-async def verify_key(ctx: RequestContext, _: Any, __: Any) -> dict[str, Any]:
-    """Whose key it is: what let the request in."""
-    actor = ctx.actor
-    return {
-        "valid": True,
-        "tenantId": actor.org_id,
-        "name": actor.name,
-        "scopes": sorted(actor.scopes),
-        "expiresAt": clock.format_timestamp(actor.expires_at),
-    }
-
-
 # Categories
 
 
-async def list_categories(ctx: RequestContext, place: s.FindCategories, _: Any) -> list[dict[str, Any]]:
-    """Categories, each with all below it."""
+async def list_categories(
+    ctx: RequestContext, parameters: models.CategoryListParameters, _: Any
+) -> list[dict[str, Any]]:
+    """Return categories, each with its descendants."""
     org_id = ctx.actor.org_id
     tree = await categories.tree(ctx.db, org_id)
     found = tree.children(categories.TOP)
-    if place.parent not in (None, "null"):
-        found = tree.children(tree.pick(place.parent or "").number)
-    if place.search is not None or place.policy is not None or place.categoryAlias is not None:
-        below = tree.descend(each.number for each in found)
-        found = [each for number in below if _is_wanted(each := tree.by_number[number], place)]
+    if parameters.parent not in (None, "null"):
+        found = tree.children(tree.pick(parameters.parent or "").number)
+    if parameters.search is not None or parameters.policy is not None or parameters.categoryAlias is not None:
+        descendants = tree.descend(each.number for each in found)
+        found = [each for number in descendants if _matches(each := tree.by_number[number], parameters)]
     terms = None
-    if place.extended:
-        words = [await vocabulary.find(ctx.db, org_id, kind) for kind in ("alias", "policy")]
-        terms = {term.id: term for listed in words for term in listed}
+    if parameters.extended:
+        lists = [await vocabulary.find(ctx.db, org_id, kind) for kind in ("alias", "policy")]
+        terms = {term.id: term for listed in lists for term in listed}
     view = contract_json.CategoryRenderer(tree, await categories.counts(ctx.db, org_id), terms)
-    nodes = [await view.whole(ctx, each, True) if place.extended else view.node(each) for each in found]
-    return _only(nodes, place.fields)
+    nodes = [await view.whole(ctx, each, True) if parameters.extended else view.node(each) for each in found]
+    return _select_fields(nodes, parameters.fields)
 
 
-async def get_category(ctx: RequestContext, place: s.AtCategory, _: Any) -> Any:
-    """One category, or those that share an alias key."""
+async def get_category(ctx: RequestContext, parameters: models.CategoryPath, _: Any) -> Any:
+    """Return one category, or the categories with an alias key."""
     tree = await categories.tree(ctx.db, ctx.actor.org_id)
-    return await contract_json.category(ctx, tree, place.key, recursive=place.recursive)
+    return await contract_json.category(ctx, tree, parameters.key, recursive=parameters.recursive)
 
 
-async def add_category(ctx: RequestContext, _: Any, given: s.NewCategory) -> Any:
-    """Make a category."""
-    made = await ctx.db.write(
+async def add_category(ctx: RequestContext, _: Any, body: models.NewCategory) -> Any:
+    """Create a category."""
+    category = await ctx.db.write(
         lambda tx: categories.add(
-            tx, ctx, given.name, description=given.description, alias=given.categoryAlias, policy=given.policy,
-            parent=given.parent,
+            tx, ctx, body.name, description=body.description, alias=body.categoryAlias, policy=body.policy,
+            parent=body.parent,
         )
     )  # fmt: skip
-    return await _category(ctx, made.id)
+    return await _category(ctx, category.id)
 
 
-async def change_category(ctx: RequestContext, place: s.AtKey, given: s.CategoryChanges) -> Any:
+async def change_category(ctx: RequestContext, parameters: models.KeyPath, body: models.CategoryChanges) -> Any:
     """Change a category."""
-    wanted = given.model_dump(exclude_none=True)
-    if not wanted:
+    changes = body.model_dump(exclude_none=True)
+    if not changes:
         raise BadRequest("There is nothing to change.", remedy="Send at least one field.")
-    if "categoryAlias" in wanted:
-        wanted["alias"] = wanted.pop("categoryAlias")
-    changed = await ctx.db.write(lambda tx: categories.update(tx, ctx, place.key, **wanted))
-    return await _category(ctx, changed.id)
+    if "categoryAlias" in changes:
+        changes["alias"] = changes.pop("categoryAlias")
+    category = await ctx.db.write(lambda tx: categories.update(tx, ctx, parameters.key, **changes))
+    return await _category(ctx, category.id)
 
 
-async def remove_category(ctx: RequestContext, place: s.AtKey, _: Any) -> None:
-    """Remove a category that nothing is in."""
-    await ctx.db.write(lambda tx: categories.remove(tx, ctx, place.key))
+async def remove_category(ctx: RequestContext, parameters: models.KeyPath, _: Any) -> None:
+    """Remove an empty category."""
+    await ctx.db.write(lambda tx: categories.remove(tx, ctx, parameters.key))
 
 
 async def _category(ctx: RequestContext, id: str) -> Any:
     return await contract_json.category(ctx, await categories.tree(ctx.db, ctx.actor.org_id), id)
 
 
-def _is_wanted(category: categories.Category, place: s.FindCategories) -> bool:
+def _matches(category: categories.Category, parameters: models.CategoryListParameters) -> bool:
     text = f"{category.name}\n{category.description}".casefold()
     return (
-        (place.search is None or place.search.casefold() in text)
-        and (place.policy is None or place.policy in (category.policy_key, category.policy_id))
-        and (place.categoryAlias is None or place.categoryAlias in (category.alias_key, category.alias_id))
+        (parameters.search is None or parameters.search.casefold() in text)
+        and (parameters.policy is None or parameters.policy in (category.policy_key, category.policy_id))
+        and (parameters.categoryAlias is None or parameters.categoryAlias in (category.alias_key, category.alias_id))
     )
 
 
 # Entities
 
 
-async def list_entities(ctx: RequestContext, place: s.FindEntities, _: Any) -> RestAnswer:
-    """A page of entities."""
-    chosen: tuple[int, ...] = ()
-    if place.categoryId is not None:
+async def list_entities(ctx: RequestContext, parameters: models.EntityListParameters, _: Any) -> RestAnswer:
+    """Return a page of entities."""
+    numbers: tuple[int, ...] = ()
+    if parameters.categoryId is not None:
         tree = await categories.tree(ctx.db, ctx.actor.org_id)
-        named = [tree.pick(key.strip()).number for key in place.categoryId.split(",") if key.strip()]
-        chosen = tuple(tree.descend(named) if place.recursive else named) or (-1,)
-    wanted = EntityFilter(
-        text=place.search or "",
-        categories=chosen,
-        source=place.source or "",
-        sku=place.sku or "",
-        tags=tuple(tag.strip() for tag in (place.tags or "").split(",") if tag.strip()),
-        status=place.status or "",
+        roots = [tree.pick(key.strip()).number for key in parameters.categoryId.split(",") if key.strip()]
+        numbers = tuple(tree.descend(roots) if parameters.recursive else roots) or (-1,)
+    filter = EntityFilter(
+        text=parameters.search or "",
+        categories=numbers,
+        source=parameters.source or "",
+        sku=parameters.sku or "",
+        tags=tuple(tag.strip() for tag in (parameters.tags or "").split(",") if tag.strip()),
+        status=parameters.status or "",
     )
-    page = await entities.find(ctx.db, ctx.actor.org_id, wanted, limit=place.limit, offset=place.offset)
-    found = _only(await contract_json.entity_list(ctx, list(page.items)), place.fields)
+    page = await entities.find(ctx.db, ctx.actor.org_id, filter, limit=parameters.limit, offset=parameters.offset)
+    found = _select_fields(await contract_json.entity_list(ctx, list(page.items)), parameters.fields)
     return RestAnswer(found, 200, ((b"x-total-count", b"%d" % page.total),))
 
 
-async def get_entity(ctx: RequestContext, place: s.AtKey, _: Any) -> Any:
-    """One entity, or those in the categories with an alias key."""
-    return await contract_json.entity(ctx, place.key)
+async def get_entity(ctx: RequestContext, parameters: models.KeyPath, _: Any) -> Any:
+    """Return one entity, or the entities in the categories with an alias key."""
+    return await contract_json.entity(ctx, parameters.key)
 
 
-async def add_entity(ctx: RequestContext, _: Any, given: s.NewEntity) -> Any:
-    """Make an entity."""
-    made = await ctx.db.write(lambda tx: entities.add(tx, ctx, given))
-    return await contract_json.entity_with_links(ctx, made)
+async def add_entity(ctx: RequestContext, _: Any, body: models.NewEntity) -> Any:
+    """Create an entity."""
+    entity = await ctx.db.write(lambda tx: entities.add(tx, ctx, body))
+    return await contract_json.entity_with_links(ctx, entity)
 
 
-async def change_entity(ctx: RequestContext, place: s.AtKey, given: EntityChanges) -> Any:
+async def change_entity(ctx: RequestContext, parameters: models.KeyPath, body: EntityChanges) -> Any:
     """Change an entity."""
-    changed = await ctx.db.write(lambda tx: entities.update(tx, ctx, place.key, given))
-    return await contract_json.entity_with_links(ctx, changed)
+    entity = await ctx.db.write(lambda tx: entities.update(tx, ctx, parameters.key, body))
+    return await contract_json.entity_with_links(ctx, entity)
 
 
-async def remove_entity(ctx: RequestContext, place: s.AtKey, _: Any) -> None:
+async def remove_entity(ctx: RequestContext, parameters: models.KeyPath, _: Any) -> None:
     """Remove an entity."""
-    await ctx.db.write(lambda tx: entities.remove(tx, ctx, place.key))
+    await ctx.db.write(lambda tx: entities.remove(tx, ctx, parameters.key))
 
 
-async def list_relations(ctx: RequestContext, place: s.AtRelations, _: Any) -> Any:
-    """The relations of an entity."""
-    entity = await entities.get(ctx.db, ctx, place.id)
+async def list_relations(ctx: RequestContext, parameters: models.RelationListParameters, _: Any) -> Any:
+    """Return the relations of an entity."""
+    entity = await entities.get(ctx.db, ctx, parameters.id)
     tree = await categories.tree(ctx.db, ctx.actor.org_id)
-    found = await relations.of(ctx.db, ctx.actor.org_id, entity.id, place.type)
+    found = await relations.of(ctx.db, ctx.actor.org_id, entity.id, parameters.type)
     return [contract_json.relation(each, tree) for each in found]
 
 
-async def add_relation(ctx: RequestContext, place: s.AtId, given: s.NewRelation) -> Any:
-    """Relate an entity to another."""
+async def add_relation(ctx: RequestContext, parameters: models.IdPath, body: models.NewRelation) -> Any:
+    """Add a relation between two entities."""
     await ctx.db.write(
-        lambda tx: relations.link(tx, ctx, place.id, given.targetEntity, given.type, given.relationDescription)
+        lambda tx: relations.link(tx, ctx, parameters.id, body.targetEntity, body.type, body.relationDescription)
     )
-    return await list_relations(ctx, s.AtRelations(id=place.id), None)
+    return await list_relations(ctx, models.RelationListParameters(id=parameters.id), None)
 
 
-async def remove_relation(ctx: RequestContext, place: s.AtRelation, _: Any) -> None:
-    """End a relation."""
-    await ctx.db.write(lambda tx: relations.unlink(tx, ctx, place.id, place.target, place.type))
+async def remove_relation(ctx: RequestContext, parameters: models.RelationParameters, _: Any) -> None:
+    """Remove a relation."""
+    await ctx.db.write(lambda tx: relations.unlink(tx, ctx, parameters.id, parameters.target, parameters.type))
 
 
-async def list_attached(ctx: RequestContext, place: s.AtId, _: Any) -> Any:
-    """What is attached to an entity."""
-    entity = await entities.get(ctx.db, ctx, place.id)
+async def list_entity_attachments(ctx: RequestContext, parameters: models.IdPath, _: Any) -> Any:
+    """Return the attachments of an entity."""
+    entity = await entities.get(ctx.db, ctx, parameters.id)
     found = await attachments.of(ctx.db, ctx.actor.org_id, entity.id)
     return [await contract_json.attachment(ctx, each) for each in found]
 
 
-# Attachments, namespaces, vocabulary
+# Attachments and namespaces
 
 
-async def list_attachments(ctx: RequestContext, place: s.FindAttachments, _: Any) -> Any:
-    """A page of attachments."""
-    found = await attachments.find(ctx.db, ctx.actor.org_id, limit=place.limit, offset=place.offset)
+async def list_attachments(ctx: RequestContext, parameters: models.AttachmentListParameters, _: Any) -> Any:
+    """Return a page of attachments."""
+    found = await attachments.find(ctx.db, ctx.actor.org_id, limit=parameters.limit, offset=parameters.offset)
     return [await contract_json.attachment(ctx, each) for each in found]
 
 
-async def get_attachment(ctx: RequestContext, place: s.AtId, _: Any) -> Any:
-    """One attachment."""
-    return await contract_json.attachment(ctx, await attachments.get(ctx.db, ctx, place.id))
+async def get_attachment(ctx: RequestContext, parameters: models.IdPath, _: Any) -> Any:
+    """Return one attachment."""
+    return await contract_json.attachment(ctx, await attachments.get(ctx.db, ctx, parameters.id))
 
 
-async def remove_attachment(ctx: RequestContext, place: s.AtId, _: Any) -> None:
-    """Remove an attachment from everywhere."""
-    await ctx.db.write(lambda tx: attachments.remove(tx, ctx, place.id))
+async def remove_attachment(ctx: RequestContext, parameters: models.IdPath, _: Any) -> None:
+    """Remove an attachment and all links to it."""
+    await ctx.db.write(lambda tx: attachments.remove(tx, ctx, parameters.id))
 
 
-async def link_attachment(ctx: RequestContext, _: Any, given: s.Link) -> Any:
-    """Attach something to an entity, or detach it."""
-    found = await ctx.db.write(
+async def link_attachment(ctx: RequestContext, _: Any, body: models.LinkAttachment) -> Any:
+    """Attach an attachment to an entity, or detach it."""
+    attachment = await ctx.db.write(
         lambda tx: attachments.link(
-            tx, ctx, given.entityId, id=given.attachmentId, url=given.attachmentUrl, is_linked=given.action == "link"
+            tx, ctx, body.entityId, id=body.attachmentId, url=body.attachmentUrl, is_linked=body.action == "link"
         )
     )
-    return await contract_json.attachment(ctx, found)
+    return await contract_json.attachment(ctx, attachment)
 
 
-async def list_indexes(ctx: RequestContext, place: s.FindIndexes, _: Any) -> Any:
-    """Namespaces."""
+async def list_namespaces(ctx: RequestContext, parameters: models.NamespaceListParameters, _: Any) -> Any:
+    """Return the namespaces."""
     tree = await categories.tree(ctx.db, ctx.actor.org_id)
     found = [await contract_json.namespace(ctx, each, tree) for each in await namespaces.find(ctx.db, ctx.actor.org_id)]
     return [
         each
         for each in found
-        if (place.name is None or each["name"] == place.name)
-        and (place.notes is None or place.notes.casefold() in each["notes"].casefold())
-        and (place.categoryId is None or place.categoryId in each["categories"])
-        and (place.status is None or each["status"] == place.status)
+        if (parameters.name is None or each["name"] == parameters.name)
+        and (parameters.notes is None or parameters.notes.casefold() in each["notes"].casefold())
+        and (parameters.categoryId is None or parameters.categoryId in each["categories"])
+        and (parameters.status is None or each["status"] == parameters.status)
     ]
 
 
-async def add_index(ctx: RequestContext, _: Any, given: s.NewIndex) -> Any:
-    """Make a namespace."""
-    made = await ctx.db.write(lambda tx: namespaces.add(tx, ctx, given.name, given.notes, given.categories))
-    return await contract_json.namespace(ctx, made, await categories.tree(ctx.db, ctx.actor.org_id))
+async def add_namespace(ctx: RequestContext, _: Any, body: models.NewNamespace) -> Any:
+    """Create a namespace."""
+    namespace = await ctx.db.write(lambda tx: namespaces.add(tx, ctx, body.name, body.notes, body.categories))
+    return await contract_json.namespace(ctx, namespace, await categories.tree(ctx.db, ctx.actor.org_id))
 
 
-async def remove_index(ctx: RequestContext, place: s.AtId, _: Any) -> None:
-    """Remove a namespace; what it is over stays."""
-    await ctx.db.write(lambda tx: namespaces.remove(tx, ctx, place.id))
+async def remove_namespace(ctx: RequestContext, parameters: models.IdPath, _: Any) -> None:
+    """Remove a namespace. Its categories stay."""
+    await ctx.db.write(lambda tx: namespaces.remove(tx, ctx, parameters.id))
 
 
-async def list_aliases(ctx: RequestContext, _: Any, __: Any) -> Any:
-    """Category aliases."""
-    return await contract_json.terms(ctx, "alias")
+# Search and import
 
 
-async def list_policies(ctx: RequestContext, _: Any, __: Any) -> Any:
-    """Policies."""
-    return await contract_json.terms(ctx, "policy")
-
-
-async def list_relation_types(ctx: RequestContext, _: Any, __: Any) -> Any:
-    """Kinds of relations."""
-    return await contract_json.terms(ctx, "relation")
-
-
-async def list_attachment_types(ctx: RequestContext, _: Any, __: Any) -> Any:
-    """Kinds of attachments."""
-    return await contract_json.terms(ctx, "attachment")
-
-
-async def add_alias(ctx: RequestContext, _: Any, given: s.NewAlias) -> Any:
-    """Make a category alias."""
-    return await _add_term(ctx, "alias", given.aliasKey, given.name, given.description)
-
-
-async def add_policy(ctx: RequestContext, _: Any, given: s.NewPolicy) -> Any:
-    """Make a policy."""
-    details = given.model_dump(include=set(vocabulary.PolicyDetails.model_fields))
-    return await _add_term(ctx, "policy", given.policyKey, given.name, given.description, details)
-
-
-async def add_relation_type(ctx: RequestContext, _: Any, given: s.NewType) -> Any:
-    """Make a kind of relation."""
-    return await _add_term(ctx, "relation", given.typeKey, given.name, given.description)
-
-
-async def add_attachment_type(ctx: RequestContext, _: Any, given: s.NewType) -> Any:
-    """Make a kind of attachment."""
-    return await _add_term(ctx, "attachment", given.typeKey, given.name, given.description)
-
-
-async def _add_term(
-    ctx: RequestContext, kind: str, key: str, name: str, description: str, details: dict[str, Any] | None = None
-) -> Any:
-    made = await ctx.db.write(lambda tx: vocabulary.add(tx, ctx, kind, key, name, description, details))
-    return contract_json.term(made)
-
-
-# Searching and seeding
-
-
-async def retrieve(ctx: RequestContext, _: Any, given: NamespaceQuery) -> Any:
-    """What of a namespace answers a question best."""
+async def retrieve(ctx: RequestContext, _: Any, body: NamespaceQuery) -> Any:
+    """Search a namespace."""
     if "search:read" not in ctx.actor.scopes:
         raise InsufficientScope("Your token lacks the scope search:read.")
-    found = await namespace_search.retrieve(ctx, ctx.app.search, given)
-    return [{"id": each.id, "score": each.score, "values": [], "metadata": each.metadata} for each in found]
+    matches = await namespace_search.retrieve(ctx, ctx.app.search, body)
+    return [{"id": each.id, "score": each.score, "values": [], "metadata": each.metadata} for each in matches]
 
 
-async def import_catalogue(ctx: RequestContext, place: s.DryRun, given: s.SeedBody) -> Any:
-    """Fill the catalogue from a seed."""
-    if given.tenantId not in (None, ctx.actor.org_id):
-        raise _foreign("Leave tenantId out.")
-    raw = orjson.dumps(given.model_dump(exclude_none=True))
-    read = await asyncio.to_thread(catalogue_file.parse, raw, "json")
-    report = await CatalogueImport(ctx, read, dry=place.dryRun).run()
+async def import_catalogue(ctx: RequestContext, parameters: models.ImportParameters, body: models.CatalogueBody) -> Any:
+    """Import a catalogue file."""
+    if body.tenantId not in (None, ctx.actor.org_id):
+        raise _other_tenant("Leave tenantId out.")
+    raw = orjson.dumps(body.model_dump(exclude_none=True))
+    catalogue = await asyncio.to_thread(catalogue_file.parse, raw, "json")
+    report = await CatalogueImport(ctx, catalogue, dry=parameters.dryRun).run()
     counts: dict[str, dict[str, int]] = {}
-    for (what, action), number in sorted(report.counts.items()):
-        counts.setdefault(what, {})[action] = number
+    for (kind, action), count in sorted(report.counts.items()):
+        counts.setdefault(kind, {})[action] = count
     changes = [
         {"action": each.action, "what": each.what, "name": each.name, "fields": list(each.fields)}
         for each in report.changes
     ]
-    return {"dryRun": place.dryRun, "counts": counts, "changes": changes}
+    return {"dryRun": parameters.dryRun, "counts": counts, "changes": changes}
 
 
-async def clear(ctx: RequestContext, place: s.AtId, _: Any) -> None:
-    """Remove all of a catalogue."""
-    if place.id != ctx.actor.org_id:
-        raise _foreign("Name the tenant that it is a key of.")
+async def clear(ctx: RequestContext, parameters: models.IdPath, _: Any) -> None:
+    """Remove the whole catalogue."""
+    if parameters.id != ctx.actor.org_id:
+        raise _other_tenant("Name the tenant of the key.")
     await access.remove_all(ctx)
 
 
-def _foreign(remedy: str) -> Forbidden:
+def _other_tenant(remedy: str) -> Forbidden:
     return Forbidden("This key cannot change another tenant's catalogue.", remedy=remedy)
 
 
-def _only(found: Sequence[dict[str, Any]], fields: str | None) -> list[dict[str, Any]]:
-    """What was found with only these fields, and its id, which everything has."""
+def _select_fields(objects: Sequence[dict[str, Any]], fields: str | None) -> list[dict[str, Any]]:
+    """Return objects with only the named fields and the id."""
     if fields is None:
-        return list(found)
-    kept = {"_id", *(name.strip() for name in fields.split(","))}
-    return [{name: value for name, value in each.items() if name in kept} for each in found]
+        return list(objects)
+    selected = {"_id", *(name.strip() for name in fields.split(","))}
+    return [{name: value for name, value in each.items() if name in selected} for each in objects]

@@ -1,4 +1,4 @@
-"""The shapes of the catalogue's REST endpoints: what they take, and what they answer, in the contract's own words."""
+"""The models of the catalogue's REST operations: parameters, bodies and answers, with the names of the contract."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,72 +8,75 @@ from typing_extensions import TypedDict
 from almanac.catalogue import vocabulary
 from almanac.catalogue.entities import EntityDraft
 from almanac.core.arguments import Arguments
-from almanac.web.rest import Parameters
+from almanac.web.rest import UrlParameters
 
 MAX_PAGE_ITEMS = 500
 
 Limit = Annotated[int, Field(ge=1, le=MAX_PAGE_ITEMS)]
 Offset = Annotated[int, Field(ge=0, le=2**53)]
 Key = Annotated[str, Field(min_length=1, max_length=2000)]
-Fields = Annotated[str, Field(max_length=2000, description="Only these fields, comma-separated.")]
-Object = dict[str, Any]
+Fields = Annotated[str, Field(max_length=2000, description="Return only these fields, comma-separated.")]
+JsonObject = dict[str, Any]
 
 
-class AtKey(Parameters):
-    """Something by its id, or by what else it is called."""
+class KeyPath(UrlParameters):
+    """The path of an object: its id or another key."""
 
     key: Key
 
 
-class AtId(Parameters):
-    """Something by its id."""
+class IdPath(UrlParameters):
+    """The path of an object: its id."""
 
     id: Annotated[str, Field(min_length=1, max_length=100)]
 
 
-class AtCategory(AtKey):
-    """A category."""
+class CategoryPath(KeyPath):
+    """The path of a category."""
 
-    recursive: Annotated[bool, Field(description="Also all below it, with their entities.")] = False
+    recursive: Annotated[bool, Field(description="Include all descendants with their entities.")] = False
 
 
-class FindCategories(Parameters):
-    """Which categories."""
+class CategoryListParameters(UrlParameters):
+    """The filter of a category list."""
 
-    extended: Annotated[bool, Field(description="Aliases and policies as a whole; entities by name.")] = False
+    extended: Annotated[bool, Field(description="Aliases and policies as objects; entities with names.")] = False
     fields: Fields | None = None
     search: Annotated[str, Field(max_length=500, description="Part of the name or description.")] | None = None
-    parent: Annotated[str, Field(max_length=2000, description="What is below this one; null: the top.")] | None = None
+    parent: Annotated[str, Field(max_length=2000, description="Children of this category; null: the top.")] | None = (
+        None
+    )
     policy: Annotated[str, Field(max_length=100, description="Key or id.")] | None = None
     categoryAlias: Annotated[str, Field(max_length=100, description="Key or id.")] | None = None
 
 
-class FindEntities(Parameters):
-    """Which entities."""
+class EntityListParameters(UrlParameters):
+    """The filter and the page of an entity list."""
 
-    recursive: Annotated[bool, Field(description="Also those below the categories.")] = False
+    recursive: Annotated[bool, Field(description="Include the descendants of the categories.")] = False
     fields: Fields | None = None
     search: (
-        Annotated[str, Field(max_length=500, description="Part of name, description or details, in any case.")] | None
+        Annotated[str, Field(max_length=500, description="Part of name, description or details; case-insensitive.")]
+        | None
     ) = None
     source: Annotated[str, Field(max_length=2000)] | None = None
     sku: Annotated[str, Field(max_length=200)] | None = None
     status: Literal["draft", "active", "archived"] | None = None
-    tags: Annotated[str, Field(max_length=5000, description="Comma-separated; any of them.")] | None = None
+    tags: Annotated[str, Field(max_length=5000, description="Comma-separated; any of them matches.")] | None = None
     categoryId: Annotated[str, Field(max_length=20_000, description="Comma-separated.")] | None = None
     limit: Limit = 100
     offset: Offset = 0
 
 
-class FindAttachments(Parameters):
-    """A page of them."""
+class AttachmentListParameters(UrlParameters):
+    """The page of an attachment list."""
 
     limit: Limit = 100
     offset: Offset = 0
 
 
-class FindIndexes(Parameters):
-    """Which namespaces."""
+class NamespaceListParameters(UrlParameters):
+    """The filter of a namespace list."""
 
     notes: Annotated[str, Field(max_length=500, description="Part of the notes.")] | None = None
     name: Annotated[str, Field(max_length=200)] | None = None
@@ -81,31 +84,31 @@ class FindIndexes(Parameters):
     status: Literal["initial", "vectorised", "fail"] | None = None
 
 
-class AtRelations(AtId):
-    """The relations of an entity."""
+class RelationListParameters(IdPath):
+    """The filter of an entity's relations."""
 
     type: Annotated[str, Field(max_length=100, description="Key of a relationship type.")] | None = None
 
 
-class AtRelation(AtId):
-    """One relation of an entity."""
+class RelationParameters(IdPath):
+    """The target and the type of a relation."""
 
     target: Annotated[str, Field(min_length=1, max_length=100)]
     type: Annotated[str, Field(min_length=1, max_length=100)]
 
 
-class DryRun(Parameters):
-    """Whether to write."""
+class ImportParameters(UrlParameters):
+    """The options of an import."""
 
-    dryRun: Annotated[bool, Field(description="Only say what would change.")] = False
+    dryRun: Annotated[bool, Field(description="Report the changes without writing them.")] = False
 
 
 class NewEntity(EntityDraft):
-    """An entity to be made."""
+    """A new entity."""
 
 
 class NewCategory(Arguments):
-    """A category to be made."""
+    """A new category."""
 
     name: vocabulary.Name
     description: vocabulary.Text
@@ -115,17 +118,17 @@ class NewCategory(Arguments):
 
 
 class CategoryChanges(Arguments):
-    """What is to be different about a category."""
+    """The changes of a category."""
 
     name: vocabulary.Name | None = None
     description: vocabulary.Text | None = None
     categoryAlias: Annotated[str | None, Field(min_length=1, max_length=100)] = None
     policy: Annotated[str | None, Field(min_length=1, max_length=100)] = None
-    parent: Annotated[str | None, Field(max_length=2000, description='"null" moves it to the top.')] = None
+    parent: Annotated[str | None, Field(max_length=2000, description='"null" moves it to the top level.')] = None
 
 
 class NewAlias(Arguments):
-    """A category alias to be made."""
+    """A new category alias."""
 
     name: vocabulary.Name
     aliasKey: vocabulary.Key
@@ -133,7 +136,7 @@ class NewAlias(Arguments):
 
 
 class NewType(Arguments):
-    """A kind of relation or attachment to be made."""
+    """A new relation type or attachment type."""
 
     name: vocabulary.Name
     typeKey: vocabulary.Key
@@ -141,33 +144,33 @@ class NewType(Arguments):
 
 
 class NewPolicy(vocabulary.PolicyDetails):
-    """A policy to be made."""
+    """A new policy."""
 
     name: vocabulary.Name
     policyKey: vocabulary.Key
     description: vocabulary.Text = ""
 
 
-class NewIndex(Arguments):
-    """A namespace to be made."""
+class NewNamespace(Arguments):
+    """A new namespace."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
     notes: vocabulary.Text = ""
     categories: Annotated[
-        list[str], Field(default_factory=list[str], description="Ids, alias keys or paths; none: all there are.")
+        list[str], Field(default_factory=list[str], description="Ids, alias keys or paths; none: all categories.")
     ]
 
 
 class NewRelation(Arguments):
-    """A relation to be made."""
+    """A new relation."""
 
     targetEntity: Annotated[str, Field(min_length=1, max_length=100)]
     type: vocabulary.Key
     relationDescription: vocabulary.Text = ""
 
 
-class Link(Arguments):
-    """What to attach, or to detach."""
+class LinkAttachment(Arguments):
+    """An entity and the attachment to attach or detach."""
 
     entityId: Annotated[str, Field(min_length=1, max_length=100)]
     attachmentId: Annotated[str | None, Field(max_length=100)] = None
@@ -176,52 +179,52 @@ class Link(Arguments):
 
 
 class VerifyKey(Arguments):
-    """A key, and what it is to be good for."""
+    """A key, and the scope that it needs."""
 
     key: Annotated[str, Field(max_length=500)]
     scope: Literal["knowledge-base"] = "knowledge-base"
 
 
-class SeedBody(Arguments):
-    """A whole catalogue; see the how-to for its parts."""
+class CatalogueBody(Arguments):
+    """A catalogue; see the how-to for its parts."""
 
     tenantId: str | None = None
-    categoryAliases: list[Object] | None = None
-    policies: list[Object] | None = None
-    relationshipTypes: list[Object] | None = None
-    attachmentTypes: list[Object] | None = None
-    categories: list[Object] | None = None
-    indexes: list[Object] | None = None
-    entities: list[Object] | None = None
+    categoryAliases: list[JsonObject] | None = None
+    policies: list[JsonObject] | None = None
+    relationshipTypes: list[JsonObject] | None = None
+    attachmentTypes: list[JsonObject] | None = None
+    categories: list[JsonObject] | None = None
+    indexes: list[JsonObject] | None = None
+    entities: list[JsonObject] | None = None
 
 
-class Named(TypedDict):
+class EntityReference(TypedDict):
     _id: str
     name: str
 
 
-class Home(TypedDict):
+class CategoryReference(TypedDict):
     _id: str
     name: str
     aliasKey: str | None
 
 
-class Attached(TypedDict):
+class AttachmentReference(TypedDict):
     id: str
     type: str | None
     url: str
     name: str
 
 
-class RelationFacts(TypedDict):
-    sourceEntity: Named
-    targetEntity: Named
+class RelationInfo(TypedDict):
+    sourceEntity: EntityReference
+    targetEntity: EntityReference
     categoryPath: list[str]
     type: str
     relationDescription: str
 
 
-class EntityFacts(TypedDict, total=False):
+class EntityInfo(TypedDict, total=False):
     _id: str
     name: str
     description: str
@@ -229,32 +232,32 @@ class EntityFacts(TypedDict, total=False):
     source: str
     sku: str
     status: Literal["draft", "active", "archived"]
-    category: Home
+    category: CategoryReference
     isVectorized: bool
     tags: list[str]
-    metadata: Object
-    attachments: list[Attached]
-    relations: list[RelationFacts]
+    metadata: JsonObject
+    attachments: list[AttachmentReference]
+    relations: list[RelationInfo]
     createdAt: str
     updatedAt: str
 
 
-class CategoryFacts(TypedDict, total=False):
+class CategoryInfo(TypedDict, total=False):
     _id: str
     name: str
     description: str
-    categoryAlias: Object | str | None
-    policy: Object | str | None
+    categoryAlias: JsonObject | str | None
+    policy: JsonObject | str | None
     parent: str | None
-    children: list[Object]
-    entities: list[Named]
+    children: list[JsonObject]
+    entities: list[EntityReference]
     entityCount: int
     permissions: dict[str, bool]
     createdAt: str
     updatedAt: str
 
 
-class TermFacts(TypedDict, total=False):
+class TermInfo(TypedDict, total=False):
     _id: str
     name: str
     description: str
@@ -268,12 +271,12 @@ class TermFacts(TypedDict, total=False):
     updatedAt: str
 
 
-class AttachmentFacts(TypedDict):
+class AttachmentInfo(TypedDict):
     _id: str
     name: str
     url: str
     description: str
-    annotations: Object
+    annotations: JsonObject
     type: str | None
     contentType: str | None
     size: int | None
@@ -282,7 +285,7 @@ class AttachmentFacts(TypedDict):
     updatedAt: str
 
 
-class IndexFacts(TypedDict):
+class NamespaceInfo(TypedDict):
     _id: str
     name: str
     notes: str
@@ -292,80 +295,80 @@ class IndexFacts(TypedDict):
     updatedAt: str
 
 
-class OneEntity(RootModel[EntityFacts]):
+class EntityAnswer(RootModel[EntityInfo]):
     """An entity."""
 
 
-class EntityOrList(RootModel[EntityFacts | list[EntityFacts]]):
-    """The entity with this id or exact name; for the alias key of a category, a list of what is in it."""
+class EntityOrList(RootModel[EntityInfo | list[EntityInfo]]):
+    """The entity with this id or exact name; for the alias key of a category, a list of its entities."""
 
 
-class EntityList(RootModel[list[EntityFacts]]):
-    """Entities, oldest first; the header X-Total-Count says how many there are in all."""
+class EntityList(RootModel[list[EntityInfo]]):
+    """Entities, oldest first. The header X-Total-Count contains the total number."""
 
 
-class OneCategory(RootModel[CategoryFacts]):
+class CategoryAnswer(RootModel[CategoryInfo]):
     """A category."""
 
 
-class CategoryOrList(RootModel[CategoryFacts | list[CategoryFacts]]):
-    """The category with this id; for an alias key, a list of those that have it."""
+class CategoryOrList(RootModel[CategoryInfo | list[CategoryInfo]]):
+    """The category with this id; for an alias key, a list of its categories."""
 
 
-class CategoryList(RootModel[list[CategoryFacts]]):
-    """Categories, each with those below it."""
+class CategoryList(RootModel[list[CategoryInfo]]):
+    """Categories, each with its descendants."""
 
 
-class OneTerm(RootModel[TermFacts]):
-    """A word of the vocabulary."""
+class TermAnswer(RootModel[TermInfo]):
+    """A term of the vocabulary."""
 
 
-class TermList(RootModel[list[TermFacts]]):
-    """Words of the vocabulary, by their keys."""
+class TermList(RootModel[list[TermInfo]]):
+    """Terms of the vocabulary, ordered by key."""
 
 
-class OneAttachment(RootModel[AttachmentFacts]):
+class AttachmentAnswer(RootModel[AttachmentInfo]):
     """An attachment."""
 
 
 class AddedAttachment(BaseModel):
-    """The attachment that was made."""
+    """The new attachment."""
 
     success: bool
-    attachment: AttachmentFacts
+    attachment: AttachmentInfo
 
 
-class AttachmentList(RootModel[list[AttachmentFacts]]):
+class AttachmentList(RootModel[list[AttachmentInfo]]):
     """Attachments, oldest first."""
 
 
-class OneIndex(RootModel[IndexFacts]):
+class NamespaceAnswer(RootModel[NamespaceInfo]):
     """A namespace."""
 
 
-class IndexList(RootModel[list[IndexFacts]]):
-    """Namespaces, by name."""
+class NamespaceList(RootModel[list[NamespaceInfo]]):
+    """Namespaces, ordered by name."""
 
 
-class RelationList(RootModel[list[RelationFacts]]):
-    """The relations of an entity, from it and to it."""
+class RelationList(RootModel[list[RelationInfo]]):
+    """The relations of an entity, in both directions."""
 
 
-class MatchFacts(BaseModel):
-    """Something that answers."""
+class MatchInfo(BaseModel):
+    """An object that matches the query."""
 
     id: str
-    score: Annotated[float, Field(description="How likely it answers, 0 to 1; a cautious guess.")]
-    values: Annotated[list[float], Field(description="Always empty: vectors stay here.")]
-    metadata: Object
+    score: Annotated[float, Field(description="A cautious estimate of relevance, 0 to 1.")]
+    values: Annotated[list[float], Field(description="Always empty: vectors are not returned.")]
+    metadata: JsonObject
 
 
-class MatchList(RootModel[list[MatchFacts]]):
-    """What answers best, the best first."""
+class MatchList(RootModel[list[MatchInfo]]):
+    """Matches, best first."""
 
 
-class KeyFacts(BaseModel):
-    """Whose a key is."""
+class KeyInfo(BaseModel):
+    """The owner of a key."""
 
     valid: bool
     tenantId: str
@@ -374,12 +377,12 @@ class KeyFacts(BaseModel):
     expiresAt: str | None
 
 
-class SeedReport(BaseModel):
-    """What a seed changed, or would change."""
+class CatalogueImportReport(BaseModel):
+    """The changes of an import, or of a dry run."""
 
     dryRun: bool
     counts: Annotated[
         dict[str, dict[str, int]],
-        Field(description="Of each kind of thing, relations and attachments too: add, change, same."),
+        Field(description="Numbers of objects by kind, with relations and attachments: add, change, same."),
     ]
-    changes: Annotated[list[Object], Field(description="The first 200 of them.")]
+    changes: Annotated[list[JsonObject], Field(description="The first 200 changes.")]

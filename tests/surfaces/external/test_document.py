@@ -233,11 +233,15 @@ def test_the_parameters_are_those_of_the_document_with_their_defaults():
         for name, default in expected.items():
             assert schema["properties"][name].get("default", ...) == default
     # What is listed is what is done: a call with nothing but what is required takes the same defaults.
-    assert arguments.list_bases({}) == arguments.ListBases("all", None, None, (), 50, 0)
-    assert arguments.list_nodes({"knowledge_base_id": 1}) == arguments.ListNodes(1, 0, False, True, 100, 0)
-    assert arguments.read_content({"document_id": 1}) == arguments.ReadContent(1, 0, 100_000)
-    assert arguments.ask_download({"document_id": 1}) == arguments.AskDownload(1, "inline")
-    assert arguments.search_content({"query": "x", "knowledge_base_ids": [1]}) == arguments.SearchContent("x", (1,), 10)
+    assert arguments.parse_list_bases({}) == arguments.BaseListArguments("all", None, None, (), 50, 0)
+    assert arguments.parse_list_nodes({"knowledge_base_id": 1}) == arguments.NodeListArguments(
+        1, 0, False, True, 100, 0
+    )
+    assert arguments.parse_content({"document_id": 1}) == arguments.ContentArguments(1, 0, 100_000)
+    assert arguments.parse_download({"document_id": 1}) == arguments.DownloadArguments(1, "inline")
+    assert arguments.parse_search({"query": "x", "knowledge_base_ids": [1]}) == arguments.ContentSearchArguments(
+        "x", (1,), 10
+    )
 
 
 def test_every_documented_code_is_told_as_json_with_its_message():
@@ -253,13 +257,13 @@ def test_every_documented_code_is_told_as_json_with_its_message():
         "result_too_large": (too_large(5001), "Recursive result has 5001 nodes, which exceeds the limit of 5000"),
         "internal_error": (Internal(), "Internal error"),
     }
-    assert set(told) == responses.CODES
+    assert set(told) == responses.ERROR_CODES
     for code, (error, message) in told.items():
-        assert responses.as_error(error) == {
+        assert responses.render_error(error) == {
             "content": [{"type": "text", "text": f'{{"error":"{message}","code":"{code}"}}'}],
             "isError": False,
         }
-    assert responses.refusal(DeadlineExceeded()) == failed("internal_error", "Internal error")
+    assert responses.error_body(DeadlineExceeded()) == failed("internal_error", "Internal error")
 
 
 def test_a_crash_is_an_internal_error_and_says_nothing_of_itself(ada: Caller, monkeypatch: pytest.MonkeyPatch):
@@ -287,4 +291,4 @@ def test_documents_are_counted_for_the_page_alone(town: Town, ada: Caller, monke
 def test_the_table_of_the_guide_has_every_code():
     guide = Path(__file__).parents[3] / "docs" / "how-to" / "connect-an-external-caller.md"
     listed = set(re.findall(r"^\| `([a-z_]+)` \|", guide.read_text("utf-8"), re.MULTILINE))
-    assert listed == responses.CODES
+    assert listed == responses.ERROR_CODES

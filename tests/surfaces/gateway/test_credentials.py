@@ -14,7 +14,7 @@ from almanac.core import clock
 from almanac.core.database import Database
 from almanac.identity import tokens
 from almanac.surfaces.gateway import sessions
-from almanac.surfaces.gateway.sessions import DatabaseSessions, RedisSessions, Session
+from almanac.surfaces.gateway.sessions import DatabaseSessions, GatewaySession, RedisSessions
 from tests.house import MODERN, Running, request, running, settings_for
 from tests.surfaces.gateway.caller import HELLO, PATH, Caller, initialize, post
 from tests.surfaces.gateway.conftest import stock
@@ -196,21 +196,21 @@ async def test_a_session_that_is_not_used_ends(database: Database, monkeypatch: 
     now = clock.now()
     moment = [now]
     monkeypatch.setattr(sessions.clock, "now", lambda: moment[0])
-    id = await kept.open(Session("d", 1, 2))
+    id = await kept.open(GatewaySession("d", 1, 2))
     for _ in range(3):  # each use counts anew
         moment[0] += 20 * clock.MINUTE
-        assert await kept.get(id) == Session("d", 1, 2)
+        assert await kept.get(id) == GatewaySession("d", 1, 2)
     moment[0] += 30 * clock.MINUTE
     assert await kept.get(id) is None
-    await kept.open(Session("other"))
+    await kept.open(GatewaySession("other"))
     assert len(await database.fetch("SELECT 1 FROM gateway_sessions")) == 1
 
 
 async def test_a_session_in_redis_ends_by_itself_and_leaves_no_secret_in_a_name(redis_url: str):
     kept = RedisSessions(redis_url, clock.SECOND)
-    id = await kept.open(Session("d", 1, 2))
-    assert await kept.get(id) == Session("d", 1, 2)
-    found: Any = kept._redis.scan_iter(f"{sessions.PREFIX}*")  # pyright: ignore
+    id = await kept.open(GatewaySession("d", 1, 2))
+    assert await kept.get(id) == GatewaySession("d", 1, 2)
+    found: Any = kept._redis.scan_iter(f"{sessions.REDIS_PREFIX}*")  # pyright: ignore
     names: list[str] = [name.decode() async for name in found]
     assert names
     assert not any(id in name for name in names)

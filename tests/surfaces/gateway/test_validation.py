@@ -24,7 +24,7 @@ def test_arguments_are_judged_as_zod_judges_them(case: dict[str, Any]):
     try:
         SCHEMAS[case["tool"]].parse(case["arguments"])
         said = None
-    except zod.Invalid as error:
+    except zod.InvalidZodArguments as error:
         said = json.loads(error.message)
     assert said == case["flat"]
 
@@ -55,7 +55,7 @@ json_values = st.recursive(
 def test_whatever_is_sent_is_either_right_or_accounted_for_field_by_field(arguments: dict[str, Any]):
     try:
         parsed = tools.SEARCH.parse(arguments)
-    except zod.Invalid as error:
+    except zod.InvalidZodArguments as error:
         flat = json.loads(error.message)
         assert set(flat["fieldErrors"]) <= {"namespace", "query", "metadata", "topK"}
         assert flat["fieldErrors"]

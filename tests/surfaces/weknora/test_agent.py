@@ -325,7 +325,7 @@ def test_who_cannot_look_whether_a_message_was_stopped_has_not_stopped_it(slow: 
 
 
 def test_a_message_that_fails_before_it_is_worked_on_is_not_being_worked_on(library: Library):
-    with patch("almanac.web.agents.conversation.EventStream.send", side_effect=Unavailable()):
+    with patch("almanac.web.agents.event_stream.EventStream.send", side_effect=Unavailable()):
         library.message("fails early", query="?stream=true")
     until(lambda: state_of(library.live, "fails early"), lambda found: found == "failed")
 
@@ -382,7 +382,7 @@ def test_a_token_in_the_context_alone_is_not_sent_elsewhere(slow: tuple[Library,
         answer = live.http.post("/a2a/weknora/messages", json={"message": LAMP, "context": given})
         assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
         assert "a token of ours in the headers" in answer.json()["error"]
-        assert "it is not sent to others" in answer.json()["error"]
+        assert "not sent to the other server" in answer.json()["error"]
     assert endpoint.requests == []
 
 

@@ -1,4 +1,4 @@
-"""JSON-RPC messages: read from bytes and checked, and error answers."""
+"""JSON-RPC messages: parsing, validation, answers and error codes."""
 
 from typing import Any, cast
 
@@ -10,6 +10,10 @@ Message = dict[str, Any]
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+SERVER_ERROR = -32000
 
 
 class InvalidJsonRpc(BadRequest):
@@ -21,7 +25,7 @@ class InvalidJsonRpc(BadRequest):
 
 
 def read(raw: bytes, *, answers: bool = False) -> Message:
-    """Return the message in a body; `answers` accepts responses too, from clients that the server may ask."""
+    """Return the message in a body. `answers` also accepts responses of the client to requests of the server."""
     try:
         message = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -37,6 +41,11 @@ def read(raw: bytes, *, answers: bool = False) -> Message:
             "Invalid Request: 'method' must be a string, 'id' a string or whole number, 'params' an object",
         )
     return message
+
+
+def result(request_id: Any, value: Any) -> Message:
+    """Return an answer."""
+    return {"jsonrpc": "2.0", "id": request_id, "result": value}
 
 
 def error(request_id: Any, code: int, message: str, data: Any = None) -> Message:
