@@ -95,8 +95,9 @@ class Rest:
     authenticate: Callable[[AppContext, HttpExchange], Awaitable[Authentication]] | None = None
     credentials: tuple[str, ...] = ()  # OpenAPI's names of the credentials, where they are not the usual ones
     # The body of an error, for clients that know another form; None for the usual one.
-    render_error: Callable[[RequestContext, AlmanacError], dict[str, Any] | None] | None = None
+    render_error: Callable[[RequestContext, AlmanacError], Any] | None = None
     error_status: int | None = None  # of an error that is rendered so
+    error_answer: Any = None  # the model of an error that is rendered so
 
     @property
     def takes_body(self) -> bool:

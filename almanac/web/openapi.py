@@ -95,6 +95,7 @@ class _Models:
     def __init__(self, operations: Sequence[Operation]) -> None:
         bodies = {model for operation in operations if (model := body_model(operation)) is not None}
         answers = {each.answer for each in operations if each.answer not in (None, FileAnswer)}
+        answers |= {each.rest.error_answer for each in operations if each.rest and each.rest.error_answer}
         inputs: list[tuple[Any, Any, Any]] = [
             *((model, "validation", TypeAdapter(model)) for model in sorted(bodies, key=_name)),
             *((model, "serialization", TypeAdapter(model)) for model in sorted(answers, key=_name)),
@@ -254,7 +255,10 @@ def _responses(operation: Operation, rest: Rest, models: _Models) -> Schema:
         **(_WRITE_REFUSALS if rest.method != "GET" else {}),
         **(_CONTENT_REFUSALS if rest.form else {}),
     }
-    wrong = {"application/json": {"schema": {"$ref": _REF.format(model="Error")}}}
+    error: Schema = {"$ref": _REF.format(model="Error")}
+    if rest.error_answer is not None:
+        error = {"anyOf": [error, models.answer(rest.error_answer)]}
+    wrong = {"application/json": {"schema": error}}
     return responses | {status: {"description": text, "content": wrong} for status, text in sorted(refusals.items())}
 
 

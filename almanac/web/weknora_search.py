@@ -5,7 +5,7 @@ answer contains both if the client sends `query` or `envelope=true`.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -53,6 +53,23 @@ class WeKnoraResultList:
     total_count: Annotated[int, Field(description="The number of matches that reach `min_score`.")]
 
 
+@dataclass(slots=True)
+class WeKnoraErrorInfo:
+    """The code and the message of an error."""
+
+    code: str
+    message: str
+    details: None
+
+
+@dataclass(slots=True)
+class WeKnoraErrorAnswer:
+    """An error in the form of WeKnora's server."""
+
+    success: Literal[False]
+    error: WeKnoraErrorInfo
+
+
 async def search(ctx: RequestContext, args: WeKnoraSearchArguments) -> RestAnswer:
     """Search documents for a client of WeKnora."""
     results = await knowledge_search.search(ctx, ctx.app.search, args)
@@ -63,11 +80,11 @@ async def search(ctx: RequestContext, args: WeKnoraSearchArguments) -> RestAnswe
     return RestAnswer(body, 200, ((DROPPED_HEADER.encode(), b"%d" % results.below_min_score),))
 
 
-def render_error(ctx: RequestContext, error: AlmanacError) -> dict[str, Any] | None:
+def render_error(ctx: RequestContext, error: AlmanacError) -> WeKnoraErrorAnswer | None:
     """Return an error in the form of WeKnora's server, for its clients."""
     if not _wants_envelope(ctx, ctx.parameters.envelope if ctx.parameters else None):
         return None
-    return {"success": False, "error": {"code": error.code, "message": error.text, "details": None}}
+    return WeKnoraErrorAnswer(False, WeKnoraErrorInfo(error.code, error.text, None))
 
 
 def _wants_envelope(ctx: RequestContext, envelope: bool | None) -> bool:
@@ -111,7 +128,13 @@ KNOWLEDGE_SEARCH = Operation(
     answer=WeKnoraResultList,
     scopes=frozenset({"search:read"}),
     handler=search,
-    rest=Rest("POST", "/knowledge-search", parameters=WeKnoraSearchParameters, render_error=render_error),
+    rest=Rest(
+        "POST",
+        "/knowledge-search",
+        parameters=WeKnoraSearchParameters,
+        render_error=render_error,
+        error_answer=WeKnoraErrorAnswer,
+    ),
     people_only="It is the form of WeKnora's clients; agents have search.",
     example=Example(
         {
