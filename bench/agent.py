@@ -32,10 +32,10 @@ from almanac.assist.agent import Agent, AnswerCitation, Reply
 from almanac.assist.weknora.backends import LocalBackend, SearchFunction
 from almanac.assist.weknora.knowledge_search import GradedResults
 from almanac.assist.weknora.weknora_tool import MAX_TOOL_QUERY_CHARS, WeKnoraContext, WeKnoraQuery, WeKnoraTool
-from almanac.cli.benching import Line, read_set
+from almanac.cli.support import retrieval_measures as measures
+from almanac.cli.support.retrieval_set import SetLine, read_set
 from almanac.core.errors import AlmanacError
 from almanac.core.settings import Settings
-from almanac.search import measure
 from almanac.surfaces.weknora.tools import CONTRACT
 
 SETS = ("squad_v2.0_dev", "cmrc2018_dev_zh", "scifact", "cranfield")
@@ -99,7 +99,7 @@ async def measure_set(folder: Path, cache: Path, most: int | None) -> Tally:
     return tally
 
 
-async def _ask(home: Home, query: Line, wordings: Sequence[str], tally: Tally) -> None:
+async def _ask(home: Home, query: SetLine, wordings: Sequence[str], tally: Tally) -> None:
     grades = home.test.grades[query.id]
     lookup = _lookup(home)
     once = await _answer(lookup, query.text, 1)
@@ -142,7 +142,7 @@ def _is_right(home: Home, citations: Sequence[AnswerCitation], grades: Mapping[s
 
 
 def _line(home: Home, document: str) -> str:
-    return home.library.sheets[int(document)].lines[0].id
+    return home.library.documents[int(document)].lines[0].id
 
 
 def _wordings(folder: Path) -> dict[str, list[str]]:
@@ -162,8 +162,8 @@ def row_of(name: str, tally: Tally) -> Row:
         right=_share(tally.right),
         any=_share(tally.any),
         worded=_share(tally.worded) if tally.worded else None,
-        searches=measure.mean(tally.searches),
-        p50_ms=1000 * measure.percentile(tally.seconds, 0.5),
+        searches=measures.mean(tally.searches),
+        p50_ms=1000 * measures.percentile(tally.seconds, 0.5),
     )
 
 

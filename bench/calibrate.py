@@ -26,10 +26,10 @@ from retrieval_library import opened
 from rich.console import Console
 from rich.table import Table
 
-from almanac.cli.benching import read_set
+from almanac.cli.support import retrieval_measures as measures
+from almanac.cli.support.retrieval_set import read_set
 from almanac.core.errors import AlmanacError
 from almanac.knowledge import document_search
-from almanac.search import measure
 from almanac.search.engine import MAX_QUERY_CHARS
 from almanac.search.query import SearchQuery
 from almanac.search.ranking import features
@@ -112,7 +112,9 @@ def main() -> None:
         thresholds[curve] = related(list(likely.values()))
         for name in sets:
             own, others = every[name][curve], [every[each][curve] for each in sets if each != name]
-            errors = [measure.calibration_error(refitted(own, fitted)) for fitted in ([own, *others], others) if fitted]
+            errors = [
+                measures.calibration_error(refitted(own, fitted)) for fitted in ([own, *others], others) if fitted
+            ]
             apart = related([likely[each] for each in sets if each != name] or [likely[name]])
             reached = [telling(likely[name], least) for least in (thresholds[curve], apart, related([likely[name]]))]
             table.add_row(curve, name, *(f"{error:.3f}" for error in errors), *(f"{each:.3f}" for each in reached))

@@ -23,9 +23,10 @@ from rich.console import Console
 from rich.table import Table
 
 from almanac.app import open_app
-from almanac.cli import benching
-from almanac.cli.benching import Line, TestSet, read_set
-from almanac.cli.search import call_of
+from almanac.cli.support import retrieval_library
+from almanac.cli.support import retrieval_measures as measures
+from almanac.cli.support.operator_call import call_as_principal
+from almanac.cli.support.retrieval_set import RetrievalSet, SetLine, read_set
 from almanac.core.call import Call
 from almanac.core.database import Transaction
 from almanac.core.settings import Settings
@@ -33,7 +34,6 @@ from almanac.identity import orgs, principals
 from almanac.memory import note_search, notes
 from almanac.memory.note import NoteDraft
 from almanac.memory.note_search import NoteQuery
-from almanac.search import measure
 from almanac.search.engine import SearchEngine
 from almanac.surfaces.dispatcher import ToolDispatcher
 
@@ -51,8 +51,8 @@ class Tally:
     gained: list[float] = field(default_factory=list[float])
 
     def add(self, ranked: Sequence[str], grades: dict[str, float]) -> None:
-        self.found.append(measure.recall(ranked, grades, TOP))
-        self.gained.append(measure.ndcg(ranked, grades, TOP))
+        self.found.append(measures.recall(ranked, grades, TOP))
+        self.gained.append(measures.ndcg(ranked, grades, TOP))
 
 
 async def run(folder: Path, most: int | None, *, apart: bool) -> dict[str, Tally]:
@@ -63,14 +63,14 @@ async def run(folder: Path, most: int | None, *, apart: bool) -> dict[str, Tally
         async with open_app(settings) as running:
             [desk] = [each for each in running.dispatchers if each.surface.name == "memory"]
             calls, names = await _fill(desk, test, apart)
-            with benching.display_of(False) as display:
-                await benching.work_off(desk.app.db, settings, display)
+            with retrieval_library.open_progress(False) as display:
+                await retrieval_library.run_waiting_jobs(desk.app.db, settings, display)
                 for query in display.track(test.queries[:most], description="Asking"):
                     await _ask(desk, calls[query.part], names, test, query, tallies)
     return tallies
 
 
-async def _fill(desk: ToolDispatcher, test: TestSet, apart: bool) -> tuple[dict[str, Call], dict[str, str]]:
+async def _fill(desk: ToolDispatcher, test: RetrievalSet, apart: bool) -> tuple[dict[str, Call], dict[str, str]]:
     """Someone to ask as, by conversation, and the lines that notes are, by their ids."""
     calls: dict[str, Call] = {}
     names: dict[str, str] = {}
@@ -89,11 +89,16 @@ async def _fill(desk: ToolDispatcher, test: TestSet, apart: bool) -> tuple[dict[
 
 async def _agent(desk: ToolDispatcher, tx: Transaction, part: str) -> Call:
     org = await orgs.add(tx, f"conversation {part}")
-    return call_of(desk.app.db, org, await principals.add(tx, org.id, "agent", f"agent {part}"))
+    return call_as_principal(desk.app.db, org, await principals.add(tx, org.id, "agent", f"agent {part}"))
 
 
 async def _ask(
-    desk: ToolDispatcher, call: Call, names: dict[str, str], test: TestSet, query: Line, tallies: dict[str, Tally]
+    desk: ToolDispatcher,
+    call: Call,
+    names: dict[str, str],
+    test: RetrievalSet,
+    query: SetLine,
+    tallies: dict[str, Tally],
 ) -> None:
     grades = dict(test.grades[query.id])
     for way, mode in WAYS.items():
@@ -117,10 +122,10 @@ def show(tallies: dict[str, Tally], console: Console) -> None:
     for title in ("questions", "recall@10", "nDCG@10"):
         table.add_column(title, justify="right")
     for way, tally in tallies.items():
-        shares = (f"{measure.mean(values):.4f}" for values in (tally.found, tally.gained))
+        shares = (f"{measures.mean(values):.4f}" for values in (tally.found, tally.gained))
         table.add_row(way, f"{len(tally.found):,}", *shares)
     console.print(table)
-    reached = measure.mean(tallies[OURS].found)
+    reached = measures.mean(tallies[OURS].found)
     console.print(f"locomo: recall@10 ≥ {AIM:g}: {'met' if reached >= AIM else 'not met'} ({reached:.4f})")
 
 

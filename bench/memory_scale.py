@@ -26,7 +26,8 @@ from rich.console import Console
 from rich.table import Table
 from search_peers import postgres
 
-from almanac.cli.search import call_of
+from almanac.cli.support import retrieval_measures as measures
+from almanac.cli.support.operator_call import call_as_principal
 from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Database, Transaction
@@ -37,7 +38,6 @@ from almanac.memory import note_index, note_search, notes, supersession
 from almanac.memory.note import NoteDraft
 from almanac.memory.note_search import NoteQuery
 from almanac.quotas.idempotency import DatabaseIdempotencyStore
-from almanac.search import measure
 from almanac.search.analysis import analyser
 from almanac.search.engine import SearchEngine
 from almanac.search.filters import metadata_index
@@ -186,7 +186,7 @@ class Memory:
         links = await self._pairs()
         linked = await self._time(len(links), lambda: self._link(*links.pop()))
         name = "PostgreSQL" if self.db.dialect == "postgres" else "embedded"
-        return Measured(name, self.size, len(taken) / spent, measure.percentile(taken, 0.5), search, tagged, linked)
+        return Measured(name, self.size, len(taken) / spent, measures.percentile(taken, 0.5), search, tagged, linked)
 
     async def _store(self, seconds: float) -> tuple[list[float], float]:
         repeats, taken, begun = DatabaseIdempotencyStore(self.db), list[float](), time.perf_counter()
@@ -222,7 +222,7 @@ class Memory:
             begun = time.perf_counter()
             await work()
             taken.append(1000 * (time.perf_counter() - begun))
-        return measure.percentile(taken, 0.5), measure.percentile(taken, 0.99)
+        return measures.percentile(taken, 0.5), measures.percentile(taken, 0.99)
 
 
 async def _advance(tx: Transaction) -> None:
@@ -245,7 +245,7 @@ async def opened(url: str, home: Path) -> AsyncGenerator[Memory]:
         else:
             org = await db.write(lambda tx: orgs.add(tx, "bench"))
             agent = await db.write(lambda tx: principals.add(tx, org.id, "agent", "bench"))
-        memory = Memory(db, call_of(db, org, agent), home)
+        memory = Memory(db, call_as_principal(db, org, agent), home)
         memory.size = known["notes"]
         yield memory
         await memory.search.index.close()

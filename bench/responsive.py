@@ -22,7 +22,7 @@ from ingest_server import ALMANAC, House, house
 from rich.console import Console
 from rich.table import Table
 
-from almanac.search.measure import percentile
+from almanac.cli.support.retrieval_measures import percentile
 
 AIM = 3.0  # times what it takes at rest: on two cores, the worker has one of them and shares the other
 WORDS = 200  # of a document

@@ -28,9 +28,9 @@ from retrieval_library import Home, opened
 from rich.console import Console
 from rich.table import Table
 
-from almanac.cli.benching import Line, read_set
+from almanac.cli.support import retrieval_measures as measures
+from almanac.cli.support.retrieval_set import SetLine, read_set
 from almanac.knowledge import document_index, document_search
-from almanac.search import measure
 from almanac.search.engine import MAX_QUERY_CHARS
 from almanac.search.query import SearchQuery
 
@@ -62,9 +62,9 @@ class Tally:
     seconds: list[float] = field(default_factory=list[float])
 
     def add(self, first: Sequence[str], further: Sequence[str], grades: Mapping[str, float], seconds: float) -> None:
-        self.gained.append(measure.ndcg(first, grades, TOP))
-        self.found.append(measure.recall(first, grades, TOP))
-        self.found_further.append(measure.recall(further, grades, DEPTH))
+        self.gained.append(measures.ndcg(first, grades, TOP))
+        self.found.append(measures.recall(first, grades, TOP))
+        self.found_further.append(measures.recall(further, grades, DEPTH))
         self.seconds.append(seconds)
 
 
@@ -110,7 +110,7 @@ async def measure_set(folder: Path, cache: Path, every_query: bool) -> Measured:
         return Measured(test.name, tallies, len(test.corpus), library.passages, embedding)
 
 
-async def _embed(library: Home, queries: Sequence[Line]) -> float:
+async def _embed(library: Home, queries: Sequence[SetLine]) -> float:
     """Have every query embedded, one by one, so that it is remembered when its time is taken; ms."""
     names = [document_index.collection_of(base) for base in library.bases.values()]
     seconds: list[float] = []
@@ -121,10 +121,10 @@ async def _embed(library: Home, queries: Sequence[Line]) -> float:
             begun = time.perf_counter()
             await embedder.query(query.text[:MAX_QUERY_CHARS])
             seconds.append(time.perf_counter() - begun)
-    return 1000 * measure.percentile(seconds, 0.5)
+    return 1000 * measures.percentile(seconds, 0.5)
 
 
-async def _ask_all(library: Home, query: Line, tallies: Mapping[str, Tally]) -> None:
+async def _ask_all(library: Home, query: SetLine, tallies: Mapping[str, Tally]) -> None:
     grades = library.test.grades[query.id]
     bases = [library.bases[query.part]] if query.part else []
     reach = await document_search.resolve_scope(library.call, bases)
@@ -147,7 +147,7 @@ async def _ask_all(library: Home, query: Line, tallies: Mapping[str, Tally]) -> 
 async def ask(library: Home, question: SearchQuery) -> list[tuple[str, float]]:
     """Documents by the names they have in the set, with the scores of their passages."""
     found = await document_search.find(replace(library.call, accessed=[]), library.search, question)
-    return [(library.library.line(hit), hit.found.score) for hit in found.hits]
+    return [(library.library.line_id(hit), hit.found.score) for hit in found.hits]
 
 
 def fuse(*lists: Sequence[str]) -> list[str]:
@@ -187,12 +187,12 @@ def _row(every: Sequence[Measured], measured: Measured, way: str) -> Row:
         measured.name,
         way,
         len(tally.gained),
-        measure.mean(tally.gained),
-        measure.mean(tally.found),
-        measure.mean(tally.found_further),
-        measure.calibration_error(tally.judged) if tally.judged else None,
-        measure.calibration_error(refitted(tally.judged, others)) if tally.judged and others else None,
-        1000 * measure.percentile(tally.seconds, 0.5),
+        measures.mean(tally.gained),
+        measures.mean(tally.found),
+        measures.mean(tally.found_further),
+        measures.calibration_error(tally.judged) if tally.judged else None,
+        measures.calibration_error(refitted(tally.judged, others)) if tally.judged and others else None,
+        1000 * measures.percentile(tally.seconds, 0.5),
     )
 
 

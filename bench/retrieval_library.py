@@ -17,9 +17,10 @@ from contestants import ROOT, BenchFailed
 
 from almanac.ai.embedder_choice import open_embedder
 from almanac.bootstrap import open_database
-from almanac.cli import benching
-from almanac.cli.benching import Library, TestSet
-from almanac.cli.search import call_of
+from almanac.cli.support import retrieval_library
+from almanac.cli.support.operator_call import call_as_principal
+from almanac.cli.support.retrieval_library import RetrievalLibrary
+from almanac.cli.support.retrieval_set import RetrievalSet
 from almanac.core.call import Call
 from almanac.core.database import Database
 from almanac.core.settings import Settings
@@ -38,9 +39,9 @@ _AT_ONCE = 500
 class Home:
     """A set that can be searched, and somebody to search it as."""
 
-    test: TestSet
+    test: RetrievalSet
     search: SearchEngine
-    library: Library
+    library: RetrievalLibrary
     passages: int
 
     @property
@@ -54,7 +55,7 @@ class Home:
 
 
 @asynccontextmanager
-async def opened(test: TestSet, folder: Path, cache: Path) -> AsyncGenerator[Home]:
+async def opened(test: RetrievalSet, folder: Path, cache: Path) -> AsyncGenerator[Home]:
     """A set's home, from the cache or filled now."""
     settings = Settings(home=cache / test.name)
     keys = _keys(folder, settings)
@@ -76,7 +77,7 @@ async def opened(test: TestSet, folder: Path, cache: Path) -> AsyncGenerator[Hom
 def _keys(folder: Path, settings: Settings) -> dict[str, str]:
     """What a home was made of: all of it, and the words alone."""
     # Of that file only this one function, for the rest changes for other reasons too.
-    embedded = inspect.getsource(embed_passages.text_of) + inspect.getsource(benching.sheets)
+    embedded = inspect.getsource(embed_passages.text_of) + inspect.getsource(retrieval_library.set_documents)
     cut = [folder / "corpus.jsonl", *(_CODE / name for name in _CUTTING)]
     return {
         "filled": _digest(cut, open_embedder(settings).name, embedded),
@@ -84,12 +85,12 @@ def _keys(folder: Path, settings: Settings) -> dict[str, str]:
     }
 
 
-async def _fill(settings: Settings, test: TestSet) -> None:
+async def _fill(settings: Settings, test: RetrievalSet) -> None:
     async with open_database(settings) as db:
-        with benching.display_of(False) as display:
-            library = benching.Library(await benching.settle(db))
-            await library.fill(settings, test.corpus, display)
-            await benching.work_off(db, settings, display)
+        with retrieval_library.open_progress(False) as display:
+            library = RetrievalLibrary(await retrieval_library.add_search_user(db))
+            await library.add_documents(settings, test.corpus, display)
+            await retrieval_library.run_waiting_jobs(db, settings, display)
 
 
 async def _count_anew(db: Database) -> None:
@@ -98,23 +99,23 @@ async def _count_anew(db: Database) -> None:
             await collection_status.analyse(db, passages)
 
 
-async def _found(test: TestSet, db: Database, search: SearchEngine) -> Home:
+async def _found(test: RetrievalSet, db: Database, search: SearchEngine) -> Home:
     """Who is who in a home that was filled before: documents are named by the line they were, bases by their turn."""
     org = await orgs.get_by_name(db, "bench")
-    call = call_of(db, org, await principals.get_by_name(db, org.id, "bench"))
+    call = call_as_principal(db, org, await principals.get_by_name(db, org.id, "bench"))
     named = {row["name"]: row["id"] for row in await db.scan("SELECT id, name FROM bases")}
     parts = dict.fromkeys(line.part for line in test.corpus)
-    documents = await db.scan("SELECT id, name FROM documents")
+    rows = await db.scan("SELECT id, name FROM documents")
     counts = await db.scan(
         "SELECT (SELECT count(*) FROM passages) AS passages, (SELECT count(*) FROM vectors) AS vectors"
     )
     if counts[0]["passages"] != counts[0]["vectors"]:
         raise BenchFailed(f"{test.name}: not every passage has its vector")
-    sheets = benching.sheets(test.corpus)
-    library = Library(
+    documents = retrieval_library.set_documents(test.corpus)
+    library = RetrievalLibrary(
         call,
         {part: named[f"Part {number}"] for number, part in enumerate(parts, 1)},
-        {row["id"]: sheets[int(row["name"].removesuffix(".txt"))] for row in documents},
+        {row["id"]: documents[int(row["name"].removesuffix(".txt"))] for row in rows},
     )
     return Home(test, search, library, counts[0]["passages"])
 

@@ -1,4 +1,4 @@
-"""The command line: one small program for whoever runs the server."""
+"""The command line of the operator."""
 
 import inspect
 import sys
@@ -11,44 +11,45 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.models import CommandInfo
 
 from almanac import __version__
-from almanac.cli.support.terminal import print_error, print_line
+from almanac.cli.support.output import print_error, print_line
 from almanac.core.errors import AlmanacError
 
-# Where each command is. Only the one that is asked for is loaded: the server takes a second, a command should not.
+# The module of each command and the name in it. Only the module of the given command is imported, because importing the
+# server takes a second.
 COMMANDS = {
     "serve": "serve:serve",
     "worker": "worker:worker",
-    "stdio": "serve:stdio",
-    "migrate": "worker:migrate",
+    "stdio": "stdio:stdio",
+    "migrate": "migrate:migrate",
     "ingest": "ingest:ingest",
     "search": "search:search",
     "docs": "docs:docs",
-    "read": "docs:read",
-    "retry": "ingest:retry",
+    "read": "read:read",
+    "retry": "retry:retry",
     "doctor": "doctor:doctor",
-    "audit": "records:audit",
-    "contracts": "doctor:contracts",
-    "org": "people:orgs_app",
-    "user": "people:users_app",
-    "agent": "people:agents_app",
-    "group": "people:groups_app",
+    "audit": "audit:audit",
+    "contracts": "contracts:contracts",
+    "org": "org:orgs_app",
+    "user": "user:users_app",
+    "agent": "agent:agents_app",
+    "group": "group:groups_app",
     "token": "token:tokens_app",
     "kb": "kb:kb_app",
-    "doc": "kb:doc_app",
+    "doc": "doc:doc_app",
     "catalogue": "catalogue:catalogue_app",
     "index": "index:index_app",
     "memory": "memory:memory_app",
-    "quota": "memory:quota_app",
-    "jobs": "records:jobs_app",
-    "bench": "benching:bench_app",
+    "quota": "quota:quota_app",
+    "jobs": "jobs:jobs_app",
+    "bench": "bench:bench_app",
 }
 
 
 def build(only: str | None = None) -> typer.Typer:
-    """The program, or as much of it as one command needs."""
+    """Return the program with all commands, or with one."""
     app = typer.Typer(
         name="almanac",
-        cls=_Group,
+        cls=_HelpGroup,
         rich_markup_mode="rich",
         no_args_is_help=True,
         add_completion=False,
@@ -56,67 +57,69 @@ def build(only: str | None = None) -> typer.Typer:
     )
     app.callback()(_common)
     for name in COMMANDS if only is None else [only]:
-        module, _, part = COMMANDS[name].partition(":")
-        found: Any = getattr(import_module(f"almanac.cli.{module}"), part)
-        if isinstance(found, typer.Typer):
-            app.add_typer(found, name=name, cls=_Group)
+        module, _, attribute = COMMANDS[name].partition(":")
+        command: Any = getattr(import_module(f"almanac.cli.{module}"), attribute)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name, cls=_HelpGroup)
+            registered = command.registered_commands
         else:
-            app.command(name)(found)
-        for command in found.registered_commands if isinstance(found, typer.Typer) else app.registered_commands[-1:]:
-            _dress(command)
+            app.command(name)(command)
+            registered = app.registered_commands[-1:]
+        for info in registered:
+            _prepare_help(info)
     return app
 
 
 def main() -> None:
-    """Run the command; a failure we know of is one line that names the fix, never a stack trace."""
-    asked = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    """Run the command. An expected failure prints one line that names the fix, never a stack trace."""
+    name = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     try:
-        build(asked if asked in COMMANDS else None)()
+        build(name if name in COMMANDS else None)()
     except AlmanacError as error:
         print_error(error)
         sys.exit(1)
 
 
-class _Command(TyperCommand):
-    """A command whose help does not say that a flag is a truth value."""
+class _HelpCommand(TyperCommand):
+    """A command whose help shows no type for flags."""
 
     def get_params(self, ctx: Any) -> Any:
-        return _plain(super().get_params(ctx))
+        return _without_flag_types(super().get_params(ctx))
 
 
-class _Group(TyperGroup):
-    """The same for a family of commands."""
+class _HelpGroup(TyperGroup):
+    """A group of commands whose help shows no type for flags."""
 
     def get_params(self, ctx: Any) -> Any:
-        return _plain(super().get_params(ctx))
+        return _without_flag_types(super().get_params(ctx))
 
 
-def _plain(parameters: Sequence[Any]) -> Sequence[Any]:
-    for each in parameters:
-        if isinstance(each, TyperOption) and each.is_flag:
-            each.metavar = ""
+def _without_flag_types(parameters: Sequence[Any]) -> Sequence[Any]:
+    for parameter in parameters:
+        if isinstance(parameter, TyperOption) and parameter.is_flag:
+            parameter.metavar = ""
     return parameters
 
 
-def _dress(command: CommandInfo) -> None:
-    """Let the paragraphs of a command's help run as wide as the terminal is, not as the source is."""
-    command.cls = _Command
+def _prepare_help(command: CommandInfo) -> None:
+    """Join the lines of each paragraph of the help, so that the terminal wraps them."""
+    command.cls = _HelpCommand
     paragraphs = inspect.cleandoc(command.help or inspect.getdoc(command.callback) or "").split("\n\n")
-    command.help = "\n\n".join(" ".join(each.split()) for each in paragraphs)
+    command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         print_line(f"almanac {__version__}")
         raise typer.Exit
 
 
 def _common(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_version)
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
-    """One server that gives AI agents everything an organisation knows.
+    """One server that gives AI agents the knowledge of an organisation.
 
     Start it with [bold]almanac serve[/bold]; the first start prints a token.
     """

@@ -1,4 +1,4 @@
-"""Commands about the catalogue: filling it from a file, writing it to one, and saying who may change it."""
+"""`almanac catalogue`: import and export of the catalogue, and the right to change it."""
 
 import csv
 import io
@@ -10,25 +10,22 @@ from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
-from rich.console import Console
 
 from almanac.catalogue import access as catalogue_access
 from almanac.catalogue import catalogue_file, exporter
 from almanac.catalogue.catalogue_file import CatalogueFile
 from almanac.catalogue.importer import CatalogueImport, ImportReport
 from almanac.cli.support import operator_call
-from almanac.cli.support.progress import Stage, display
-from almanac.cli.support.terminal import Home, Json, OrgName, print_line, settings_at, with_database
+from almanac.cli.support.options import Home, Json, OrgName, command_group
+from almanac.cli.support.output import print_json, print_line
+from almanac.cli.support.progress import Stage, open_display
+from almanac.cli.support.startup import command_settings, with_database
 from almanac.core.call import Call
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest
 from almanac.identity import access, groups, principals, roles
 
-catalogue_app = typer.Typer(
-    help="The catalogue: things in a tree of categories, and the namespaces they are searched by.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-)
+catalogue_app = command_group("The catalogue: entities in a tree of categories, and the namespaces of their searches.")
 
 _COLUMNS = ("_id", "name", "category", "description", "details", "source", "sku", "status", "tags")
 
@@ -37,35 +34,35 @@ _COLUMNS = ("_id", "name", "category", "description", "details", "source", "sku"
 def import_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A .json, .jsonl or .csv file.", show_default=False)],
     org: OrgName = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would change.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the changes.")] = False,
     home: Home = None,
     as_json: Json = False,
 ) -> None:
-    """Fill the catalogue from a file: what is in it is added or changed, what is not in it stays. JSON holds a whole
-    catalogue (aliases, policies, a nested tree of categories, namespaces, entities) or a list of entities; JSONL has an
-    entity in each line; CSV has a row for each, and columns it does not know become metadata. Interrupted, it can be
-    started again.
+    """Import a file into the catalogue. Its content is added or updated; the rest of the catalogue stays. A JSON file
+    holds a whole catalogue (aliases, policies, a nested tree of categories, namespaces, entities) or a list of
+    entities. A JSONL file has one entity in each line, a CSV file one in each row; unknown columns become metadata. An
+    interrupted import can be repeated.
 
     Example: [bold]almanac catalogue import products.json --dry-run[/bold]
     """
-    settings_at(home)  # a mistake in the settings is said before a long file is read
-    read = catalogue_file.read(file)
-    report = with_database(home, lambda db: _bring(db, org, read, dry_run, as_json))
+    command_settings(home)  # report a mistake in the settings before reading a long file
+    content = catalogue_file.read(file)
+    report = with_database(home, lambda db: _import(db, org, content, dry_run, as_json))
     if as_json:
-        print_line(json.dumps(_as_object(report, dry_run), ensure_ascii=False))
+        print_json(_report_to_json(report, dry_run))
         return
-    console = Console(highlight=False, soft_wrap=True)
-    for each in report.changes if dry_run else ():
-        fields = f" ({', '.join(each.fields)})" if each.fields else ""
-        console.print(f"{each.action} {each.what} {each.name}{fields}", markup=False)
+    for change in report.changes if dry_run else ():
+        fields = f" ({', '.join(change.fields)})" if change.fields else ""
+        print_line(f"{change.action} {change.what} {change.name}{fields}")
     for (what, action), number in sorted(report.counts.items()):
-        console.print(f"{number:,} × {what}: {_DONE[dry_run][action]}", markup=False)
+        print_line(f"{number:,} × {what}: {_ACTIONS[dry_run][action]}")
 
 
 @catalogue_app.command("export")
 def export_file(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Where to; standard output if left out.", show_default=False)
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="The file to write; the default is standard output.", show_default=False),
     ] = None,
     org: OrgName = None,
     form: Annotated[
@@ -73,7 +70,7 @@ def export_file(
     ] = "json",
     home: Home = None,
 ) -> None:
-    """Write the catalogue to a file that it can be imported from again, here or elsewhere.
+    """Write the catalogue to a file that `almanac catalogue import` reads, here or elsewhere.
 
     Example: [bold]almanac catalogue export products.json[/bold]
     """
@@ -85,15 +82,15 @@ def export_file(
         if file is None:
             await _WRITERS[form](call, sys.stdout)
             return
-        draft = file.with_name(f".{file.name}.part")
+        partial_file = file.with_name(f".{file.name}.part")
         try:
-            with draft.open("w", encoding="utf-8", newline="") as out:
+            with partial_file.open("w", encoding="utf-8", newline="") as out:
                 await _WRITERS[form](call, out)
-            draft.replace(file)
+            partial_file.replace(file)
         except OSError as error:
             raise BadRequest(f"The file cannot be written: {error.strerror}.") from None
         finally:
-            draft.unlink(missing_ok=True)
+            partial_file.unlink(missing_ok=True)
 
     with_database(home, work)
 
@@ -113,54 +110,57 @@ def share(
     Example: [bold]almanac catalogue share --user maria[/bold]
     """
     if (user is None) == (group is None):
-        raise BadRequest("Say with whom.", remedy="Give either --user or --group.")
-    held = roles.parse(role)
+        raise BadRequest("Give either --user or --group.")
+    granted_role = roles.parse(role)
 
     async def work(db: Database) -> None:
         call = await operator_call.call_for_org(db, org)
         org_id = call.actor.org_id
-        to: dict[str, int] = {}
+        grantee: dict[str, int] = {}
         if user is not None:
-            to["principal_id"] = (await principals.get_by_name(db, org_id, user)).id
+            grantee["principal_id"] = (await principals.get_by_name(db, org_id, user)).id
         else:
-            to["group_id"] = (await groups.get_by_name(db, org_id, group or "")).id
-        thing = catalogue_access.protected_object(org_id)
+            grantee["group_id"] = (await groups.get_by_name(db, org_id, group or "")).id
+        catalogue = catalogue_access.protected_object(org_id)
         if withdraw:
-            await db.write(lambda tx: access.revoke_grant(tx, thing, **to))
+            await db.write(lambda tx: access.revoke_grant(tx, catalogue, **grantee))
         else:
-            await db.write(lambda tx: access.grant(tx, thing, held, **to))
+            await db.write(lambda tx: access.grant(tx, catalogue, granted_role, **grantee))
 
     with_database(home, work)
 
 
-async def _bring(db: Database, org: str | None, read: CatalogueFile, dry: bool, quiet: bool) -> ImportReport:
+async def _import(db: Database, org: str | None, content: CatalogueFile, is_dry: bool, quiet: bool) -> ImportReport:
     call = await operator_call.call_for_org(db, org)
-    begun = time.monotonic()
-    with display(quiet) as shown:
+    started = time.monotonic()
+    with open_display(quiet) as display:
 
         def show(done: int, total: int) -> None:
-            rate = f"{done / max(time.monotonic() - begun, 0.001):,.0f}/s"
-            shown.show(Stage("Comparing" if dry else "Importing", done, total, "entity", rate=rate))
+            rate = f"{done / max(time.monotonic() - started, 0.001):,.0f}/s"
+            display.show(Stage("Comparing" if is_dry else "Importing", done, total, "entity", rate=rate))
 
-        return await CatalogueImport(call, read, dry=dry).run(show)
+        return await CatalogueImport(call, content, dry=is_dry).run(show)
 
 
-def _as_object(report: ImportReport, dry: bool) -> dict[str, Any]:
+def _report_to_json(report: ImportReport, is_dry: bool) -> dict[str, Any]:
     counts: dict[str, dict[str, int]] = {}
     for (what, action), number in sorted(report.counts.items()):
         counts.setdefault(what, {})[action] = number
-    changes = [{"action": it.action, "what": it.what, "name": it.name, "fields": it.fields} for it in report.changes]
-    return {"dry_run": dry, "counts": counts, "changes": changes}
+    changes = [
+        {"action": change.action, "what": change.what, "name": change.name, "fields": change.fields}
+        for change in report.changes
+    ]
+    return {"dry_run": is_dry, "counts": counts, "changes": changes}
 
 
-_DONE = {
-    False: {"add": "added", "change": "changed", "same": "left as they were"},
-    True: {"add": "would be added", "change": "would be changed", "same": "would be left as they are"},
+_ACTIONS = {
+    False: {"add": "added", "change": "changed", "same": "unchanged"},
+    True: {"add": "would be added", "change": "would be changed", "same": "would be unchanged"},
 }
 
 
 async def _write_json(call: Call, out: TextIO) -> None:
-    """The frame, with the entities one to a line."""
+    """Write the categories and vocabulary, then each entity on one line."""
     frame = json.dumps(await exporter.frame(call), ensure_ascii=False, indent=2)
     out.write(frame.rstrip("}\n").rstrip() + ',\n  "entities": [')
     before = "\n    "
@@ -176,7 +176,7 @@ async def _write_jsonl(call: Call, out: TextIO) -> None:
 
 
 async def _write_csv(call: Call, out: TextIO) -> None:
-    """A column for each key that any entity's metadata has; what is no single value is left out."""
+    """Write a column for each metadata key of any entity. Values that are lists or objects are left out."""
     names = sorted({name async for item in exporter.items(call) for name in item["metadata"]})
     line = io.StringIO(newline="")
     writer = csv.writer(line)
@@ -188,8 +188,8 @@ async def _write_csv(call: Call, out: TextIO) -> None:
 
     writer.writerow([*_COLUMNS, *(f"metadata.{name}" for name in names)])
     async for item in exporter.items(call):
-        own = [", ".join(item["tags"]) if name == "tags" else item[name] for name in _COLUMNS]
-        writer.writerow([*own, *(_cell(item["metadata"].get(name)) for name in names)])
+        fields = [", ".join(item["tags"]) if name == "tags" else item[name] for name in _COLUMNS]
+        writer.writerow([*fields, *(_cell(item["metadata"].get(name)) for name in names)])
         flush()
     flush()
 

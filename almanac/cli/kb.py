@@ -1,65 +1,64 @@
-"""Commands about knowledge bases: making, sharing and removing them, and what is in them."""
+"""`almanac kb`: knowledge bases."""
 
-import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from almanac.cli.ingest import BaseId
 from almanac.cli.support import operator_call
-from almanac.cli.support.terminal import Home, Json, OrgName, print_line, print_rows, settings_at, with_database
-from almanac.core import clock
+from almanac.cli.support.confirmation import confirm
+from almanac.cli.support.operation_call import all_pages, open_request, print_answer, request_of
+from almanac.cli.support.options import BaseId, Home, Json, OrgName, Yes, command_group
+from almanac.cli.support.output import print_line, print_note, print_rows
+from almanac.cli.support.startup import command_settings, with_database
 from almanac.core.call import Call
-from almanac.core.database import Database, Transaction
+from almanac.core.database import Database
 from almanac.core.errors import BadRequest, Conflict, NotFound
 from almanac.identity import principals, roles
-from almanac.knowledge import bases, document_status, documents, folders, trash
+from almanac.knowledge import bases, document_status, folders
 from almanac.knowledge.bases import KnowledgeBase
+from almanac.knowledge.document_status import IngestCounts
+from almanac.operations import bases as base_operations
+from almanac.operations import browse
+from almanac.operations.bases import BaseInfo, BaseList, ListBases, ShareList, base_info
+from almanac.operations.browse import ListTrash, RemovedList
+from almanac.operations.models import OneBase
 from almanac.search.backends import open_search
-from almanac.search.index.protocol import Coverage
 
-kb_app = typer.Typer(
-    help="Knowledge bases: what a user, a group or the organisation knows.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-)
-doc_app = typer.Typer(
-    help="Single documents: into the trash and out of it.", no_args_is_help=True, rich_markup_mode="rich"
-)
+kb_app = command_group("Knowledge bases: the documents of a user, a group or the organisation.")
 
-_AT_ONCE = 500
-
-DocumentIds = Annotated[list[int], typer.Argument(metavar="DOC_ID", help="Their ids, from 'almanac docs KB_ID'.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+_PAGE_SIZE = 500
 
 
 @kb_app.command("add")
 def add_base(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False)],
-    owner: Annotated[str, typer.Option("--owner", help="The user it belongs to.", show_default=False)],
+    owner: Annotated[str, typer.Option("--owner", help="The user who owns it.", show_default=False)],
     org: OrgName = None,
-    group: Annotated[str | None, typer.Option("--group", help="Make it this group's, for all its members.")] = None,
+    group: Annotated[str | None, typer.Option("--group", help="Give it to this group, for all its members.")] = None,
     organization: Annotated[
-        bool, typer.Option("--organization", help="Make it the organisation's, for everyone in it to read.")
+        bool, typer.Option("--organization", help="Give it to the organisation, for everyone in it to read.")
     ] = False,
-    description: Annotated[str, typer.Option("--description", help="What is in it, for people and agents.")] = "",
+    description: Annotated[
+        str, typer.Option("--description", help="A summary of its content, for people and agents.")
+    ] = "",
     home: Home = None,
 ) -> None:
-    """Create a knowledge base; prints its id. It is the owner's alone, unless it is a group's or the organisation's.
+    """Create a knowledge base; prints its id. Only the owner may see it, unless it is a group's or the organisation's.
 
     Example: [bold]almanac kb add "Pump manuals" --owner maria --description "Manuals of every pump we sell"[/bold]
     """
     if group is not None and organization:
-        raise BadRequest("A knowledge base is a group's or the organisation's.", remedy="Leave one of the two out.")
+        raise BadRequest(
+            "A knowledge base belongs to a group or to the organisation.", remedy="Leave out --group or --organization."
+        )
     level = "organization" if organization else "personal" if group is None else "group"
 
     async def work(db: Database) -> KnowledgeBase:
         call = await operator_call.call_for_org(db, org, owner)
-        made = await db.write(lambda tx: bases.add(call, tx, name, description=description, level=level, group=group))
-        await _warn_of_namesake(call, made)
-        return made
+        base = await db.write(lambda tx: bases.add(call, tx, name, description=description, level=level, group=group))
+        await _warn_of_equal_name(call, base)
+        return base
 
     print_line(str(with_database(home, work).id))
 
@@ -71,30 +70,30 @@ def list_bases(
     home: Home = None,
     as_json: Json = False,
 ) -> None:
-    """List the knowledge bases of an organisation, with how many of their documents still wait or have failed. Where
-    passages still lack vectors, "embedded" says how many have theirs; with --json, "passages" and "embedded" are null
-    where none lacks any.
+    """List the knowledge bases of an organisation, with the number of documents that wait or have failed. "embedded"
+    counts the passages with a vector; it is empty, and null with --json, if every passage has one.
 
     Example: [bold]almanac kb list --user maria[/bold]
     """
+    settings = command_settings(home)
 
-    settings = settings_at(home)
-
-    async def work(db: Database) -> list[dict[str, Any]]:
+    async def work(db: Database) -> tuple[BaseList, Mapping[int, IngestCounts]]:
         call = await operator_call.call_for_org(db, org)
         owners = [] if user is None else [(await principals.get_by_name(db, call.actor.org_id, user)).id]
-        found = await _all_bases(call, owners=owners)
+        found = await _find_bases(call, owners=owners)
         ids = [base.id for base in found]
-        tallies = await document_status.count_by_base(db, ids)
         async with open_search(settings, db) as search:
-            covered = await document_status.coverages(db, search.index, ids)
-        return [
-            _base_row(base, tallies.get(base.id, document_status.IngestCounts()), as_json)
-            | _covered(base.id, covered, as_json)
-            for base in found
-        ]
+            coverage = await document_status.coverages(db, search.index, ids)
+        answer = BaseList([base_info(base, coverage.get(base.id)) for base in found], len(found), False, 0)
+        return answer, await document_status.count_by_base(db, ids)
 
-    print_rows(with_database(home, work), as_json, empty="No knowledge base yet: almanac kb add NAME --owner USER")
+    answer, counts = with_database(home, work)
+    if as_json:
+        print_answer(answer)
+    else:
+        has_coverage = any(base.passages is not None for base in answer.items)
+        rows = [_base_row(base, counts.get(base.id, IngestCounts()), has_coverage) for base in answer.items]
+        print_rows(rows, False, empty="No knowledge base yet: almanac kb add NAME --owner USER")
 
 
 @kb_app.command("share")
@@ -113,42 +112,47 @@ def share_base(
     Example: [bold]almanac kb share 1 --user bot --role Reporter[/bold]
     """
     if (role is None) != withdraw:
-        raise BadRequest("Say what they may do with --role, or take it back with --withdraw.")
-    given = None if role is None else roles.parse(role)
+        raise BadRequest("Give either --role or --withdraw.")
+    new_role = None if role is None else roles.parse(role)
 
     async def work(db: Database) -> None:
         call = await operator_call.call_for_base(db, base_id)
-        await db.write(lambda tx: bases.share(call, tx, base_id, given, user=user, group=group))
+        await db.write(lambda tx: bases.share(call, tx, base_id, new_role, user=user, group=group))
 
     with_database(home, work)
 
 
 @kb_app.command("shares")
 def list_shares(base_id: BaseId, home: Home = None, as_json: Json = False) -> None:
-    """List with whom a knowledge base is shared, beside its owner and its group.
+    """List the roles of users, agents and groups on a knowledge base, beside its owner and its group.
 
     Example: [bold]almanac kb shares 1[/bold]
     """
 
-    async def work(db: Database) -> list[bases.Share]:
-        return await bases.shares(db, await operator_call.call_for_base(db, base_id), base_id)
+    async def work(db: Database) -> ShareList:
+        call = await operator_call.call_for_base(db, base_id)
+        return await base_operations.list_shares(request_of(call), OneBase(base_id=base_id))
 
-    rows = [{"kind": each.kind, "name": each.name, "role": each.role.name} for each in with_database(home, work)]
-    print_rows(rows, as_json, empty=f"Not shared: almanac kb share {base_id} --user USER --role ROLE")
+    answer = with_database(home, work)
+    if as_json:
+        print_answer(answer)
+    else:
+        rows = [{"kind": share.kind, "name": share.name, "role": share.role} for share in answer.items]
+        print_rows(rows, False, empty=f"Not shared: almanac kb share {base_id} --user USER --role ROLE")
 
 
 @kb_app.command("remove")
 def remove_base(base_id: BaseId, yes: Yes = False, home: Home = None) -> None:
-    """Put a knowledge base into the trash, with all that is in it. Nobody finds it from then on; it can be restored.
+    """Put a knowledge base into the trash, with all its content. Search no longer finds it; it can be restored.
 
     Example: [bold]almanac kb remove 1 --yes[/bold]
     """
-    days = settings_at(home).trash_days
+    days = command_settings(home).trash_days
 
     async def work(db: Database) -> None:
         call = await operator_call.call_for_base(db, base_id)
         base = await bases.get(db, call, base_id, "manage")
-        _confirm(f"Remove the knowledge base {base.name!r}? It can be restored for {days} days.", yes)
+        confirm(f"Remove the knowledge base {base.name!r}? It can be restored for {days} days.", yes)
         await db.write(lambda tx: bases.remove(call, tx, base_id))
 
     with_database(home, work)
@@ -163,7 +167,7 @@ def restore_base(
     ] = None,
     home: Home = None,
 ) -> None:
-    """Take a knowledge base out of the trash; or a folder that was removed from it, with what went with the folder.
+    """Take a knowledge base out of the trash; or a folder that was removed from it, with the content removed with it.
 
     Example: [bold]almanac kb restore 1[/bold]
     """
@@ -185,91 +189,62 @@ def restore_base(
 def list_trash(
     base_id: Annotated[
         int | None,
-        typer.Argument(metavar="KB_ID", help="What was removed from it.", show_default=False),
+        typer.Argument(metavar="KB_ID", help="List the trash of this knowledge base.", show_default=False),
     ] = None,
     org: OrgName = None,
     home: Home = None,
     as_json: Json = False,
 ) -> None:
-    """List what is in the trash: knowledge bases, or what was removed from one of them.
+    """List the trash: knowledge bases, or the folders and documents that were removed from one of them.
 
     Example: [bold]almanac kb trash 1[/bold]
     """
+    settings = command_settings(home)
 
-    async def work(db: Database) -> list[dict[str, Any]]:
-        if base_id is None:
-            found = await _all_bases(await operator_call.call_for_org(db, org), removed=True)
-            return [_trash_row("base", base.id, base.name, base.removed_at) for base in found]
-        found = await _removed(await operator_call.call_for_base(db, base_id), base_id)
-        return [_trash_row(row.kind, row.id, row.name, row.removed_at) for row in found]
+    async def work(db: Database) -> BaseList | RemovedList:
+        if base_id is not None:
+            return await _removed(await operator_call.call_for_base(db, base_id), base_id)
+        async with open_request(settings, await operator_call.call_for_org(db, org)) as ctx:
+            arguments = ListBases(removed=True, limit=_PAGE_SIZE)
+            return await all_pages(base_operations.list_bases, ctx, arguments)
 
-    print_rows(with_database(home, work), as_json, empty="The trash is empty.")
-
-
-@doc_app.command("remove")
-def remove_documents(document_ids: DocumentIds, yes: Yes = False, home: Home = None) -> None:
-    """Put documents into the trash: search no longer finds them; they can be restored.
-
-    Example: [bold]almanac doc remove 1 --yes[/bold]
-    """
-    days = settings_at(home).trash_days
-
-    async def work(db: Database) -> None:
-        calls = {id: await operator_call.call_for_document(db, id) for id in document_ids}
-        names = [repr((await documents.get(db, call, id, "write")).name) for id, call in calls.items()]
-        what = names[0] if len(names) == 1 else f"{len(names)} documents"
-        _confirm(f"Remove {what}? This can be undone for {days} days.", yes)
-
-        async def remove(tx: Transaction) -> None:
-            for id, call in calls.items():
-                await documents.remove(call, tx, [id])
-
-        await db.write(remove)
-
-    with_database(home, work)
+    answer = with_database(home, work)
+    if as_json:
+        print_answer(answer)
+    else:
+        rows = [
+            {
+                "kind": "base" if isinstance(item, BaseInfo) else item.kind,
+                "id": item.id,
+                "name": item.name,
+                "removed": item.removed_at,
+            }
+            for item in answer.items
+        ]
+        print_rows(rows, False, empty="The trash is empty.")
 
 
-@doc_app.command("restore")
-def restore_documents(document_ids: DocumentIds, home: Home = None) -> None:
-    """Take documents out of the trash, into their folder, or to the top where that is gone.
-
-    Example: [bold]almanac doc restore 1[/bold]
-    """
-
-    async def work(db: Database) -> None:
-        calls = {id: await operator_call.call_for_document(db, id) for id in document_ids}
-
-        async def restore(tx: Transaction) -> None:
-            for id, call in calls.items():
-                await documents.restore(call, tx, [id])
-
-        await db.write(restore)
-
-    with_database(home, work)
-
-
-async def _all_bases(call: Call, *, owners: list[int] | None = None, **which: Any) -> list[KnowledgeBase]:
+async def _find_bases(call: Call, *, owners: list[int] | None = None, **filters: Any) -> list[KnowledgeBase]:
     found: list[KnowledgeBase] = []
     while True:
-        page = await bases.find(call, owners=owners or (), limit=_AT_ONCE, offset=len(found), **which)
+        page = await bases.find(call, owners=owners or (), limit=_PAGE_SIZE, offset=len(found), **filters)
         found += page.items
         if not page.has_more:
             return found
 
 
-async def _warn_of_namesake(call: Call, made: KnowledgeBase) -> None:
-    """Names may repeat, but seldom on purpose."""
-    owners = [made.owner_id] if made.level == "personal" else None
-    found = await _all_bases(call, owners=owners, scope=made.level, group=made.group_name, query=made.name)
-    others = [base.id for base in found if base.name == made.name and base.id != made.id]
+async def _warn_of_equal_name(call: Call, added: KnowledgeBase) -> None:
+    """Print a warning if another base has the name. Names may repeat, but rarely on purpose."""
+    owners = [added.owner_id] if added.level == "personal" else None
+    found = await _find_bases(call, owners=owners, scope=added.level, group=added.group_name, query=added.name)
+    others = [base.id for base in found if base.name == added.name and base.id != added.id]
     if others:
-        told = f"There is already a knowledge base named {made.name!r} (id {min(others)}); made another."
-        Console(stderr=True).print(told, markup=False, highlight=False, soft_wrap=True)
+        print_note(f"There is already a knowledge base named {added.name!r} (id {min(others)}); added another.")
 
 
 async def _restore_folder(call: Call, base_id: int, folder_id: int) -> None:
-    there = {row.id for row in await _removed(call, base_id) if row.kind == "folder"}
-    if folder_id not in there:
+    removed = await _removed(call, base_id)
+    if folder_id not in {item.id for item in removed.items if item.kind == "folder"}:
         raise NotFound(
             f"There is no folder {folder_id} in the trash of knowledge base {base_id}.",
             remedy=f"See 'almanac kb trash {base_id}'.",
@@ -277,44 +252,23 @@ async def _restore_folder(call: Call, base_id: int, folder_id: int) -> None:
     await call.db.write(lambda tx: folders.restore(call, tx, folder_id))
 
 
-async def _removed(call: Call, base_id: int) -> list[trash.Removed]:
-    rows: list[trash.Removed] = []
-    while more := await trash.find(call, base_id, limit=_AT_ONCE, offset=len(rows)):
-        rows += more
-    return rows
+async def _removed(call: Call, base_id: int) -> RemovedList:
+    return await all_pages(browse.list_trash, request_of(call), ListTrash(base_id=base_id, limit=_PAGE_SIZE))
 
 
-def _base_row(base: KnowledgeBase, tally: document_status.IngestCounts, as_json: bool) -> dict[str, Any]:
+def _base_row(base: BaseInfo, counts: IngestCounts, has_coverage: bool) -> dict[str, Any]:
     row = {
         "id": base.id,
         "name": base.name,
         "level": base.level,
-        "owner": base.owner_name,
-        "group": base.group_name,
+        "owner": base.owner,
+        "group": base.group,
         "documents": base.documents,
-        "queued": tally.unfinished,
-        "failed": tally.failed,
+        "queued": counts.unfinished,
+        "failed": counts.failed,
     }
-    return (
-        row | {"description": base.description, "created": clock.format_timestamp(base.created_at)} if as_json else row
-    )
-
-
-def _covered(base_id: int, covered: Mapping[int, Coverage], as_json: bool) -> dict[str, Any]:
-    """How far the vectors of a base are: a column of its own if that is worth telling of any base."""
-    own = covered.get(base_id)
-    if as_json:
-        return {"passages": own and own.passages, "embedded": own and own.embedded}
-    return {"embedded": own and f"{own.embedded:,}/{own.passages:,}"} if covered else {}
-
-
-def _trash_row(kind: str, id: int, name: str, removed_at: int | None) -> dict[str, Any]:
-    return {"kind": kind, "id": id, "name": name, "removed": clock.format_timestamp(removed_at)}
-
-
-def _confirm(question: str, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise BadRequest("Removing needs a confirmation, and nobody is there to ask.", remedy="Repeat it with --yes.")
-    typer.confirm(question, abort=True, err=True)
+    # A column for vectors only if some base lacks any.
+    if not has_coverage:
+        return row
+    embedded = None if base.passages is None else f"{base.embedded:,}/{base.passages:,}"
+    return row | {"embedded": embedded}

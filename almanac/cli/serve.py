@@ -1,4 +1,4 @@
-"""Commands that run: the server, a job worker, the stdio server, migrations."""
+"""`almanac serve`: the server, with a job worker beside it on SQLite."""
 
 import asyncio
 import contextlib
@@ -15,20 +15,20 @@ from typing import Annotated
 import structlog
 import typer
 import uvicorn
-import uvloop
 from uvicorn.supervisors import Multiprocess
 
-from almanac.app import SUPERVISOR_PID_ENV, check_settings, open_app
+from almanac.app import SUPERVISOR_PID_ENV, check_settings
 from almanac.bootstrap import configure_logs, load_settings, open_database, server_lock, signing_key
-from almanac.cli.support.terminal import Home, print_line, settings_at
-from almanac.core.errors import BadRequest, Unauthorized
+from almanac.cli.support.options import Home
+from almanac.cli.support.output import print_line
+from almanac.core.errors import BadRequest
 from almanac.core.settings import Settings
-from almanac.identity import first_start, tokens
-from almanac.surfaces.sdk_server import serve_stdio
+from almanac.identity import first_start
 
 _log = structlog.get_logger("almanac.serve")
 
-_RESTART_AFTER = 1.0  # seconds before a worker that died is started again
+_WORKER_RESTART_SECONDS = 1.0
+_WORKER_POLL_SECONDS = 0.1
 
 
 def serve(
@@ -44,36 +44,22 @@ def serve(
 
     Example: [bold]almanac serve --port 9000 --home /srv/almanac[/bold]
     """
-    _pass_on(host=host, port=port, home=home, workers=workers)
+    _export_options(host=host, port=port, home=home, workers=workers)
     settings = load_settings().settings
     configure_logs(settings)
     check_settings(settings)
     listener = _listen(settings)
-    _pass_on(port=listener.getsockname()[1])
+    _export_options(port=listener.getsockname()[1])
     settings = load_settings().settings
     signing_key(settings)
     with server_lock(settings):
-        token = asyncio.run(_prepare(settings))
+        token = asyncio.run(_create_first_token(settings))
         with _job_workers(settings):
             _run_server(settings, listener, token)
 
 
-def stdio(
-    token: Annotated[
-        str, typer.Option("--token", envvar="ALMANAC_TOKEN", help="Whose calls these are.", show_default=False)
-    ],
-    home: Home = None,
-) -> None:
-    """Serve the tools on standard input and output, for clients that launch a process.
-
-    Example: [bold]claude mcp add almanac -- almanac stdio --token wg-…[/bold]
-    """
-    settings = settings_at(home)
-    uvloop.run(_stdio(settings, token))
-
-
-def _pass_on(**options: object) -> None:
-    # Server and worker processes read the environment, so options reach them through it.
+def _export_options(**options: object) -> None:
+    # Server and worker processes read their options from the environment.
     for name, value in options.items():
         if value is not None:
             os.environ[f"ALMANAC_{name.upper()}"] = str(value)
@@ -89,17 +75,17 @@ def _listen(settings: Settings) -> socket.socket:
         listener.close()
         raise BadRequest(
             f"Cannot listen on {settings.host} port {settings.port}: {error.strerror or error}.",
-            remedy="Choose another with --port, or stop what is using it.",
+            remedy="Choose another port with --port, or stop the program that uses it.",
         ) from None
     return listener
 
 
-async def _prepare(settings: Settings) -> str | None:
+async def _create_first_token(settings: Settings) -> str | None:
     async with open_database(settings) as db:
         return await first_start.create_first_admin(db)
 
 
-def _greet(settings: Settings, token: str | None) -> None:
+def _print_addresses(settings: Settings, token: str | None) -> None:
     url = f"{settings.url}/mcp"
     print_line(f"Almanac is at {settings.url}")
     if token is None:
@@ -110,8 +96,8 @@ def _greet(settings: Settings, token: str | None) -> None:
     print_line(f'  claude mcp add --transport http almanac {url} --header "Authorization: Bearer {token}"')
 
 
-class _Server(uvicorn.Server):
-    """uvicorn, which says where it is once it is there."""
+class _UvicornServer(uvicorn.Server):
+    """A uvicorn server that prints its addresses once it is listening."""
 
     def __init__(self, config: uvicorn.Config, settings: Settings, token: str | None) -> None:
         super().__init__(config)
@@ -120,7 +106,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            _greet(self._settings, self._token)
+            _print_addresses(self._settings, self._token)
 
 
 def _run_server(settings: Settings, listener: socket.socket, token: str | None) -> None:
@@ -137,25 +123,25 @@ def _run_server(settings: Settings, listener: socket.socket, token: str | None) 
         proxy_headers=False,
         timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_seconds)),
     )
-    server = _Server(config, settings, token)
-    # uvicorn raises the signal that stopped it once more at its end; by then there is still a worker to stop.
+    server = _UvicornServer(config, settings, token)
+    # At its end uvicorn raises again the signal that stopped it; the job worker must still be stopped then.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _ignore)
     if settings.workers == 1:
         server.run(sockets=[listener])
         if not server.started:
             if token is not None:
-                _greet(settings, token)  # it exists, and there is no other moment to show it
+                _print_addresses(settings, token)  # the token exists, and it cannot be shown later
             raise typer.Exit(1)
         return
-    _greet(settings, token)
+    _print_addresses(settings, token)
     os.environ[SUPERVISOR_PID_ENV] = str(os.getpid())
-    with _shared_metrics():
+    with _metrics_folder():
         Multiprocess(config, sockets=[listener]).run()
 
 
 @contextlib.contextmanager
-def _shared_metrics():
+def _metrics_folder():
     folder = tempfile.mkdtemp(prefix="almanac-metrics-")
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
     try:
@@ -168,22 +154,22 @@ def _shared_metrics():
 def _job_workers(settings: Settings):
     number = settings.job_workers if settings.job_workers >= 0 else int(settings.on_sqlite)
     stopping = threading.Event()
-    keepers = [threading.Thread(target=_keep_worker, args=(settings, stopping)) for _ in range(number)]
-    for keeper in keepers:
-        keeper.start()
+    threads = [threading.Thread(target=_keep_worker, args=(settings, stopping)) for _ in range(number)]
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
         stopping.set()
-        for keeper in keepers:
-            keeper.join()
+        for thread in threads:
+            thread.join()
 
 
 def _keep_worker(settings: Settings, stopping: threading.Event) -> None:
     while not stopping.is_set():
-        # The child holds our end of its standard input: when this process is gone, however it went, it reads the end.
+        # The child reads the end of its standard input when this process has ended, even if it was killed.
         child = subprocess.Popen([sys.executable, "-m", "almanac", "worker", "--with-parent"], stdin=subprocess.PIPE)
-        while child.poll() is None and not stopping.wait(0.1):
+        while child.poll() is None and not stopping.wait(_WORKER_POLL_SECONDS):
             pass
         if child.poll() is None:
             child.send_signal(signal.SIGTERM)
@@ -193,29 +179,10 @@ def _keep_worker(settings: Settings, stopping: threading.Event) -> None:
                 child.kill()
                 child.wait()
         elif not stopping.is_set():
-            if child.returncode:  # 0: told to stop along with us, by a signal to all
+            if child.returncode:  # 0: a signal to the process group stopped it as well
                 _log.error("job_worker_died", code=child.returncode)
-            stopping.wait(_RESTART_AFTER)
-
-
-async def _stdio(settings: Settings, token: str) -> None:
-    async with open_app(settings) as running:
-        db = running.context.db
-        if await tokens.resolve(db, token) is None:
-            raise Unauthorized(remedy="Give --token one that is not expired or revoked: almanac token add USER.")
-        stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        serving = asyncio.ensure_future(serve_stdio(running.dispatchers[0], lambda: tokens.resolve(db, token)))
-        told = asyncio.ensure_future(stop.wait())
-        await asyncio.wait({serving, told}, return_when=asyncio.FIRST_COMPLETED)
-        if not told.done():
-            told.cancel()
-            await serving
-    if stop.is_set():
-        # A thread still waits for standard input and cannot be called back; all that matters is written.
-        os._exit(0)
+            stopping.wait(_WORKER_RESTART_SECONDS)
 
 
 def _ignore(_: int, __: object) -> None:
-    """A signal that has already done its work."""
+    """Ignore a signal that has been handled."""

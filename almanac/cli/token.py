@@ -1,4 +1,4 @@
-"""Commands about tokens."""
+"""`almanac token`: the tokens of users and agents."""
 
 import json
 from pathlib import Path
@@ -7,17 +7,16 @@ from typing import Annotated
 import typer
 
 import almanac
-from almanac.cli.people import UserName
 from almanac.cli.support import operator_call
-from almanac.cli.support.terminal import Home, Json, OrgName, print_line, print_rows, with_database
+from almanac.cli.support.options import Home, Json, OrgName, UserName, command_group
+from almanac.cli.support.output import print_line, print_rows
+from almanac.cli.support.startup import with_database
 from almanac.core import clock
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest
 from almanac.identity import orgs, principals, tokens
 
-tokens_app = typer.Typer(
-    help="Tokens: what a client sends to say who it is.", no_args_is_help=True, rich_markup_mode="rich"
-)
+tokens_app = command_group("Tokens: a client sends one to prove its identity.")
 
 
 @tokens_app.command("add")
@@ -31,7 +30,7 @@ def add_token(
         list[str] | None,
         typer.Option(
             "--scope",
-            help="What it may do; repeat for more. Default: all its holder may; for agents, to read and remember.",
+            help="A permission; repeat for more. Default: all of its holder; for agents, to read and remember.",
         ),
     ] = None,
     base: Annotated[
@@ -39,27 +38,26 @@ def add_token(
     ] = None,
     tool: Annotated[list[str] | None, typer.Option("--tool", help="Limit it to this tool; repeat for more.")] = None,
     expires: Annotated[
-        str | None, typer.Option("--expires", help="For how long it works, such as 12h or 30d; default: for ever.")
+        str | None, typer.Option("--expires", help="How long it works, such as 12h or 30d; default: for ever.")
     ] = None,
     home: Home = None,
 ) -> None:
-    """Make a token. It is printed once, alone on standard output, and cannot be shown again.
+    """Create a token. It is printed once, alone on standard output, and cannot be shown again.
 
     Example: [bold]almanac token add maria --scope knowledge:read --scope search:read --expires 30d[/bold]
     """
-
     _check_tools(tool or [])
 
     async def work(db: Database) -> str:
         owner = await principals.get_by_name(db, (await orgs.get_by_name(db, org)).id, holder)
         await operator_call.check_bases(db, owner.org_id, base or ())
-        ends = None if expires is None else clock.now() + _span(expires)
-        made = await db.write(
+        expires_at = None if expires is None else clock.now() + _parse_duration(expires)
+        secret, _ = await db.write(
             lambda tx: tokens.issue(
-                tx, owner, kind=kind, scope=scope or (), bases=base or (), tools=tool or (), expires_at=ends
+                tx, owner, kind=kind, scope=scope or (), bases=base or (), tools=tool or (), expires_at=expires_at
             )
         )
-        return made[0]
+        return secret
 
     print_line(with_database(home, work))
 
@@ -71,7 +69,7 @@ def list_tokens(
     home: Home = None,
     as_json: Json = False,
 ) -> None:
-    """List someone's tokens: never the tokens themselves, only what is known of them.
+    """List someone's tokens: their properties, never the secrets themselves.
 
     Example: [bold]almanac token list maria[/bold]
     """
@@ -111,7 +109,7 @@ def revoke_token(
 
 
 def _check_tools(names: list[str]) -> None:
-    # From the committed contracts, which a test holds equal to what is served: loading the surfaces takes a second.
+    # Read from the committed contracts, because loading the surfaces takes a second. A test keeps the two equal.
     files = Path(almanac.__file__).parent.glob("surfaces/*/contract.json")
     known = {tool["name"] for file in files for tool in json.loads(file.read_bytes())}
     if unknown := sorted(set(names) - known):
@@ -120,7 +118,7 @@ def _check_tools(names: list[str]) -> None:
         )
 
 
-def _span(text: str) -> int:
+def _parse_duration(text: str) -> int:
     try:
         return clock.parse_duration(text)
     except ValueError as error:

@@ -103,7 +103,7 @@ async def browse(ctx: RequestContext, args: Browse) -> NodeList:
         tree = await document_tree.tree(ctx, args.base_id, args.folder_id)
         return NodeList(tree.base.name, _flat(tree.nodes), False, tree.warnings, 0)
     level = await document_tree.browse(ctx, args.base_id, args.folder_id, limit=args.limit, offset=args.offset)
-    return NodeList(level.base.name, [_node(node, "") for node in level.nodes], level.has_more, [], args.offset)
+    return NodeList(level.base.name, [node_info(node, "") for node in level.nodes], level.has_more, [], args.offset)
 
 
 async def list_trash(ctx: RequestContext, args: ListTrash) -> RemovedList:
@@ -119,13 +119,14 @@ def _flat(top: list[Node]) -> list[NodeInfo]:
     waiting = [(node, "") for node in reversed(top)]
     while waiting:
         node, path = waiting.pop()
-        items.append(_node(node, path))
+        items.append(node_info(node, path))
         below = f"{path}/{node.item.name}" if path else node.item.name
         waiting += [(child, below) for child in reversed(node.children)]
     return items
 
 
-def _node(node: Node, path: str) -> NodeInfo:
+def node_info(node: Node, path: str) -> NodeInfo:
+    """Return a folder or a document as callers see it."""
     item = node.item
     document = item if isinstance(item, Document) else None
     return NodeInfo(

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from almanac.assist.weknora import knowledge_search
 from almanac.assist.weknora.backends import DROPPED_HEADER, MATCH_TYPES
-from almanac.assist.weknora.knowledge_search import WeKnoraResult, WeKnoraSearchArguments
+from almanac.assist.weknora.knowledge_search import WeKnoraSearchArguments
 from almanac.core.errors import AlmanacError
 from almanac.knowledge.document_search import DocumentResult
 from almanac.operations.context import RequestContext
@@ -72,12 +72,12 @@ class WeKnoraErrorAnswer:
 
 async def search(ctx: RequestContext, args: WeKnoraSearchArguments) -> RestAnswer:
     """Search documents for a client of WeKnora."""
-    results = await knowledge_search.search(ctx, ctx.app.search, args)
-    rendered = [_result(WeKnoraResult.of(hit), highlight=args.highlight) for hit in results.hits]
-    body: dict[str, Any] = {"results": rendered, "total_count": results.total_count}
+    found = await knowledge_search.search(ctx, ctx.app.search, args)
+    results = [knowledge_search.describe(hit, highlight=args.highlight) for hit in found.hits]
+    body: dict[str, Any] = {"results": results, "total_count": found.total_count}
     if _wants_envelope(ctx, ctx.parameters.envelope):
-        body |= {"success": True, "data": [_server_result(hit) for hit in results.hits]}
-    return RestAnswer(body, 200, ((DROPPED_HEADER.encode(), b"%d" % results.below_min_score),))
+        body |= {"success": True, "data": [_server_result(hit) for hit in found.hits]}
+    return RestAnswer(body, 200, ((DROPPED_HEADER.encode(), b"%d" % found.below_min_score),))
 
 
 def render_error(ctx: RequestContext, error: AlmanacError) -> WeKnoraErrorAnswer | None:
@@ -91,29 +91,16 @@ def _wants_envelope(ctx: RequestContext, envelope: bool | None) -> bool:
     return ("query" in ctx.arguments and "question" not in ctx.arguments) if envelope is None else envelope
 
 
-def _result(result: WeKnoraResult, *, highlight: bool) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "id": result.id,
-        "content": result.content,
-        "score": result.score,
-        "knowledge_id": result.knowledge_id,
-        "knowledge_title": result.title,
-        "knowledge_filename": result.filename,
-        "match_type": result.match_type,
-    }
-    return fields | {"highlights": result.highlights} if highlight else fields
-
-
 def _server_result(hit: DocumentResult) -> dict[str, Any]:
-    passage = hit.found
+    found = hit.found
     return {
-        **_result(WeKnoraResult.of(hit), highlight=False),
-        "match_type": MATCH_TYPES.index("vector" if "vectors" in passage.legs else "keyword"),
+        **knowledge_search.describe(hit, highlight=False),
+        "match_type": MATCH_TYPES.index("vector" if "vectors" in found.legs else "keyword"),
         "chunk_type": "text",
-        "start_at": passage.start,
-        "end_at": passage.end,
-        "matched_content": passage.text,
-        "metadata": {"page": str(passage.page)} if passage.page is not None else {},
+        "start_at": found.start,
+        "end_at": found.end,
+        "matched_content": found.text,
+        "metadata": {"page": str(found.page)} if found.page is not None else {},
         "knowledge_base_id": str(hit.base_id),
         "knowledge_source": hit.source_url or "",
     }

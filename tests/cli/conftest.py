@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from almanac.cli import main, serve
-from almanac.cli.support import terminal
+from almanac.cli.support import startup
 from almanac.core.settings import Settings
 from tests.cli.program import OURS, Answer
 
@@ -26,7 +26,7 @@ def almanac(
     monkeypatch.setenv("ALMANAC_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
-    for module in (terminal, serve):  # it would catch the logs of every test that comes after
+    for module in (startup, serve):  # it would catch the logs of every test that comes after
         monkeypatch.setattr(module, "configure_logs", _leave_logs)
 
     def run(*arguments: str) -> Answer:

@@ -99,7 +99,7 @@ def test_the_names_of_arguments_are_alike_and_a_flag_takes_nothing(almanac: Alma
 def test_help_fills_the_width_of_a_narrow_terminal(almanac: Almanac, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "80")
     shown = almanac("ingest", "--help").out
-    begun = [line.strip() for line in shown[shown.index("A file that is there") :].splitlines()]
+    begun = [line.strip() for line in shown[shown.index("An unchanged file is") :].splitlines()]
     *lines, _ = begun[: begun.index("")]
     assert len(lines) > 2
     assert min(map(len, lines)) > 60
@@ -518,7 +518,7 @@ def test_a_dead_job_can_be_discarded_for_good(peopled: Almanac):
 
 def test_the_contracts_equal_what_is_served_and_writing_them_changes_nothing(almanac: Almanac):
     answer = almanac("contracts", "--check")
-    assert (answer.code, answer.out, answer.err) == (0, f"{len(SURFACES)} contract(s) equal what is served\n", "")
+    assert (answer.code, answer.out, answer.err) == (0, f"{len(SURFACES)} contract(s) equal the served tools\n", "")
 
 
 def test_a_contract_that_differs_is_named_and_can_be_written_anew(
@@ -584,7 +584,7 @@ def test_a_port_in_use_is_one_line(almanac: Almanac):
         port = taken.getsockname()[1]
         assert almanac("serve", "--port", str(port)).complaint() == (
             f"Cannot listen on 127.0.0.1 port {port}: Address already in use."
-            " Choose another with --port, or stop what is using it."
+            " Choose another port with --port, or stop the program that uses it."
         )
 
 

@@ -21,8 +21,8 @@ from almanac.search.index.protocol import Coverage
 from almanac.search.jobs import collection_status, embed_passages
 from tests.cli.conftest import Almanac
 from tests.cli.program import Answer, run, serving
-from tests.cli.test_commands import rows, with_database
-from tests.cli.test_kb import change, fill
+from tests.cli.test_commands import with_database
+from tests.cli.test_kb import change, fill, items
 from tests.house import settings_for, work_off
 
 TEXTS = {"pump.md": "# Pump\n\nForty turns a minute.", "cat.md": "# Cat\n\nA cat sleeps."}
@@ -108,7 +108,7 @@ def test_the_status_tells_how_far_each_base_is(library: Almanac):
 def test_the_status_of_nothing_is_told(peopled: Almanac):
     answer = peopled("index", "status")
     assert answer.code == 0
-    assert "Nothing has been read yet." in answer.err
+    assert "Nothing has been indexed yet." in answer.err
 
 
 # Rebuild
@@ -116,10 +116,12 @@ def test_the_status_of_nothing_is_told(peopled: Almanac):
 
 def test_a_rebuild_says_what_it_did_and_search_finds_the_same_after(library: Almanac):
     before = library("search", "cat", "--user", "maria", "--json").out
-    assert library("index", "rebuild").out == "index made anew\n"
+    assert library("index", "rebuild").out == "index rebuilt\n"
     whole = library("index", "rebuild", "--words", "--vectors")
     assert whole.code == 0
-    assert whole.out == ("2 passages analysed, 0 of them otherwise than before; 2 passages embedded; index made anew\n")
+    assert whole.out == (
+        "2 passages analysed, 0 of them with other words than before; 2 passages embedded; index rebuilt\n"
+    )
     assert library("search", "cat", "--user", "maria", "--json").out == before
     assert checks(library("doctor", "--json"))["index"][0] == "ok"
 
@@ -154,7 +156,9 @@ def test_a_rebuild_of_one_base_leaves_others_alone(library: Almanac, tmp_path: P
     assert library("kb", "add", "More", "--owner", "maria").out == "2\n"
     assert library("ingest", "2", str(fill(tmp_path / "more", {"dog.md": "A dog barks."}))).code == 0
     answer = library("index", "rebuild", "--kb", "2", "--words", "--vectors")
-    assert answer.out == "1 passage analysed, 0 of them otherwise than before; 1 passage embedded; index made anew\n"
+    assert answer.out == (
+        "1 passage analysed, 0 of them with other words than before; 1 passage embedded; index rebuilt\n"
+    )
     assert checks(library("doctor", "--json"))["index"][0] == "ok"
 
 
@@ -168,7 +172,7 @@ def test_a_model_that_cannot_be_reached_leaves_everything_as_it_was(library: Alm
     choose_far_model(monkeypatch)
     answer = library("index", "rebuild", "--vectors")
     assert answer.code == 0
-    assert answer.out.splitlines()[-1] == "index made anew"
+    assert answer.out.splitlines()[-1] == "index rebuilt"
     assert answer.err.endswith("2 passages wait to be embedded; see 'almanac doctor'.\n")
     assert checks(library("doctor", "--json"))["models"][0] == "problem"
     monkeypatch.delenv("ALMANAC_EMBEDDING_URL")
@@ -192,7 +196,7 @@ def test_ctrl_c_stops_a_rebuild_between_two_batches_and_nothing_is_broken(
     monkeypatch.setattr(collection_status, "embed", embed_and_interrupt)
     answer = library("index", "rebuild", "--vectors")
     assert (answer.code, answer.out) == (130, "1 passage embedded\n")
-    assert answer.err == "Stopped; what was done is kept. Run the command again to have all of it done.\n"
+    assert answer.err == "Stopped; finished work is kept. Run the command again to do the rest.\n"
     assert library("doctor").code == 0
 
 
@@ -220,9 +224,9 @@ def test_the_doctor_warns_of_what_a_worker_has_still_to_do(library: Almanac):
     found = checks(answer)
     assert answer.code == 0
     assert found["words"][0] == "warning"
-    assert found["words"][1].startswith("1 passage cannot be found by words yet. A worker sees to it")
+    assert found["words"][1].startswith("1 passage cannot be found by words yet. A worker does this")
     assert found["vectors"][0] == "warning"
-    assert found["vectors"][1].startswith("1 of 2 passages embedded in base:1. A worker sees to it")
+    assert found["vectors"][1].startswith("1 of 2 passages embedded in base:1. A worker does this")
     assert found["jobs"][0] == "warning"
     assert re.fullmatch(r"\d jobs? given up\. See 'almanac jobs list'; retry or discard them\.", found["jobs"][1])
 
@@ -233,21 +237,21 @@ def test_the_doctor_finds_an_index_that_differs_from_the_store_and_names_the_cur
     assert answer.code == 1
     state, detail = checks(answer)["index"]
     assert state == "problem"
-    assert detail.startswith("The index does not agree with what is stored: ")
+    assert detail.startswith("The index does not agree with the database: ")
     assert detail.endswith("Run 'almanac index rebuild'; searches go on meanwhile.")
     assert library("index", "rebuild").code == 0
-    assert checks(library("doctor", "--json"))["index"] == ("ok", "agrees with what is stored")
+    assert checks(library("doctor", "--json"))["index"] == ("ok", "agrees with the database")
 
 
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        ("DELETE FROM sources WHERE owner_id = '1'", "documents that it does not have (1)"),
-        ("UPDATE sources SET is_live = 0", "documents that it shows, hides or places otherwise (1, 2)"),
-        ("UPDATE documents SET is_enabled = 0 WHERE id = 2", "documents that it shows, hides or places otherwise (2)"),
-        ("UPDATE documents SET base_id = 2 WHERE id = 2", "documents that it shows, hides or places otherwise (2)"),
+        ("DELETE FROM sources WHERE owner_id = '1'", "documents that it lacks (1)"),
+        ("UPDATE sources SET is_live = 0", "documents whose visibility or folder differs (1, 2)"),
+        ("UPDATE documents SET is_enabled = 0 WHERE id = 2", "documents whose visibility or folder differs (2)"),
+        ("UPDATE documents SET base_id = 2 WHERE id = 2", "documents whose visibility or folder differs (2)"),
         ("UPDATE sources SET owner_id = '99' WHERE owner_id = '1'",
-         "documents that it does not have (1); documents that it has and that are not there (99)"),
+         "documents that it lacks (1); documents that no longer exist (99)"),
     ],
 )  # fmt: skip
 def test_the_doctor_compares_documents_with_what_search_knows_of_them(
@@ -263,7 +267,7 @@ def test_the_doctor_compares_documents_with_what_search_knows_of_them(
     assert json.loads(library("index", "rebuild", "--json").out)["mended"] == len(re.findall(r"\d+", said))
     settings = settings_for(os.environ["ALMANAC_DATABASE_URL"], tmp_path / "home")
     with_database(lambda db: work_off(db, settings))
-    assert checks(library("doctor", "--json"))["index"] == ("ok", "agrees with what is stored")
+    assert checks(library("doctor", "--json"))["index"] == ("ok", "agrees with the database")
 
 
 def test_the_doctor_names_files_of_the_index_that_are_gone(library: Almanac, tmp_path: Path):
@@ -277,7 +281,7 @@ def test_the_doctor_names_files_of_the_index_that_are_gone(library: Almanac, tmp
     assert (state, found[0].name in detail) == ("problem", True)
     assert "files of it are missing or damaged" in detail
     assert library("index", "rebuild").code == 0
-    assert checks(library("doctor", "--json"))["index"] == ("ok", "agrees with what is stored")
+    assert checks(library("doctor", "--json"))["index"] == ("ok", "agrees with the database")
 
 
 def test_the_doctor_misses_a_file_that_is_gone(library: Almanac, tmp_path: Path):
@@ -314,14 +318,14 @@ def test_the_doctor_refuses_a_model_that_is_not_the_one_it_should_be(
 def test_bases_are_listed_with_how_many_passages_are_embedded_while_not_all_are(library: Almanac):
     assert library("kb", "add", "Empty", "--owner", "maria").code == 0
     assert "embedded" not in library("kb", "list").out
-    assert [(base["passages"], base["embedded"]) for base in rows(library("kb", "list", "--json"))] == [
+    assert [(base["passages"], base["embedded"]) for base in items(library("kb", "list", "--json"))] == [
         (None, None)
     ] * 2
     forget_vector()
     table = library("kb", "list").out.splitlines()
     assert table[0].split()[-1] == "embedded"
     assert [line.split()[-1] for line in table[1:]] == ["0", "1/2"]
-    listed = {base["name"]: (base["passages"], base["embedded"]) for base in rows(library("kb", "list", "--json"))}
+    listed = {base["name"]: (base["passages"], base["embedded"]) for base in items(library("kb", "list", "--json"))}
     assert listed == {"Empty": (None, None), "Notes": (2, 1)}
 
 
@@ -341,7 +345,7 @@ def test_an_ingest_does_not_wait_for_a_model_that_cannot_be_reached(
     answer = library("ingest", "2", str(fill(tmp_path / "more", {"dog.md": "A dog barks."})))
     assert answer.code == 0
     assert answer.err.splitlines()[-1] == (
-        "0 of 1 passage embedded; see 'almanac doctor'. All are found by their words already; a running server or "
+        "0 of 1 passage embedded; see 'almanac doctor'. Keyword search finds them all; a running server or "
         "'almanac worker' embeds the rest."
     )
     found = library("search", "dog", "--user", "maria", "--kb", "2", "--json")
@@ -352,24 +356,26 @@ def test_whoever_stops_waiting_for_vectors_is_told_that_words_are_found_already(
     library: Almanac, capsys: pytest.CaptureFixture[str]
 ):
     async def work(db: Database) -> None:
-        haul = IngestRun(await call_for_base(db, 1), 1, [IngestFile("a.md", "added", "success", 1, was_read=True)])
+        ingest_run = IngestRun(
+            await call_for_base(db, 1), 1, [IngestFile("a.md", "added", "success", 1, was_parsed=True)]
+        )
         for covered in (Coverage(1024, 312), Coverage(5, 5), None):
-            haul.covered = covered
-            ingest_report.tell(haul, [], is_stopped=True)
+            ingest_run.coverage = covered
+            ingest_report.print_report(ingest_run, [], is_stopped=True)
 
     with_database(work)
     assert capsys.readouterr().err.splitlines() == [
-        "Stopped; 312 of 1,024 passages embedded. All are found by their words already; a running server or "
+        "Stopped; 312 of 1,024 passages embedded. Keyword search finds them all; a running server or "
         "'almanac worker' embeds the rest.",
     ]
 
 
 def test_the_time_that_vectors_take_is_not_counted_as_reading(library: Almanac):
     async def work(db: Database) -> None:
-        haul = IngestRun(await call_for_base(db, 1), 1, [IngestFile("a.md")], done=1, pages=20)
-        haul.began -= 100
-        haul.ended = haul.began + 10
-        assert progress.rate(haul) == "2.0 pages/s"
+        ingest_run = IngestRun(await call_for_base(db, 1), 1, [IngestFile("a.md")], done=1, pages=20)
+        ingest_run.began -= 100
+        ingest_run.ended = ingest_run.began + 10
+        assert progress.rate(ingest_run) == "2.0 pages/s"
 
     with_database(work)
-    assert progress.line(progress.embedding(Coverage(1024, 312))) == "312 of 1,024 passages embedded"
+    assert progress.stage_line(progress.embedding_stage(Coverage(1024, 312))) == "312 of 1,024 passages embedded"

@@ -90,9 +90,9 @@ def test_a_search_explains_itself(library: Almanac):
     answer = library("search", "oil", "--user", "maria", "--explain")
     assert re.search(r"^returned: \d+ passages$", answer.out, re.MULTILINE)
     assert re.search(r": \d+\.\d ms$", answer.out, re.MULTILINE)
-    told = json.loads(library("search", "oil", "--user", "maria", "--explain", "--json").out)
-    assert told["passages"]["returned"] == len(told["results"])
-    assert told["milliseconds"]
+    answer = json.loads(library("search", "oil", "--user", "maria", "--explain", "--json").out)
+    assert answer["explanation"]["passages"]["returned"] == len(answer["results"])
+    assert answer["explanation"]["milliseconds"]
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_a_measurement_is_a_table_for_people_and_can_be_cut_short(almanac: Alman
         ({"queries": [[1]]}, "queries.jsonl, line 1: it is not a JSON object."),
         ({"corpus": [{"text": "x"}]}, "corpus.jsonl, line 1: it needs '_id', and texts as 'text' and 'title'."),
         ({"corpus": [{"_id": "1", "text": 5}]}, "corpus.jsonl, line 1: it needs '_id'"),
-        ({"corpus": [CORPUS[0], CORPUS[0]]}, "corpus.jsonl, line 2: this '_id' has been there before."),
+        ({"corpus": [CORPUS[0], CORPUS[0]]}, "corpus.jsonl, line 2: an earlier line has this '_id'."),
         ({"queries": [{"_id": "1", "text": " "}]}, "queries.jsonl, line 1: 'text' is empty."),
         ({"queries": [{"_id": "1", "text": "x", "conv": "z"}]}, "queries.jsonl, line 1: no document has this 'conv'."),
         ({"qrels": [QRELS[0], {"query-id": "1", "score": 1}]}, "qrels.jsonl, line 2: it needs 'query-id'"),

@@ -6,7 +6,7 @@ python -m tests.memory.store_until_killed DATABASE_URL ORG AGENT
 import asyncio
 import sys
 
-from almanac.cli.search import call_of
+from almanac.cli.support.operator_call import call_as_principal
 from almanac.db.connect import connect
 from almanac.identity import orgs, principals
 from almanac.memory import notes
@@ -17,7 +17,7 @@ from almanac.quotas.idempotency import DatabaseIdempotencyStore
 async def main(url: str, org: str, agent: str) -> None:
     db = await connect(url)
     stored_org = await orgs.get_by_name(db, org)
-    call = call_of(db, stored_org, await principals.get_by_name(db, stored_org.id, agent))
+    call = call_as_principal(db, stored_org, await principals.get_by_name(db, stored_org.id, agent))
 
     async def store(number: int) -> None:
         while True:

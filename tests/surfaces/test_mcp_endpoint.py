@@ -132,7 +132,7 @@ def test_initialize_agrees_on_the_version_asked_for(live: Running, version: str)
     assert answer["protocolVersion"] == version
     assert answer["serverInfo"]["name"] == "almanac"
     assert answer["capabilities"] == {"tools": {"listChanged": False}}
-    assert answer["instructions"].startswith("Almanac contains the knowledge of this organisation: ")
+    assert answer["instructions"].startswith("Almanac holds what this organisation knows, ")
 
 
 def test_initialize_offers_the_newest_version_to_a_client_from_the_future(live: Running):
@@ -151,7 +151,7 @@ def test_server_discover_says_what_is_here(live: Running):
     assert result["supportedVersions"] == [MODERN]
     assert result["capabilities"] == {"tools": {"listChanged": False}}
     assert (result["ttlMs"], result["cacheScope"], result["resultType"]) == (60_000, "private", "complete")
-    assert result["instructions"].startswith("Almanac contains the knowledge of this organisation: ")
+    assert result["instructions"].startswith("Almanac holds what this organisation knows, ")
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -16,7 +16,7 @@ import orjson
 from pydantic import ValidationError
 
 from almanac.assist.weknora import knowledge_search
-from almanac.assist.weknora.knowledge_search import GradedResults, WeKnoraResult, WeKnoraSearchArguments
+from almanac.assist.weknora.knowledge_search import GradedResults, WeKnoraSearchArguments, match_type
 from almanac.assist.weknora.weknora_tool import (
     PATH,
     CachedBackend,
@@ -25,6 +25,7 @@ from almanac.assist.weknora.weknora_tool import (
     SearchRefused,
     WeKnoraContext,
     WeKnoraQuery,
+    WeKnoraResult,
     WeKnoraResults,
     refusal,
 )
@@ -32,6 +33,7 @@ from almanac.core.arguments import describe_problems
 from almanac.core.call import Call
 from almanac.core.errors import AlmanacError, BadRequest
 from almanac.core.settings import Settings
+from almanac.knowledge.document_search import DocumentResult
 from almanac.net.errors import FetchError, FetchFailed, FetchTimeout
 from almanac.net.fetcher import Fetcher
 from almanac.net.service_client import PASSING, PAUSE, ServiceClient, ServiceResponse, ServiceUnavailable
@@ -66,7 +68,7 @@ class LocalBackend:
             response = await self._run_as_key_owner(query, lambda call: self._search(call, query))
         except AlmanacError as error:
             raise SearchRefused(error.status, error.text) from None
-        results = tuple(WeKnoraResult.of(hit) for hit in response.hits)
+        results = tuple(_local_result(hit) for hit in response.hits)
         return WeKnoraResults(results, response.total_count, response.below_min_score, response.notes)
 
     async def _search(self, call: Call, query: WeKnoraQuery) -> GradedResults:
@@ -157,6 +159,20 @@ async def _fetch_with_retries(
         if is_last or response.status not in PASSING:
             return ServiceResponse(response.status, response.body, response.headers)
     raise FetchFailed()
+
+
+def _local_result(hit: DocumentResult) -> WeKnoraResult:
+    passage = hit.found
+    return WeKnoraResult(
+        id=str(passage.passage_id),
+        content=passage.text,
+        score=passage.score,
+        knowledge_id=str(hit.document_id),
+        title=passage.title,
+        filename=hit.name,
+        match_type=match_type(hit),
+        highlights=passage.highlights,
+    )
 
 
 def _read_response(response: ServiceResponse, query: WeKnoraQuery, hide_key: HideKey) -> WeKnoraResults:

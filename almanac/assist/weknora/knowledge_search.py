@@ -5,7 +5,7 @@ threshold therefore means the same in every mode. The response counts the result
 """
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -22,7 +22,6 @@ MIN_SCORE = 0.5
 NOWHERE = "At least one knowledge_base_id, knowledge_base_ids, knowledge_ids, or scoped tag must be provided"
 
 Mode = Literal["hybrid", "vector", "keyword"]
-_MATCH_TYPES: dict[tuple[str, ...], str] = {("words",): "keyword", ("vectors",): "vector"}
 WireId = str | int  # WeKnora's ids are strings, ours are numbers
 NullAsEmpty = BeforeValidator(lambda value: [] if value is None else value)  # WeKnora's clients send null for no list
 WireIds = Annotated[list[WireId], NullAsEmpty, Field(default_factory=list[WireId], max_length=MAX_LIST_ITEMS)]
@@ -90,35 +89,6 @@ class WeKnoraSearchArguments(Arguments):
 
 
 @dataclass(frozen=True, slots=True)
-class WeKnoraResult:
-    """A passage in the form of WeKnora's document."""
-
-    id: str
-    content: str
-    score: float
-    knowledge_id: str
-    title: str
-    filename: str
-    match_type: str  # WeKnora's name for the retrievers that found the passage
-    highlights: tuple[tuple[int, int], ...] = ()
-
-    @classmethod
-    def of(cls, hit: DocumentResult) -> Self:
-        """Return a search result of this server in this form."""
-        passage = hit.found
-        return cls(
-            id=str(passage.passage_id),
-            content=passage.text,
-            score=passage.score,
-            knowledge_id=str(hit.document_id),
-            title=passage.title,
-            filename=hit.name,
-            match_type=_MATCH_TYPES.get(passage.legs, "hybrid"),
-            highlights=passage.highlights,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class GradedResults:
     """The results, best first, with the numbers of matches above and below the threshold."""
 
@@ -156,6 +126,27 @@ async def search_anywhere(call: Call, engine: SearchEngine, arguments: WeKnoraSe
     results = await document_search.find(call, engine, graded, scope.notes)
     above = results.counts.get("above_min_score", 0)
     return GradedResults(results.hits, above, results.counts.get("fused", 0) - above, results.notes)
+
+
+def match_type(hit: DocumentResult) -> str:
+    """WeKnora's name for the retrievers that found a passage."""
+    legs = hit.found.legs
+    return "hybrid" if len(legs) > 1 else {"words": "keyword", "vectors": "vector"}.get("".join(legs), "hybrid")
+
+
+def describe(hit: DocumentResult, *, highlight: bool) -> dict[str, Any]:
+    """A result in the format of WeKnora's document."""
+    passage = hit.found
+    result: dict[str, Any] = {
+        "id": str(passage.passage_id),
+        "content": passage.text,
+        "score": passage.score,
+        "knowledge_id": str(hit.document_id),
+        "knowledge_title": passage.title,
+        "knowledge_filename": hit.name,
+        "match_type": match_type(hit),
+    }
+    return result | {"highlights": [list(span) for span in passage.highlights]} if highlight else result
 
 
 def _parse_id(id: WireId) -> int:

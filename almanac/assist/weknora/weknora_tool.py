@@ -12,7 +12,7 @@ from typing import Annotated, Any, Protocol, cast
 
 from pydantic import Field, ValidationError
 
-from almanac.assist.weknora.knowledge_search import DEFAULT_TOP_K, MIN_SCORE, MinScore, Mode, TopK, WeKnoraResult
+from almanac.assist.weknora.knowledge_search import DEFAULT_TOP_K, MIN_SCORE, MinScore, Mode, TopK
 from almanac.core.arguments import Arguments, describe_problems
 from almanac.core.errors import AlmanacError
 from almanac.core.text import one_line
@@ -61,6 +61,20 @@ class WeKnoraQuery(Arguments):
     top_k: TopK = DEFAULT_TOP_K
     min_score: MinScore = MIN_SCORE
     rerank: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WeKnoraResult:
+    """A passage of a document that matches a query."""
+
+    id: str
+    content: str
+    score: float
+    knowledge_id: str
+    title: str
+    filename: str
+    match_type: str
+    highlights: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

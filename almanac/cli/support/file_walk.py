@@ -1,35 +1,35 @@
-"""The disk: which files below some paths are to be taken in, which are left out, and why."""
+"""The files of an ingest: all files below the given paths, and the files that are left out, with the reason."""
 
 import os
-import re
 import stat
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-_UNSHOWABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_OURS = "the data of Almanac itself"
+from almanac.cli.support.output import printable_line
 
-Stamp = tuple[int, int, int]
+_OWN_DATA = "the data of Almanac itself"
+
+Stamp = tuple[int, int, int]  # time of change, size, inode: it differs if the content differs
 
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file to take in; or, with a problem, a place that could not be looked at."""
+    """A file to add; with a problem, a file or folder that cannot be read."""
 
     path: Path
-    folder: str  # of the base: where it goes
+    folder: str  # of the base
     name: str
-    label: str  # as it is shown
-    stamp: Stamp = (0, 0, 0)  # another one whenever the content is another
+    label: str  # for reports
+    stamp: Stamp = (0, 0, 0)
     problem: str = ""
     code: str = "unreadable"  # of the problem
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
-    """Something that is left out."""
+class SkippedFile:
+    """A file or folder that is left out."""
 
     label: str
     reason: str
@@ -37,42 +37,37 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class WalkResult:
-    """What there was."""
+    """The files below the given paths."""
 
     found: list[FoundFile]
-    skipped: list[Skipped]
+    skipped: list[SkippedFile]
 
 
 def walk(paths: Sequence[Path], folder: str, avoid: Path) -> WalkResult:
-    """Every file below the paths, in order; what lies in a given folder goes to the same place below `folder`."""
-    tour = WalkResult([], [])
-    taken: dict[tuple[str, str], FoundFile] = {}
+    """Return every file below the paths, in order. Files keep their folders, below `folder` of the base."""
+    result = WalkResult([], [])
+    targets: dict[tuple[str, str], FoundFile] = {}
     for path in paths:
-        for each in _below(path, folder.strip("/"), avoid.resolve()):
-            if isinstance(each, Skipped):
-                tour.skipped.append(each)
+        for file in _files_below(path, folder.strip("/"), avoid.resolve()):
+            if isinstance(file, SkippedFile):
+                result.skipped.append(file)
                 continue
-            if each.problem:
-                tour.found.append(each)
+            if file.problem:
+                result.found.append(file)
                 continue
-            place = (each.folder, each.name.strip())
-            first = taken.setdefault(place, each)
-            if first is each:
-                tour.found.append(each)
-            elif first.path.resolve() != each.path.resolve():
+            target = (file.folder, file.name.strip())
+            first = targets.setdefault(target, file)
+            if first is file:
+                result.found.append(file)
+            elif first.path.resolve() != file.path.resolve():
                 problem = "Another of these files has this folder and name; give it a --folder of its own."
-                tour.found.append(FoundFile(each.path, *place, each.label, each.stamp, problem))
-    return tour
-
-
-def shown(text: str) -> str:
-    """A name as it can be printed: file names may hold anything, also what a terminal obeys."""
-    return _UNSHOWABLE.sub("�", text)
+                result.found.append(FoundFile(file.path, *target, file.label, file.stamp, problem))
+    return result
 
 
 @contextmanager
-def opened(path: Path) -> Generator[tuple[int, int]]:
-    """A file to read, as descriptor and size. Never one that would make us wait, as a pipe does."""
+def open_file(path: Path) -> Generator[tuple[int, int]]:
+    """Open a file and return its descriptor and size. Pipes and devices are refused, because reading them may block."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
         status = os.fstat(descriptor)
@@ -83,53 +78,55 @@ def opened(path: Path) -> Generator[tuple[int, int]]:
         os.close(descriptor)
 
 
-def _below(path: Path, folder: str, avoid: Path) -> Iterator[FoundFile | Skipped]:
+def _files_below(path: Path, folder: str, avoid: Path) -> Iterator[FoundFile | SkippedFile]:
     try:
         root = path.resolve(strict=True)
-    except (OSError, RuntimeError) as error:  # the latter for links in a circle
-        yield FoundFile(path, folder, path.name, shown(str(path)), problem=_problem(path, error))
+    except (OSError, RuntimeError) as error:  # RuntimeError: a cycle of links
+        yield FoundFile(path, folder, path.name, printable_line(str(path)), problem=_problem(path, error))
         return
     if not root.is_dir():
-        yield _found(path, root, folder, path.name)
+        yield _found_file(path, root, folder, path.name)
         return
     if root == avoid:
-        yield Skipped(shown(str(path)), _OURS)
+        yield SkippedFile(printable_line(str(path)), _OWN_DATA)
         return
     waiting = [(path, folder)]
     while waiting:
-        here, place = waiting.pop()
+        current, target = waiting.pop()
         try:
-            entries = sorted(os.scandir(here), key=lambda entry: entry.name)
+            entries = sorted(os.scandir(current), key=lambda entry: entry.name)
         except OSError as error:
-            label = shown(str(here))
-            yield FoundFile(here, place, here.name, label, problem=f"The folder cannot be read: {error.strerror}.")
+            label = printable_line(str(current))
+            yield FoundFile(
+                current, target, current.name, label, problem=f"The folder cannot be read: {error.strerror}."
+            )
             continue
         folders: list[tuple[Path, str]] = []
         for entry in entries:
-            if reason := _reason(entry, root, avoid):
-                yield Skipped(shown(entry.path), reason)
+            if reason := _skip_reason(entry, root, avoid):
+                yield SkippedFile(printable_line(entry.path), reason)
             elif not entry.is_dir(follow_symlinks=False):
                 path = Path(entry.path)
-                yield _found(path, path.resolve() if entry.is_symlink() else path, place, entry.name)
+                yield _found_file(path, path.resolve() if entry.is_symlink() else path, target, entry.name)
             elif not _is_text(entry.name):
-                yield _misnamed(Path(entry.path), place, "folder")
+                yield _misnamed(Path(entry.path), target, "folder")
             else:
-                folders.append((Path(entry.path), f"{place}/{entry.name}".strip("/")))
+                folders.append((Path(entry.path), f"{target}/{entry.name}".strip("/")))
         waiting += reversed(folders)
 
 
-def _reason(entry: "os.DirEntry[str]", root: Path, avoid: Path) -> str:
-    """Why something is left out; empty for what is not."""
+def _skip_reason(entry: "os.DirEntry[str]", root: Path, avoid: Path) -> str:
+    """Return why an entry is left out, or an empty text."""
     if entry.name.startswith("."):
         return "hidden"
     if entry.is_symlink():
-        return _reason_of_link(Path(entry.path), root, avoid)
+        return _link_skip_reason(Path(entry.path), root, avoid)
     if entry.is_dir(follow_symlinks=False):
-        return _OURS if Path(entry.path).resolve() == avoid else ""
+        return _OWN_DATA if Path(entry.path).resolve() == avoid else ""
     return "" if entry.is_file(follow_symlinks=False) else "not a file"
 
 
-def _reason_of_link(path: Path, root: Path, avoid: Path) -> str:
+def _link_skip_reason(path: Path, root: Path, avoid: Path) -> str:
     try:
         target = path.resolve(strict=True)
     except (OSError, RuntimeError):
@@ -143,24 +140,24 @@ def _reason_of_link(path: Path, root: Path, avoid: Path) -> str:
     return "" if target.is_file() else "not a file"
 
 
-def _found(path: Path, real: Path, folder: str, name: str) -> FoundFile:
+def _found_file(path: Path, real_path: Path, folder: str, name: str) -> FoundFile:
     if not _is_text(name):
         return _misnamed(path, folder, "file")
-    label = shown(str(path))
+    label = printable_line(str(path))
     try:
-        status = real.stat()
+        status = real_path.stat()
     except OSError as error:
-        return FoundFile(real, folder, name, label, problem=_problem(real, error))
-    return FoundFile(real, folder, name, label, (status.st_mtime_ns, status.st_size, status.st_ino))
+        return FoundFile(real_path, folder, name, label, problem=_problem(real_path, error))
+    return FoundFile(real_path, folder, name, label, (status.st_mtime_ns, status.st_size, status.st_ino))
 
 
 def _misnamed(path: Path, folder: str, kind: str) -> FoundFile:
     problem = f"The name is not valid UTF-8; rename the {kind}."
-    return FoundFile(path, folder, path.name, shown(str(path)), problem=problem, code="bad_request")
+    return FoundFile(path, folder, path.name, printable_line(str(path)), problem=problem, code="bad_request")
 
 
 def _is_text(name: str) -> bool:
-    """Whether a name can be written down anywhere else; to a disk it is only bytes."""
+    """Whether a name is valid Unicode; on a disk it may be any bytes."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -169,7 +166,7 @@ def _is_text(name: str) -> bool:
 
 
 def _problem(path: Path, error: OSError | RuntimeError) -> str:
-    is_dead = path.is_symlink() and not isinstance(error, PermissionError)
-    if is_dead or not isinstance(error, OSError):
+    is_broken_link = path.is_symlink() and not isinstance(error, PermissionError)
+    if is_broken_link or not isinstance(error, OSError):
         return "The link leads nowhere."
     return f"The file cannot be read: {error.strerror}."

@@ -1,4 +1,4 @@
-"""Progress: how something long goes on, as a bar on a terminal, in plain lines elsewhere, or not at all."""
+"""The progress of a long command: a bar on a terminal, lines elsewhere, or nothing."""
 
 import time
 from collections.abc import Generator
@@ -10,112 +10,113 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from almanac.cli.support.ingest_run import IngestRun
+from almanac.cli.support.output import PIPE_WIDTH
 from almanac.search.index.protocol import Coverage
 
-_LINE_EVERY = 2.0  # seconds
+_LINE_INTERVAL_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """How far one stage of it is."""
+    """The progress of one stage."""
 
-    doing: str  # as in: Reading
+    title: str  # such as: Reading
     done: int
-    total: int | None  # none where nobody can tell
-    thing: str  # of which there are so many, as in: file
-    become: str = ""  # what those that are done have become, as in: embedded
+    total: int | None  # None if it is unknown
+    unit: str  # such as: file
+    participle: str = ""  # of finished units, such as: embedded
     rate: str = ""
     failed: int = 0
 
 
 class Display(Protocol):
-    """Something that shows how far a stage is."""
+    """Shows the progress of stages."""
 
     def show(self, stage: Stage) -> None: ...
 
 
 @contextmanager
-def display(quiet: bool) -> Generator[Display]:
-    """What fits where standard error goes; `quiet` where a program reads and nobody looks on."""
+def open_display(quiet: bool) -> Generator[Display]:
+    """Return the display that suits standard error; none if `quiet` and standard error is no terminal."""
     console = Console(stderr=True)
     if console.is_terminal:
-        with _bar(console) as bar:
-            yield _Bar(bar)
+        with _progress_bar(console) as bar:
+            yield _BarDisplay(bar)
     elif quiet:
-        yield _Nothing()
+        yield _NoDisplay()
     else:
-        yield _Lines(Console(stderr=True, width=10_000))
+        yield _LineDisplay(Console(stderr=True, width=PIPE_WIDTH))
 
 
-class _Bar:
-    """A bar for each stage, one below the other."""
+class _BarDisplay:
+    """One bar for each stage."""
 
     def __init__(self, bar: Progress) -> None:
         self._bar = bar
         self._tasks: dict[str, TaskID] = {}
 
     def show(self, stage: Stage) -> None:
-        if stage.doing not in self._tasks:
-            self._tasks[stage.doing] = self._bar.add_task(stage.doing, total=None, things="", rate="", failed="")
+        if stage.title not in self._tasks:
+            self._tasks[stage.title] = self._bar.add_task(stage.title, total=None, units="", rate="", failed="")
         failed = f"[red]{stage.failed} failed[/red]" if stage.failed else ""
-        task, things = self._tasks[stage.doing], f"{stage.thing}s"
-        self._bar.update(task, total=stage.total, completed=stage.done, things=things, rate=stage.rate, failed=failed)
+        task, units = self._tasks[stage.title], f"{stage.unit}s"
+        self._bar.update(task, total=stage.total, completed=stage.done, units=units, rate=stage.rate, failed=failed)
 
 
-class _Lines:
+class _LineDisplay:
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._next = time.monotonic() + _LINE_EVERY
+        self._next = time.monotonic() + _LINE_INTERVAL_SECONDS
         self._last = ""
 
     def show(self, stage: Stage) -> None:
-        if time.monotonic() >= self._next and (now := line(stage)) != self._last:
-            self._next, self._last = time.monotonic() + _LINE_EVERY, now
+        if time.monotonic() >= self._next and (now := stage_line(stage)) != self._last:
+            self._next, self._last = time.monotonic() + _LINE_INTERVAL_SECONDS, now
             self._console.print(now, markup=False, highlight=False)
 
 
-class _Nothing:
+class _NoDisplay:
     def show(self, stage: Stage) -> None:
-        """Nobody is looking."""
+        """Show nothing."""
 
 
-def reading(haul: IngestRun) -> Stage:
-    """How far the files of a haul are."""
-    return Stage("Reading", haul.done, len(haul.pieces), "file", rate=rate(haul), failed=len(haul.failures))
+def parsing_stage(run: IngestRun) -> Stage:
+    """Return the progress of the files of a run."""
+    return Stage("Reading", run.done, len(run.files), "file", rate=rate(run), failed=len(run.failures))
 
 
-def embedding(covered: Coverage) -> Stage:
-    """How far the passages of a base are."""
-    return Stage("Embedding", covered.embedded, covered.passages, "passage", "embedded")
+def embedding_stage(coverage: Coverage) -> Stage:
+    """Return the progress of the passages of a base."""
+    return Stage("Embedding", coverage.embedded, coverage.passages, "passage", "embedded")
 
 
-def line(stage: Stage) -> str:
-    """As in: 9 of 40 files, 34.4 pages/s, 2 failed. Which ones is said once, at the end."""
+def stage_line(stage: Stage) -> str:
+    """Return a line such as: 9 of 40 files, 34.4 pages/s, 2 failed. The report at the end names the failed files."""
     if stage.total is None:
-        return f"{stage.doing} …"
-    done = f"{stage.done:,} of {counted(stage.total, stage.thing)} {stage.become}".strip()
+        return f"{stage.title} …"
+    done = f"{stage.done:,} of {counted(stage.total, stage.unit)} {stage.participle}".strip()
     failed = f"{stage.failed} failed" if stage.failed else ""
     return ", ".join(filter(None, (done, stage.rate, failed)))
 
 
-def rate(haul: IngestRun) -> str:
-    """How fast documents are read; nothing while that cannot be told."""
-    number, what = (haul.pages, "pages") if haul.pages else (haul.unpaged, "files")
-    speed = f"{number / haul.seconds:.1f}"
-    return "" if speed == "0.0" else f"{speed} {what}/s"
+def rate(run: IngestRun) -> str:
+    """Return the rate of parsing; empty while it rounds to zero."""
+    number, unit = (run.pages, "pages") if run.pages else (run.unpaged, "files")
+    speed = f"{number / run.seconds:.1f}"
+    return "" if speed == "0.0" else f"{speed} {unit}/s"
 
 
-def counted(number: int, thing: str) -> str:
-    """As in: 1 file, 2,000 files."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+def counted(number: int, unit: str) -> str:
+    """Return a count such as: 1 file, 2,000 files."""
+    return f"{number:,} {unit}{'' if number == 1 else 's'}"
 
 
-def _bar(console: Console) -> Progress:
+def _progress_bar(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[things]}"),
+        TextColumn("{task.fields[units]}"),
         TextColumn("{task.fields[rate]}"),
         TextColumn("{task.fields[failed]}"),
         TimeElapsedColumn(),

@@ -139,19 +139,17 @@ def external_routes(app: AppContext, prefix: str) -> list[Route]:
     return [Route(endpoint.mount, application), Route(endpoint.mount + "/{rest:path}", application)]
 
 
-class _MountApp:
+class _MountApp(EndpointApp):
     """The ASGI application of a mount. It answers the public paths without the pipeline."""
 
-    def __init__(self, app: AppContext, endpoint: ExternalHttpEndpoint) -> None:
-        self._endpoint = endpoint
-        self._pipeline = EndpointApp(app, endpoint)
+    endpoint: ExternalHttpEndpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
         http = HttpExchange(scope, receive, send)
         try:
-            answer = self._endpoint.public_answer(http)
+            answer = self.endpoint.public_answer(http)
         except MethodNotAllowed as error:
-            await self._endpoint.send_error(http, None, error)
+            await self.endpoint.send_error(http, None, error)
             return
-        await (self._pipeline(scope, receive, send) if answer is None else http.reply(200, answer))
+        await (super().__call__(scope, receive, send) if answer is None else http.reply(200, answer))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from almanac.search import measure
+from almanac.cli.support import retrieval_measures as measures
 
 RANKED = ["a", "b", "c", "d"]
 
@@ -27,7 +27,7 @@ RANKED = ["a", "b", "c", "d"]
 def test_ndcg_is_the_gain_discounted_by_place_over_the_best_there_could_be(
     grades: dict[str, float], depth: int, expected: float
 ):
-    assert measure.ndcg(RANKED, grades, depth) == pytest.approx(expected, abs=1e-5)
+    assert measures.ndcg(RANKED, grades, depth) == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_ndcg_is_the_gain_discounted_by_place_over_the_best_there_could_be(
     ],
 )
 def test_recall_is_the_share_of_what_is_relevant(grades: dict[str, float], depth: int, expected: float):
-    assert measure.recall(RANKED, grades, depth) == expected
+    assert measures.recall(RANKED, grades, depth) == expected
 
 
 @pytest.mark.parametrize(
@@ -59,17 +59,17 @@ def test_recall_is_the_share_of_what_is_relevant(grades: dict[str, float], depth
 def test_calibration_error_is_how_far_scores_are_from_how_often_they_were_right(
     judged: list[tuple[float, bool]], expected: float
 ):
-    assert measure.calibration_error(judged) == pytest.approx(expected, abs=1e-9)
+    assert measures.calibration_error(judged) == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 50), (0.99, 99), (1.0, 100), (0.001, 1)])
 def test_a_percentile_is_one_of_the_values(share: float, expected: float):
-    assert measure.percentile([float(value) for value in range(100, 0, -1)], share) == expected
+    assert measures.percentile([float(value) for value in range(100, 0, -1)], share) == expected
 
 
 def test_of_nothing_there_is_nothing_to_measure():
-    assert (measure.percentile([], 0.5), measure.mean([])) == (0.0, 0.0)
-    assert measure.mean([1.0, 2.0]) == 1.5
+    assert (measures.percentile([], 0.5), measures.mean([])) == (0.0, 0.0)
+    assert measures.mean([1.0, 2.0]) == 1.5
 
 
 @given(
@@ -78,7 +78,7 @@ def test_of_nothing_there_is_nothing_to_measure():
     st.integers(1, 10),
 )
 def test_every_measure_is_a_share_and_the_best_order_gains_all(ranked: list[str], grades: dict[str, int], depth: int):
-    assert 0 <= measure.ndcg(ranked, grades, depth) <= 1 + 1e-9
-    assert 0 <= measure.recall(ranked, grades, depth) <= 1
+    assert 0 <= measures.ndcg(ranked, grades, depth) <= 1 + 1e-9
+    assert 0 <= measures.recall(ranked, grades, depth) <= 1
     best = sorted(grades, key=lambda id: -grades[id])
-    assert measure.ndcg(best, grades, depth) == pytest.approx(float(any(grades.values())))
+    assert measures.ndcg(best, grades, depth) == pytest.approx(float(any(grades.values())))

@@ -1,0 +1,66 @@
+"""`almanac quota`: monthly quotas of an organisation."""
+
+from typing import Annotated
+
+import typer
+
+from almanac.cli.support.options import Home, Json, OrgName, command_group
+from almanac.cli.support.output import print_rows
+from almanac.cli.support.startup import command_settings, with_database
+from almanac.core.database import Database
+from almanac.core.errors import BadRequest
+from almanac.identity import orgs
+from almanac.quotas import allowances, usage
+
+quota_app = command_group("Monthly quotas of an organisation.")
+
+_UNLIMITED = "unlimited"
+_MAX_DIGITS = 15
+
+
+@quota_app.command("set")
+def set_quota(
+    metric: Annotated[str, typer.Argument(metavar="METRIC", help=f"{', '.join(allowances.METRICS)}.")],
+    number: Annotated[str, typer.Argument(metavar="NUMBER", help=f"A month, or '{_UNLIMITED}'.")],
+    org: OrgName = None,
+    home: Home = None,
+) -> None:
+    """Set the maximum that an organisation may use of a metric in a UTC month. It applies from the next call on.
+
+    Example: [bold]almanac quota set knowledge_stored 10000 --org Acme[/bold]
+    """
+    limit = _parse_limit(number)
+
+    async def work(db: Database) -> None:
+        organisation = await orgs.get_by_name(db, org)
+        await db.write(lambda tx: allowances.set_monthly_limit(tx, organisation.id, metric, limit))
+
+    with_database(home, work)
+
+
+@quota_app.command("list")
+def list_quotas(org: OrgName = None, home: Home = None, as_json: Json = False) -> None:
+    """Show the monthly quotas of an organisation, and its usage in this month.
+
+    Example: [bold]almanac quota list --json[/bold]
+    """
+    defaults = {"knowledge_stored": command_settings(home).memory_notes_a_month}
+
+    async def work(db: Database) -> list[dict[str, str | int]]:
+        org_id = (await orgs.get_by_name(db, org)).id
+        used = await usage.used(db, org_id)
+        limits = {name: await allowances.monthly_limit(db, org_id, name, defaults[name]) for name in allowances.METRICS}
+        return [
+            {"metric": name, "most": _UNLIMITED if limit is None else limit, "used": used.get(name, 0)}
+            for name, limit in limits.items()
+        ]
+
+    print_rows(with_database(home, work), as_json, empty="")
+
+
+def _parse_limit(text: str) -> int | None:
+    if text == _UNLIMITED:
+        return None
+    if not (text.isascii() and text.isdigit()) or len(text) > _MAX_DIGITS:
+        raise BadRequest(f"{text[:20]!r} is not a number of uses.", remedy=f"Give a whole number, or {_UNLIMITED!r}.")
+    return int(text)

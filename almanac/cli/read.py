@@ -1,0 +1,125 @@
+"""`almanac read`: the text of a document."""
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from almanac.cli.support import operator_call
+from almanac.cli.support.operation_call import print_answer
+from almanac.cli.support.options import DocumentId, Home, Json
+from almanac.cli.support.output import without_controls
+from almanac.cli.support.startup import with_database
+from almanac.core.call import Call
+from almanac.core.database import Database
+from almanac.core.errors import BadRequest, Conflict
+from almanac.knowledge import document_text, documents
+from almanac.knowledge.document_text import TextOutline
+from almanac.knowledge.documents import Document
+from almanac.knowledge.ingest.queue import UNFINISHED_STATUSES
+from almanac.operations.document_models import DocumentExcerpt, DocumentInfo
+
+
+def read(
+    document_id: DocumentId,
+    page: Annotated[int | None, typer.Option("--page", min=1, help="Only this page, slide or sheet.")] = None,
+    offset: Annotated[int, typer.Option("--offset", min=0, help="Begin at this character.")] = 0,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="Print at most this number of characters.")
+    ] = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Print the extracted text of a document. Page numbers go to standard error.
+
+    Example: [bold]almanac read 1 --offset 0 --limit 500[/bold]
+    """
+
+    async def work(db: Database) -> tuple[DocumentExcerpt, TextOutline]:
+        call = await operator_call.call_for_document(db, document_id)
+        document = await documents.get(db, call, document_id)
+        outline = await _outline(db, document)
+        return await _excerpt(call, document, outline, page, offset, limit), outline
+
+    excerpt, outline = with_database(home, work)
+    if as_json:
+        print_answer(excerpt)
+    else:
+        _print_text(excerpt, outline)
+
+
+async def _outline(db: Database, document: Document) -> TextOutline:
+    """Return the outline of a document's text, or raise an error that says why there is no text."""
+    outline = await document_text.get(db, document.id)
+    if outline is not None:
+        return outline
+    if document.failure is not None:
+        reason = f"{document.failure.message} ({document.failure.code})"
+        raise Conflict(f"Document {document.id} could not be read: {reason}", remedy="")
+    is_queued = document.index_status in UNFINISHED_STATUSES
+    raise Conflict(
+        f"Document {document.id} has not been read yet: it is {document.index_status}.",
+        remedy="Wait for a worker, or run 'almanac ingest' or 'almanac worker'." if is_queued else "",
+    )
+
+
+async def _excerpt(
+    call: Call, document: Document, outline: TextOutline, page: int | None, offset: int, limit: int | None
+) -> DocumentExcerpt:
+    """Return the whole text or a part of it. The operation `read_document` limits the length of its answer."""
+    first, last, page_name = _page_span(outline, page)
+    start = min(first + offset, last)
+    end = last if limit is None else min(start + limit, last)
+    text = await _text(call, document.id, start, end)
+    return DocumentExcerpt(
+        document=DocumentInfo.of(document),
+        text=text,
+        offset=start,
+        next_offset=start + len(text) if start + len(text) < outline.characters else None,
+        page=page,
+        page_name=page_name or None,
+        total=outline.characters,
+    )
+
+
+def _page_span(outline: TextOutline, page: int | None) -> tuple[int, int, str]:
+    """Return the start, end and name of a page, or the span of the whole text."""
+    if page is None:
+        return 0, outline.characters, ""
+    for number, start, end, name in outline.pages:
+        if number == page:
+            return start, end, name
+    if not outline.pages:
+        raise BadRequest("This document has no pages.", remedy="Read it with --offset and --limit.")
+    raise BadRequest(f"This document has the pages 1 to {len(outline.pages)}.", remedy="Choose one of them.")
+
+
+async def _text(call: Call, document_id: int, start: int, end: int) -> str:
+    parts: list[str] = []
+    while start < end:
+        part = (await document_text.read(call, document_id, offset=start, limit=end - start)).text
+        if not part:  # the document was replaced by a shorter one meanwhile
+            break
+        parts.append(part)
+        start += len(part)
+    return "".join(parts)
+
+
+def _print_text(excerpt: DocumentExcerpt, outline: TextOutline) -> None:
+    """Print the text page by page on standard output, and the page numbers on standard error."""
+    console = Console(stderr=True)
+    start, end = excerpt.offset, excerpt.offset + len(excerpt.text)
+    last = "\n"
+    for number, first, after, name in outline.pages or [(0, 0, outline.characters, "")]:
+        text = excerpt.text[max(first - start, 0) : max(after - start, 0)]
+        if first >= end or after <= start or not text:
+            continue
+        if number:
+            sys.stdout.write("" if last == "\n" else "\n")
+            sys.stdout.flush()
+            console.print(f"— page {number}{f': {name}' if name else ''} —", markup=False, highlight=False)
+        sys.stdout.write(without_controls(text) if sys.stdout.isatty() else text)
+        last = text[-1]
+    sys.stdout.write("" if last == "\n" else "\n")
+    sys.stdout.flush()

@@ -1,0 +1,142 @@
+"""The work of `almanac ingest` and `almanac retry`: follow documents until they are parsed and embedded."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from almanac import reactions
+from almanac.cli.support import file_walk, ingest_report
+from almanac.cli.support.file_walk import FoundFile, SkippedFile, Stamp
+from almanac.cli.support.ingest_run import IngestRun
+from almanac.cli.support.local_worker import local_worker
+from almanac.cli.support.output import print_json, print_note
+from almanac.cli.support.progress import Display, embedding_stage, open_display, parsing_stage
+from almanac.core import clock
+from almanac.core.call import Call
+from almanac.core.database import Database
+from almanac.core.settings import Settings
+from almanac.knowledge import document_index
+from almanac.knowledge.files import FileStore
+from almanac.search.engine import SearchEngine
+from almanac.search.index.protocol import Coverage
+from almanac.search.jobs import collection_status
+
+_STATUS_POLL_SECONDS = 0.1
+_COVERAGE_POLL_SECONDS = 0.5  # counting passages costs more than reading the status of documents
+_WALK_INTERVAL_SECONDS = 1.0  # between two walks of --watch, and at least ten times as long as a walk takes
+
+
+@dataclass(slots=True)
+class IngestSession:
+    """The knowledge base and options of one command, and the files that have failed so far."""
+
+    call: Call
+    base_id: int
+    settings: Settings
+    search: SearchEngine
+    stop: asyncio.Event
+    is_waiting: bool
+    as_json: bool
+    is_watching: bool = False
+    failing: set[str] = field(default_factory=set[str])
+
+    async def watch(self, paths: Sequence[Path], folder: str) -> int:
+        """Add all files, and then every new or changed one. A changed file is added once two walks found it equal."""
+        added: dict[str, Stamp] = {}
+        before: dict[str, Stamp] | None = None
+        while not self.stop.is_set():
+            started = time.monotonic()
+            files = await asyncio.to_thread(file_walk.walk, paths, folder, self.settings.home)
+            walk_seconds = time.monotonic() - started
+            now = {file.label: file.stamp for file in files.found}
+            changed = [file for file in files.found if added.get(file.label) != file.stamp]
+            settled = [file for file in changed if before is None or before.get(file.label) == file.stamp]
+            if settled or before is None:
+                await self.add(settled, files.skipped if before is None else [])
+                added |= {file.label: file.stamp for file in settled}
+                if before is None and not self.as_json:
+                    print_note("Watching for changes; Ctrl-C stops.")
+            before = now
+            await self._rest(max(_WALK_INTERVAL_SECONDS, 10 * walk_seconds))
+        return int(bool(self.failing))
+
+    async def add(self, found: list[FoundFile], skipped: list[SkippedFile]) -> None:
+        """Add files to the base and follow them."""
+        files = FileStore(self.settings.home, self.settings.max_file_bytes)
+        run = IngestRun(self.call, self.base_id)
+        try:
+            adding = asyncio.create_task(run.add(found, files, self.settings.max_file_bytes, self.stop))
+            await self.follow(run, skipped, adding)
+        finally:
+            files.close()
+
+    async def follow(
+        self, run: IngestRun, skipped: list[SkippedFile], adding: "asyncio.Task[None] | None" = None
+    ) -> None:
+        """Show the progress of a run until it ends, then print its report."""
+        with open_display(quiet=self.as_json) as display:
+            while True:
+                all_added = adding is None or adding.done()
+                await run.update()
+                display.show(parsing_stage(run))
+                if all_added and (self.stop.is_set() or not self.is_waiting or run.is_over):
+                    break
+                await self._rest(_STATUS_POLL_SECONDS)
+            run.ended = time.monotonic()
+            if self.is_waiting and not self.is_watching:
+                run.coverage = await self._follow_embedding(display)
+            elif self.as_json:
+                run.coverage = await self._coverage()
+        if adding is not None:
+            await adding
+        self.failing -= {file.label for file in run.files}
+        self.failing |= {file.label for file in run.failures}
+        if self.as_json:
+            print_json(ingest_report.to_json(run, skipped))
+        else:
+            ingest_report.print_report(run, skipped, is_stopped=self.stop.is_set())
+
+    async def _follow_embedding(self, display: Display) -> Coverage:
+        """Show the progress of embedding until every passage has a vector or no worker is left that embeds."""
+        while True:
+            # Read before the coverage: vectors that the last job writes are then counted.
+            is_running = await collection_status.is_under_way(self.call.db, document_index.collection_of(self.base_id))
+            coverage = await self._coverage()
+            if coverage.passages:
+                display.show(embedding_stage(coverage))
+            if self.stop.is_set() or not is_running or coverage.embedded >= coverage.passages:
+                return coverage
+            await self._rest(_COVERAGE_POLL_SECONDS)
+
+    async def _coverage(self) -> Coverage:
+        collection = document_index.collection_of(self.base_id)
+        return await collection_status.coverage(self.call.db, self.search.index, collection)
+
+    async def _rest(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self.stop.wait()
+        except TimeoutError:
+            return
+        await asyncio.sleep(_STATUS_POLL_SECONDS)  # after Ctrl-C, until the work in progress is finished
+
+
+@asynccontextmanager
+async def ingest_workers(
+    db: Database, settings: Settings, stop: asyncio.Event, *, enabled: bool
+) -> AsyncGenerator[None]:
+    """Run one worker for documents and one for vectors, beside those of a server if there is one."""
+    if not enabled:
+        yield
+        return
+    grace = round(settings.shutdown_grace_seconds * clock.SECOND)
+    async with (
+        reactions.open_job_handlers(db, settings) as handlers,
+        local_worker(db, settings, {"ingest": handlers["ingest"]}, stop, settings.job_concurrency, grace),
+        # Separate, so that no document waits for a model, and without grace: the rest may belong to other bases.
+        local_worker(db, settings, {"embed": handlers["embed"]}, stop, 1, 0),
+    ):
+        yield

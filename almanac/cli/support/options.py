@@ -1,0 +1,28 @@
+"""Arguments and options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Home = Annotated[Path | None, typer.Option("--home", help="Folder with the data (ALMANAC_HOME).", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+OrgName = Annotated[
+    str | None, typer.Option("--org", help="Organisation; may be left out while there is only one.", show_default=False)
+]
+SearchMode = Annotated[
+    str, typer.Option("--mode", help="hybrid, vector (by meaning) or keyword (by exact words).", metavar="MODE")
+]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Only queue the documents; the worker of a server reads them.")]
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False)]
+UserName = Annotated[str, typer.Argument(metavar="USER", help="A user's or agent's name.", show_default=False)]
+BaseId = Annotated[int, typer.Argument(metavar="KB_ID", help="Its id, from 'almanac kb list'.")]
+DocumentId = Annotated[int, typer.Argument(metavar="DOC_ID", help="Its id, from 'almanac docs KB_ID'.")]
+DocumentIds = Annotated[list[int], typer.Argument(metavar="DOC_ID", help="Their ids, from 'almanac docs KB_ID'.")]
+
+
+def command_group(help: str) -> typer.Typer:
+    """Return an empty group of commands, such as `almanac kb`."""
+    return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode="rich")
