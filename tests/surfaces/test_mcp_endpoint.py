@@ -132,7 +132,7 @@ def test_initialize_agrees_on_the_version_asked_for(live: Running, version: str)
     assert answer["protocolVersion"] == version
     assert answer["serverInfo"]["name"] == "almanac"
     assert answer["capabilities"] == {"tools": {"listChanged": False}}
-    assert answer["instructions"].startswith("Almanac holds what this organisation knows, ")
+    assert answer["instructions"].startswith("Almanac contains the knowledge of this organisation: ")
 
 
 def test_initialize_offers_the_newest_version_to_a_client_from_the_future(live: Running):
@@ -151,7 +151,7 @@ def test_server_discover_says_what_is_here(live: Running):
     assert result["supportedVersions"] == [MODERN]
     assert result["capabilities"] == {"tools": {"listChanged": False}}
     assert (result["ttlMs"], result["cacheScope"], result["resultType"]) == (60_000, "private", "complete")
-    assert result["instructions"].startswith("Almanac holds what this organisation knows, ")
+    assert result["instructions"].startswith("Almanac contains the knowledge of this organisation: ")
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -234,7 +234,8 @@ def test_a_tool_that_takes_too_long_is_stopped_and_says_so(small: Running, era: 
     assert WATCHED.cancelled_at is not None
     [row] = audit_of(small, f"late-{era}")
     assert (row["outcome"], row["tool"]) == ("deadline_exceeded", "slow")
-    assert row["duration_us"] >= 200_000
+    # The deadline of 0.2 s begins before the credential is checked, and the record opens after it.
+    assert 190_000 <= row["duration_us"] < 2_000_000
 
 
 def test_a_tool_that_stays_within_its_time_is_left_alone(small: Running):

@@ -381,7 +381,7 @@ def test_a_token_in_the_context_alone_is_not_sent_elsewhere(slow: tuple[Library,
     for given in (context, {"weknora": context}, {**context, "weknora": {"weknora_base_url": endpoint.url}}):
         answer = live.http.post("/a2a/weknora/messages", json={"message": LAMP, "context": given})
         assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
-        assert "a token of ours in the headers" in answer.json()["error"]
+        assert "needs a token of this server in the headers" in answer.json()["error"]
         assert "not sent to the other server" in answer.json()["error"]
     assert endpoint.requests == []
 
