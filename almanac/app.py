@@ -42,7 +42,8 @@ from almanac.operations.context import AppContext
 from almanac.operations.pipeline.guard import WATCH_AFTER_SECONDS
 from almanac.operations.pipeline.pipeline import EndpointApp
 from almanac.operations.server import USAGE_REPORT
-from almanac.quotas import idempotency_redis, rate_limits, usage
+from almanac.quotas import idempotency_redis, redis_rate_limits, usage
+from almanac.quotas.rate_limits import RateLimit
 from almanac.search.backends import open_search
 from almanac.surfaces.almanac import tools as almanac_surface
 from almanac.surfaces.dispatcher import ToolDispatcher
@@ -181,8 +182,8 @@ async def open_app_context(settings: Settings, surfaces: Mapping[str, str]) -> A
             settings=settings,
             db=db,
             allowed_hosts=AllowedHosts(settings),
-            rate_limiter=rate_limits.open_rates(settings.redis_url),
-            call_limit=rate_limits.RateLimit(
+            rate_limiter=redis_rate_limits.open_rates(settings.redis_url),
+            call_limit=RateLimit(
                 "calls", settings.rate_limit_calls, settings.rate_limit_window_seconds, settings.rate_limit_strategy
             ),
             recorder=CallRecorder(trail, key),

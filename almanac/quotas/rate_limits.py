@@ -1,29 +1,19 @@
-"""Rate limits: how often someone may do something.
+"""Rate limits: how often a caller may do something, counted in the memory of this process.
 
-The seam is where hits are counted: in this process's memory, or in Redis, by the `limits` library, when several
-processes share the limits. One that cannot count refuses: an uncounted call is never let through.
+`redis_rate_limits` counts in Redis when several processes share the limits. A limiter that cannot count refuses: an
+uncounted call is never let through. One test runs both limiters and expects the same answers.
 
-`limits` can count in memory too, but its cost there grows with the number of keys, by threads and tasks of its own
-(docs/decisions/0003-counting-in-memory.md), so that side of the seam is ours. A test holds the two to the same answers.
+The `limits` library can also count in memory, but its cost there grows with the number of keys, and it starts threads
+and tasks (docs/decisions/0003-counting-in-memory.md). For this reason the limiter in memory is our own.
 """
 
-import asyncio
 import time
 from collections import deque
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from limits import RateLimitItemPerSecond
-from limits.aio.storage import RedisStorage
-from limits.aio.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
-from limits.errors import StorageError
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
-
-from almanac.core.errors import RateLimited, RateLimitUnavailable
+from almanac.core.errors import RateLimited
 
 _SWEEP_EVERY = 4096  # hits between two looks for keys whose window is over
-_PATIENCE = 1  # seconds that Redis is given to answer
 
 
 class RateLimit(NamedTuple):
@@ -130,87 +120,3 @@ class MemoryRateLimiter:
         now = time.time()
         self._fixed = {key: held for key, held in self._fixed.items() if held[1] > now}
         self._moving = {key: held for key, held in self._moving.items() if held[0] and held[0][-1] > now - held[1]}
-
-
-class RedisRateLimiter:
-    """Limits shared by every process that uses this Redis. It is given a second to answer, once."""
-
-    def __init__(self, url: str) -> None:
-        self._store = RedisStorage(
-            f"async+{url}",
-            wrap_exceptions=True,
-            implementation="redispy",
-            key_prefix="almanac",
-            socket_timeout=_PATIENCE,
-            socket_connect_timeout=_PATIENCE,
-            retry=Retry(NoBackoff(), 0),  # pyright: ignore[reportArgumentType] - passed on to redis as it is
-        )
-        self._redis: Any = self._store.bridge.get_connection()  # pyright: ignore - the bridge is not typed
-        self._limiters = {"fixed": FixedWindowRateLimiter(self._store), "moving": MovingWindowRateLimiter(self._store)}
-
-    async def count(self, rule: RateLimit, key: str) -> None:
-        if not rule.is_on:
-            return
-        if rule.strategy == "aligned":
-            await self._hit_aligned(rule, key)
-            return
-        try:
-            allowed = await self._limiters[rule.strategy].hit(_item(rule), key)
-        except StorageError:
-            raise RateLimitUnavailable() from None
-        if not allowed:
-            # Redis tells the time left in whole seconds, rounded: half a second more is on the safe side.
-            raise RateLimited(int((await self.status(rule, key)).resets_at - time.time() + 0.5) + 1)
-
-    async def status(self, rule: RateLimit, key: str) -> RateLimitStatus:
-        if rule.strategy == "aligned":
-            return await self._left_aligned(rule, key)
-        try:
-            stats = await self._limiters[rule.strategy].get_window_stats(_item(rule), key)
-        except StorageError:
-            raise RateLimitUnavailable() from None
-        is_whole = stats.remaining >= rule.calls
-        return RateLimitStatus(max(stats.remaining, 0), time.time() if is_whole else stats.reset_time)
-
-    async def is_available(self) -> bool:
-        try:
-            return await self._store.check()
-        except StorageError:
-            return False
-
-    async def close(self) -> None:
-        await self._redis.aclose()
-
-    async def _hit_aligned(self, rule: RateLimit, key: str) -> None:
-        now = time.time()
-        name = _window(rule, key, now)
-        try:
-            # Both or neither: a count without an end would refuse for ever.
-            async with asyncio.timeout(_PATIENCE), self._redis.pipeline(transaction=True) as pipe:
-                count, _ = await pipe.incr(name).expire(name, rule.seconds + 1).execute()
-        except (RedisError, OSError, TimeoutError):
-            raise RateLimitUnavailable() from None
-        if count > rule.calls:
-            raise RateLimited(int(rule.end_of(now) - now) + 1)
-
-    async def _left_aligned(self, rule: RateLimit, key: str) -> RateLimitStatus:
-        now = time.time()
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                count = int(await self._redis.get(_window(rule, key, now)) or 0)
-        except (RedisError, OSError, TimeoutError):
-            raise RateLimitUnavailable() from None
-        return RateLimitStatus(max(rule.calls - count, 0), rule.end_of(now) if count else now)
-
-
-def _window(rule: RateLimit, key: str, moment: float) -> str:
-    return f"{rule.name}:{key}:{int(moment // rule.seconds)}"
-
-
-def open_rates(redis_url: str) -> RateLimiter:
-    """Limits shared through Redis where there is one, of this process alone where not."""
-    return RedisRateLimiter(redis_url) if redis_url else MemoryRateLimiter()
-
-
-def _item(rule: RateLimit) -> RateLimitItemPerSecond:
-    return RateLimitItemPerSecond(rule.calls, rule.seconds, rule.name)

@@ -17,8 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from almanac.core.errors import RateLimited, RateLimitUnavailable
-from almanac.quotas import rate_limits
-from almanac.quotas.rate_limits import MemoryRateLimiter, RateLimit, RateLimiter, RedisRateLimiter
+from almanac.quotas import rate_limits, redis_rate_limits
+from almanac.quotas.rate_limits import MemoryRateLimiter, RateLimit, RateLimiter
+from almanac.quotas.redis_rate_limits import RedisRateLimiter
 from tests.house import running, settings_for
 
 T = TypeVar("T")
@@ -269,7 +270,7 @@ def private_redis(port: int, folder: Path) -> Generator[None]:
 
 @pytest.mark.parametrize("strategy", [*STRATEGIES, "aligned"])
 async def test_limits_that_cannot_be_counted_refuse(strategy: str):
-    limits = rate_limits.open_rates(f"redis://127.0.0.1:{free_port()}/0")
+    limits = redis_rate_limits.open_rates(f"redis://127.0.0.1:{free_port()}/0")
     with pytest.raises(RateLimitUnavailable):
         await limits.count(RateLimit("r", 5, 60, strategy), "a")
     with pytest.raises(RateLimitUnavailable):
@@ -287,7 +288,7 @@ async def test_a_redis_that_hangs_is_given_a_second_and_then_refuses(strategy: s
         writer.close()
 
     server = await asyncio.start_server(hang, "127.0.0.1", 0)
-    limits = rate_limits.open_rates(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0")
+    limits = redis_rate_limits.open_rates(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0")
     begun = time.monotonic()
     with pytest.raises(RateLimitUnavailable):
         await limits.count(RateLimit("r", 5, 60, strategy), "a")

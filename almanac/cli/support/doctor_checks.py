@@ -21,7 +21,7 @@ from almanac.jobs import queue
 from almanac.knowledge import document_index
 from almanac.knowledge.files import FileStore
 from almanac.knowledge.parsers.pdf import ocr
-from almanac.quotas import rate_limits
+from almanac.quotas import redis_rate_limits
 from almanac.sandbox import confinement
 from almanac.search.jobs import collection_status
 
@@ -111,7 +111,7 @@ async def _database(settings: Settings) -> str:
 async def _redis(settings: Settings) -> str:
     if not settings.redis_url:
         return "not configured: limits are counted in this process's memory"
-    limiter = rate_limits.open_rates(settings.redis_url)
+    limiter = redis_rate_limits.open_rates(settings.redis_url)
     try:
         if not await limiter.is_available():
             raise BadRequest("Redis cannot be reached.", remedy="Check REDIS_URL and that the server is running.")
