@@ -96,7 +96,7 @@ class DeclaredTerm(NamedTuple):
     kind: str
     key: str
     name: str
-    description: str
+    description: str | None  # None: not given
     details: dict[str, Any]
 
 
@@ -133,10 +133,14 @@ class CatalogueFile(Arguments):
         ):
             for term in terms:
                 key = getattr(term, vocabulary.KEY_FIELDS[kind])
-                yield DeclaredTerm(kind, key, term.name, term.description, {})
+                yield DeclaredTerm(kind, key, term.name, _given_description(term), {})
         for policy in self.policies:
-            details = policy.model_dump(include=set(vocabulary.PolicyDetails.model_fields))
-            yield DeclaredTerm("policy", policy.policyKey, policy.name, policy.description, details)
+            details = policy.model_dump(include=set(vocabulary.PolicyDetails.model_fields), exclude_unset=True)
+            yield DeclaredTerm("policy", policy.policyKey, policy.name, _given_description(policy), details)
+
+
+def _given_description(term: TermEntry | Policy) -> str | None:
+    return term.description if "description" in term.model_fields_set else None
 
 
 def read(path: Path) -> CatalogueFile:

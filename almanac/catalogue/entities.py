@@ -32,7 +32,8 @@ UPDATE entities SET category = $3, name = $4, description = $5, details = $6, so
 """
 
 
-def _check_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
+def check_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
+    """The metadata as it will be stored. Raises ValueError if it cannot be stored or is too large."""
     try:
         encoded = orjson.dumps(metadata)
     except TypeError:
@@ -50,7 +51,7 @@ def _check_tags(tags: list[str]) -> list[str]:
 
 Status = Literal["draft", "active", "archived"]
 Tags = Annotated[list[str], AfterValidator(_check_tags)]
-Metadata = Annotated[dict[str, Any], AfterValidator(_check_metadata)]
+Metadata = Annotated[dict[str, Any], AfterValidator(check_metadata)]
 Details = Annotated[str, Field(max_length=MAX_DETAILS_CHARS)]
 
 

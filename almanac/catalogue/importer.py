@@ -1,6 +1,7 @@
 """Imports a catalogue file into the catalogue of an organisation.
 
-Objects in the file are added or updated; other objects stay as they are. A term is identified by its key, a category by
+Objects in the file are added or updated; other objects stay as they are. The same holds for fields: an update changes
+the fields that the file names, and the metadata keys that it names. A term is identified by its key, a category by
 its id or its path, a namespace by its name, an entity by its id, its SKU, or its name within its category. A file can
 therefore be imported again, after an interruption or with changes, and equal objects are left alone. A dry run makes
 the same comparisons and writes nothing. The import is refused before any write if the file uses undeclared terms.
@@ -25,7 +26,6 @@ from almanac.catalogue.attachments import AttachmentDraft
 from almanac.catalogue.catalogue_file import CatalogueFile, CategoryEntry, DeclaredTerm, EntityEntry, NamespaceEntry
 from almanac.catalogue.categories import TOP, Category, Tree
 from almanac.catalogue.entity import Entity
-from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Reader, Transaction
 from almanac.core.errors import BadRequest, NotFound
@@ -35,6 +35,7 @@ from almanac.search.passage_store import AnalysedPassages
 BATCH_ENTITIES = 500  # entities in one transaction
 MAX_LISTED_CHANGES = 200
 MAX_LISTED_TERMS = 20  # undeclared terms in an error message
+_CHANGEABLE_FIELDS = ("name", "category_id", "description", "details", "source", "sku", "status", "tags", "metadata")
 
 Progress = Callable[[int, int], None]  # called with the numbers of imported entities and of all entities
 LinkedEntries = dict[str, list[EntityEntry]]  # the entries that have relations or attachments, by entity id
@@ -129,12 +130,16 @@ class CatalogueImport:
     async def _import_term(self, db: Reader, tx: Transaction | None, term: DeclaredTerm) -> None:
         kind, key, name, description, details = term
         old = await vocabulary.get_or_none(db, self._org_id, kind, key)
+        if kind == "policy":
+            details = {**vocabulary.PolicyDetails().model_dump(), **(old.details if old else {}), **details}
+        if old is not None and description is None:
+            description = old.description
         is_same = old is not None and (old.name, old.description, old.details) == (name, description, details)
         self.report.record("add" if old is None else "same" if is_same else "change", vocabulary.KINDS[kind], key)
         if tx and old is None:
-            await vocabulary.add(tx, self._call, kind, key, name, description, details)
+            await vocabulary.add(tx, self._call, kind, key, name, description or "", details)
         elif tx and old and not is_same:
-            await vocabulary.update(tx, self._call, old, name, description, details)
+            await vocabulary.update(tx, self._call, old, name, description or "", details)
 
     async def _import_category(self, tx: Transaction | None, entry: CategoryEntry, parent: int, prefix: str) -> None:
         path = f"{prefix}/{entry.name}" if prefix else entry.name
@@ -177,7 +182,7 @@ class CatalogueImport:
     async def _update_category(self, tx: Transaction | None, old: Category, entry: CategoryEntry, path: str) -> None:
         values = {
             "name": entry.name,
-            "description": entry.description,
+            "description": entry.description if "description" in entry.model_fields_set else old.description,
             "alias_key": entry.aliasKey or old.alias_key,
             "policy_key": entry.policyKey or old.policy_key,
         }
@@ -185,7 +190,7 @@ class CatalogueImport:
         self.report.record("change" if fields else "same", "category", path, fields)
         if fields and tx:
             await categories.update(
-                tx, self._call, old.id, name=entry.name, description=entry.description, alias=entry.aliasKey,
+                tx, self._call, old.id, name=entry.name, description=values["description"], alias=entry.aliasKey,
                 policy=entry.policyKey,
             )  # fmt: skip
         if fields:  # later entries refer to the category by its new name and alias
@@ -201,10 +206,13 @@ class CatalogueImport:
             if tx:
                 await namespaces.add(tx, self._call, entry.name, entry.notes, category_ids)
             return
-        is_same = (old.notes, list(old.categories)) == (entry.notes, category_ids)
+        notes = entry.notes if "notes" in entry.model_fields_set else old.notes
+        if "categories" not in entry.model_fields_set:
+            category_ids = list(old.categories)
+        is_same = (old.notes, list(old.categories)) == (notes, category_ids)
         self.report.record("same" if is_same else "change", "namespace", entry.name)
         if tx and not is_same:
-            await namespaces.update(tx, self._call, old.id, entry.notes, category_ids)
+            await namespaces.update(tx, self._call, old.id, notes, category_ids)
 
     # Entities
 
@@ -338,16 +346,21 @@ class _KnownEntities:
 def _entity_from_entry(
     org_id: str, entry: EntityEntry, category: Category, old: Entity | None, used_ids: set[str]
 ) -> Entity:
-    """The old entity with the values of the entry, or a new one, which keeps the entry's id if that is free."""
+    """The old entity with the fields that the entry names, or a new one, which keeps the entry's id if that is free."""
     if old is None:
         return entities.new_entity(org_id, entry, category, entry.id if entry.id not in used_ids else None)
     new = entities.new_entity(org_id, entry, category, old.id)
-    return replace(new, created_at=old.created_at, updated_at=clock.now())
+    unnamed = EntityEntry.model_fields.keys() - entry.model_fields_set
+    kept = {name: getattr(old, name) for name in _CHANGEABLE_FIELDS if name in unnamed}
+    try:
+        metadata = entities.check_metadata({**old.metadata, **entry.metadata})
+    except ValueError as error:
+        raise BadRequest(f"The metadata of the entity {entry.name[:100]!r}, with the stored keys, {error}.") from None
+    return replace(new, **{**kept, "metadata": metadata}, created_at=old.created_at)
 
 
 def _changed_fields(old: Entity, new: Entity) -> tuple[str, ...]:
-    names = ("name", "category_id", "description", "details", "source", "sku", "status", "tags", "metadata")
-    return tuple(name.removesuffix("_id") for name in names if getattr(old, name) != getattr(new, name))
+    return tuple(name.removesuffix("_id") for name in _CHANGEABLE_FIELDS if getattr(old, name) != getattr(new, name))
 
 
 async def _store(tx: Transaction, new: Sequence[IndexedEntity], changed: Sequence[IndexedEntity]) -> None:

@@ -1,9 +1,12 @@
 """Import of catalogues from JSON, JSONL and CSV, repeated imports, dry runs, and the export."""
 
+import dataclasses
 import json
 from typing import Any, cast
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from almanac.catalogue import catalogue_file, categories, entities, exporter, importer, vocabulary
 from almanac.catalogue.importer import CatalogueImport, ImportReport
@@ -260,3 +263,88 @@ async def test_a_new_alias_of_a_category_can_be_used_in_the_same_file(database: 
     if not is_dry:
         prairie = await entities.get(database, call, "Prairie 60")
         assert (prairie.category_name, prairie.alias_key) == ("Mowers", "mowers")
+
+
+_FULL: dict[str, Any] = {
+    "name": "Prairie 60",
+    "category": "Products",
+    "sku": "PR-60",
+    "description": "A mower.",
+    "details": "Sixty centimetres.",
+    "source": "https://example.org/prairie",
+    "status": "draft",
+    "tags": ["garden"],
+    "metadata": {"price": 190, "width": 60},
+}
+_CHANGES: dict[str, Any] = {
+    "description": "A wide mower.",
+    "details": "",
+    "source": "",
+    "status": "active",
+    "tags": [],
+    "metadata": {"price": 210},
+}
+
+
+@given(names=st.sets(st.sampled_from(sorted(_CHANGES))), format=st.sampled_from(["json", "jsonl"]))
+@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_an_import_changes_only_the_fields_that_the_file_names(database: Database, names: set[str], format: str):
+    call = await call_of(database)
+    await import_sample(call)
+    await import_sample(call, json.dumps({"entities": [_FULL]}).encode())
+    before = await entities.get(database, call, "Prairie 60")
+    update = {name: _FULL[name] for name in ("name", "category", "sku")} | {name: _CHANGES[name] for name in names}
+    raw = json.dumps(update if format == "jsonl" else {"entities": [update]}).encode()
+    report = await CatalogueImport(call, catalogue_file.parse(raw, format)).run()
+    after = await entities.get(database, call, "Prairie 60")
+    for name in _CHANGES:
+        expected: Any = _CHANGES[name] if name in names else _FULL[name]
+        if name == "metadata":
+            expected = {**_FULL["metadata"], **(_CHANGES["metadata"] if name in names else {})}
+        stored = getattr(after, name)
+        assert (list(stored) if name == "tags" else stored) == expected
+    assert after.created_at == before.created_at
+    assert report.counts["entity", "change" if names else "same"] == 1
+
+
+async def test_csv_columns_that_are_absent_or_empty_change_nothing(database: Database):
+    call = await call_of(database)
+    await import_sample(call)
+    await import_sample(call, json.dumps({"entities": [_FULL]}).encode())
+    before = await entities.get(database, call, "Prairie 60")
+    raw = b"name,category,sku,details,price\nPrairie 60,Products,PR-60,,205\n"
+    report = await CatalogueImport(call, catalogue_file.parse(raw, "csv")).run()
+    assert [change.fields for change in report.changes] == [("metadata",)]
+    after = await entities.get(database, call, "Prairie 60")
+    assert after == dataclasses.replace(before, metadata={"price": 205, "width": 60}, updated_at=after.updated_at)
+
+
+async def test_terms_categories_and_namespaces_keep_the_fields_that_a_file_leaves_out(database: Database):
+    call = await call_of(database)
+    full = {
+        "categoryAliases": [{"name": "Mowers", "aliasKey": "mowers", "description": "All mowers"}],
+        "policies": [{"name": "Default", "policyKey": "default", "description": "For all", "inputType": "TXT"}],
+        "categories": [{"name": "Mowers", "aliasKey": "mowers", "policyKey": "default", "description": "For lawns"}],
+        "indexes": [{"name": "garden", "notes": "Everything green", "categories": ["Mowers"]}],
+    }
+    await import_sample(call, json.dumps(full).encode())
+    before = await exported(call)
+    bare = {
+        "categoryAliases": [{"name": "Mowers", "aliasKey": "mowers"}],
+        "policies": [{"name": "Default", "policyKey": "default"}],
+        "categories": [{"name": "Mowers"}],
+        "indexes": [{"name": "garden"}],
+    }
+    report = await import_sample(call, json.dumps(bare).encode())
+    assert report.changes == []
+    assert await exported(call) == before
+
+
+async def test_stored_and_imported_metadata_together_keep_the_size_limit(database: Database):
+    call = await call_of(database)
+    await import_sample(call)
+    await import_sample(call, json.dumps({"entities": [_FULL | {"metadata": {"a": "x" * 60_000}}]}).encode())
+    before = await entities.get(database, call, "Prairie 60")
+    with pytest.raises(BadRequest, match="'Prairie 60', with the stored keys, is larger than 100000 bytes"):
+        await import_sample(call, json.dumps({"entities": [_FULL | {"metadata": {"b": "x" * 60_000}}]}).encode())
+    assert await entities.get(database, call, "Prairie 60") == before
