@@ -298,9 +298,9 @@ async def test_an_import_changes_only_the_fields_that_the_file_names(database: D
     report = await CatalogueImport(call, catalogue_file.parse(raw, format)).run()
     after = await entities.get(database, call, "Prairie 60")
     for name in _CHANGES:
-        expected: Any = _CHANGES[name] if name in names else _FULL[name]
+        expected = _CHANGES[name] if name in names else _FULL[name]
         if name == "metadata":
-            expected = {**_FULL["metadata"], **(_CHANGES["metadata"] if name in names else {})}
+            expected = dict[str, Any](_FULL["metadata"] | (_CHANGES["metadata"] if name in names else {}))
         stored = getattr(after, name)
         assert (list(stored) if name == "tags" else stored) == expected
     assert after.created_at == before.created_at
