@@ -44,7 +44,7 @@ test-kill: setup-test ## kill -9 of server and worker among 500 jobs, on both da
 	.venv/bin/pytest tests/kill $(ARGS)
 
 test-fuzz: setup-test ## A long hypothesis run over the dispatcher
-	ALMANAC_TEST_EXAMPLES=20000 .venv/bin/pytest tests/surfaces/test_door_fuzz.py $(ARGS)
+	ALMANAC_TEST_EXAMPLES=20000 .venv/bin/pytest tests/surfaces/test_endpoint_fuzz.py $(ARGS)
 
 .tools/llm/.ready: Makefile
 	scripts/uv venv --quiet --clear .tools/llm

@@ -8,10 +8,8 @@ import socket
 import subprocess
 import tempfile
 import threading
-import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -23,7 +21,8 @@ import pytest
 from almanac.core.database import Database
 from almanac.db import migrate
 from almanac.db.connect import connect
-from tests.house import Running, running, settings_for
+from tests.live_server import Running, running, settings_for
+from tests.waiting import wait_for_port
 
 T = TypeVar("T")
 
@@ -150,7 +149,7 @@ def redis_url() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         server = subprocess.Popen([*arguments, "--dir", folder], stdout=subprocess.DEVNULL)
         try:
-            _wait_for_port(port)
+            wait_for_port(port)
             yield f"redis://127.0.0.1:{port}/0"
         finally:
             server.terminate()
@@ -220,15 +219,6 @@ def _free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
-
-
-def _wait_for_port(port: int) -> None:
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return
-        time.sleep(0.02)
-    pytest.fail(f"redis-server did not answer on port {port} within 10 s", pytrace=False)
 
 
 @pytest.fixture

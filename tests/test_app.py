@@ -29,7 +29,7 @@ from almanac.db.errors import DatabaseError
 from almanac.operations.context import RequestContext
 from almanac.operations.operation import Operation
 from almanac.surfaces.surface import Surface
-from tests.house import running, settings_for
+from tests.live_server import running, settings_for
 
 MARKER = "marker-7f3a"  # stands for what a caller asks and what is stored
 
@@ -252,7 +252,7 @@ SERVE = """
 import sys
 from almanac.bootstrap import configure_logs
 from almanac.core.settings import load
-from tests.house import request, running
+from tests.live_server import request, running
 from tests.test_app import MARKER, SURFACES, TESTING
 
 settings = load({}, None, {

@@ -27,6 +27,7 @@ from almanac.ai.encoder import (
     batch,
 )
 from almanac.ai.errors import BadModel, WrongDimension
+from tests.waiting import until
 
 SENTENCES = [
     "How many days of annual leave do I have?",
@@ -177,8 +178,7 @@ async def test_who_gives_up_leaves_no_work_behind():
     encoder = HeldUp()
     embedder = BundledEmbedder(encoder, threads=2)
     work = asyncio.create_task(embedder.passages(["x"] * 50))
-    while encoder.runs < 2:
-        await asyncio.sleep(0)
+    await until(lambda: encoder.runs >= 2)
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await work

@@ -8,6 +8,7 @@ import pytest
 from almanac.ai import query_batcher
 from almanac.ai.embedder import Vectors
 from almanac.ai.query_batcher import QueryBatcher
+from tests.waiting import until
 
 
 class Model:
@@ -27,8 +28,7 @@ class Model:
         return np.array([[len(text)] for text in texts], np.float32)
 
     async def is_asked(self, times: int) -> None:
-        while len(self.asked) < times:
-            await asyncio.sleep(0)
+        await until(lambda: len(self.asked) >= times)
 
 
 async def test_what_arrives_while_the_model_is_busy_goes_together_and_once():

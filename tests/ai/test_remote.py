@@ -16,6 +16,7 @@ import pytest
 from almanac.ai import remote
 from almanac.ai.errors import EmbeddingRefused, EmbeddingUnavailable, WrongDimension
 from almanac.ai.remote import EMPTY, MOST_CHARACTERS, MOST_TEXTS, RemoteEmbedder, RetryPolicy
+from tests.waiting import until
 
 KEY = "sk-a-key-that-nobody-may-see"
 QUICK = RetryPolicy(tries=3, seconds=30, pause=0.001)
@@ -325,8 +326,7 @@ async def test_an_endpoint_is_held_to_the_dimension_that_is_expected(endpoint: E
 async def test_who_gives_up_leaves_nothing_open(endpoint: Endpoint, embedder: RemoteEmbedder):
     endpoint.answers = [Answer(503, headers="retry-after: 20\r\n")]
     work = asyncio.create_task(embedder.passages(["a"]))
-    while not endpoint.requests:
-        await asyncio.sleep(0)
+    await until(lambda: endpoint.requests)
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await work

@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -20,7 +19,8 @@ from almanac.core.errors import AuditUnavailable
 from almanac.db.connect import connect
 from almanac.db.errors import DatabaseFull, DatabaseUnavailable
 from almanac.identity import first_start, principals
-from tests.house import Running, running, settings_for
+from tests.live_server import Running, running, settings_for
+from tests.waiting import until_stored, wait_until
 
 T = TypeVar("T")
 
@@ -32,7 +32,8 @@ class Flaky:
         self._db = db
         self.dialect = db.dialect
         self.problem: Exception | None = None
-        self.refused = 0
+        self.begun = asyncio.Semaphore(0)  # released by each write that begins
+        self.refused = asyncio.Semaphore(0)  # released by each write that is refused
 
     async def fetch(self, sql: str, *args: Value) -> list[Row]:
         return await self._db.fetch(sql, *args)
@@ -48,8 +49,9 @@ class Flaky:
 
     async def write(self, body: Callable[[Transaction], Awaitable[T]]) -> T:
         if self.problem is not None:
-            self.refused += 1
+            self.refused.release()
             raise self.problem
+        self.begun.release()
         return await self._db.write(body)
 
     def lock(self, name: str) -> AbstractAsyncContextManager[None]:
@@ -91,9 +93,7 @@ class Office:
         return [row["tool"] for row in await self.db.fetch("SELECT tool FROM audit ORDER BY id")]
 
     async def until(self, number: int, within: float) -> None:
-        async with asyncio.timeout(within):
-            while len(await self.rows()) < number:
-                await asyncio.sleep(0.01)
+        await until_stored(self.rows, lambda rows: len(rows) >= number, seconds=within)
 
 
 @asynccontextmanager
@@ -123,10 +123,7 @@ def test_a_call_is_in_the_database_within_a_second_with_all_that_is_known_of_it(
     assert answer.headers["x-request-id"] == "my-request.1"
 
     async def read(db: Database) -> trail.AuditRow:
-        async with asyncio.timeout(1.0):
-            while not (found := await trail.find(db)):
-                await asyncio.sleep(0.01)
-        return found[0]
+        return (await until_stored(lambda: trail.find(db), seconds=1))[0]
 
     line = server.run(read)
     assert (line.org, line.actor, line.kind, line.token_id) == ("main", "admin", "user", 1)
@@ -143,10 +140,7 @@ def test_every_outcome_leaves_a_row_and_no_row_holds_what_was_asked(server: Runn
     server.rpc("tools/list")
 
     async def read(db: Database) -> list[trail.AuditRow]:
-        async with asyncio.timeout(2.0):
-            while len(found := await trail.find(db)) < 3:
-                await asyncio.sleep(0.01)
-        return found
+        return await until_stored(lambda: trail.find(db), lambda rows: len(rows) >= 3)
 
     lines = server.run(read)
     assert [(line.tool, line.outcome) for line in reversed(lines)] == [
@@ -164,9 +158,7 @@ def test_equal_arguments_have_equal_digests_and_another_house_s_key_gives_others
         server.call("whoami", arguments)
 
     async def read(db: Database) -> list[str]:
-        async with asyncio.timeout(2.0):
-            while len(found := await trail.find(db)) < 4:
-                await asyncio.sleep(0.01)
+        found = await until_stored(lambda: trail.find(db), lambda rows: len(rows) >= 4)
         return [line.digest for line in reversed(found)]
 
     digests = server.run(read)
@@ -180,10 +172,7 @@ def test_equal_arguments_have_equal_digests_and_another_house_s_key_gives_others
 
 
 async def _first_digest(db: Database) -> str:
-    async with asyncio.timeout(2.0):
-        while not (found := await trail.find(db)):
-            await asyncio.sleep(0.01)
-    return found[0].digest
+    return (await until_stored(lambda: trail.find(db)))[0].digest
 
 
 def test_nothing_is_lost_on_a_clean_stop(database_url: str, tmp_path: Path):
@@ -210,12 +199,13 @@ async def test_a_burst_is_written_whole_and_in_order(database: Database):
         assert await at.rows() == [f"t{number}" for number in range(2500)]
 
 
+@pytest.mark.usefixtures("hasty")
 async def test_what_is_added_while_a_write_is_under_way_is_written_once(database: Database):
     async with office(database) as at:
         for number in range(400):
             at.trail.add(at.entry(f"t{number}"))
             if number % 40 == 0:
-                await asyncio.sleep(0.05)
+                await at.db.begun.acquire()
     assert sorted(await at.rows()) == sorted(f"t{number}" for number in range(400))
 
 
@@ -232,8 +222,8 @@ async def test_rows_are_kept_and_retried_while_the_database_cannot_be_written(da
         at.db.problem = problem
         at.trail.add(at.entry("during"))
         async with asyncio.timeout(3):
-            while at.db.refused < 2:
-                await asyncio.sleep(0.02)
+            await at.db.refused.acquire()
+            await at.db.refused.acquire()
         at.trail.add(at.entry("later"))
         assert await at.rows() == []
         at.db.problem = None
@@ -247,8 +237,7 @@ async def test_when_the_database_comes_back_only_at_the_stop_nothing_is_lost(dat
         at.db.problem = DatabaseUnavailable("gone")
         at.trail.add(at.entry("during"))
         async with asyncio.timeout(3):
-            while at.db.refused < 1:
-                await asyncio.sleep(0.02)
+            await at.db.refused.acquire()
         at.db.problem = None
     assert await at.rows() == ["during"]
 
@@ -266,8 +255,7 @@ async def test_at_the_limit_it_refuses_and_when_the_rows_are_written_it_takes_ca
         with pytest.raises(AuditUnavailable):
             at.trail.require_capacity()
         async with asyncio.timeout(3):
-            while at.db.refused < 1:
-                await asyncio.sleep(0.02)
+            await at.db.refused.acquire()
         with pytest.raises(AuditUnavailable):  # rows in hand count as well as rows waiting
             at.trail.require_capacity()
         at.db.problem = None
@@ -298,13 +286,9 @@ def test_calls_are_refused_while_they_cannot_be_accounted_for_and_taken_again_af
         for _ in range(50):
             assert live.call("whoami")["isError"]
         opened[-1].problem = None
-        ends = time.monotonic() + 4
-        while live.call("whoami")["isError"] and time.monotonic() < ends:
-            time.sleep(0.05)
-        assert not live.call("whoami")["isError"]
-        time.sleep(1)
-        rows = live.run(lambda db: db.fetch("SELECT outcome FROM audit"))
-        assert {row["outcome"] for row in rows} == {"ok"}  # what was refused for want of room took none
+        wait_until(lambda: not live.call("whoami")["isError"], seconds=4)
+    rows = live.run(lambda db: db.fetch("SELECT outcome FROM audit"))  # the stop has written all of them
+    assert {row["outcome"] for row in rows} == {"ok"}  # what was refused for want of room took none
 
 
 async def test_a_stop_waits_for_the_entries_of_calls_in_flight(database: Database):
@@ -312,11 +296,10 @@ async def test_a_stop_waits_for_the_entries_of_calls_in_flight(database: Databas
         at.trail.calls_in_flight += 1
 
         async def finish() -> None:
-            await asyncio.sleep(0.2)
             at.trail.calls_in_flight -= 1
             at.trail.add(at.entry("late"))
 
-        finishing = asyncio.create_task(finish())
+        finishing = asyncio.create_task(finish())  # it begins when the stop first waits
     await finishing
     assert [row["tool"] for row in await database.fetch("SELECT tool FROM audit")] == ["late"]
 

@@ -39,7 +39,7 @@ from almanac.search.filters import conditions, source_filter
 from almanac.search.query import SourceFilter
 from almanac.search.sources import Source
 from tests.catalogue.sample_catalogue import POWERJET, call_of, import_sample
-from tests.house import settings_for, work_off
+from tests.live_server import settings_for, work_off
 
 Attempt = Callable[[Transaction], Awaitable[Any]]
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import httpx2
 
-from tests.house import request
+from tests.live_server import request
+from tests.waiting import wait_until
 
 OURS = re.compile(
     r"^(ALMANAC_|MCP_|EXTERNAL_KNOWLEDGE_|RAG_|KNOWLEDGE_RUNTIME_|INTERNAL_SERVICE_|OTEL_|PROMETHEUS_"
@@ -133,16 +134,14 @@ def serving(
 
 
 def until_ready(server: Server) -> None:
-    ends = time.monotonic() + PATIENCE
-    while time.monotonic() < ends:
+    def is_ready() -> bool:
         assert server.process.poll() is None, server.errors
         try:
-            if httpx2.get(f"{server.url}/health", timeout=5).status_code == 200:
-                return
+            return httpx2.get(f"{server.url}/health", timeout=5).status_code == 200
         except httpx2.TransportError:
-            pass
-        time.sleep(0.05)
-    raise AssertionError(f"no answer within {PATIENCE} s: {server.errors}")
+            return False
+
+    wait_until(is_ready, seconds=PATIENCE)
 
 
 def children(pid: int) -> dict[int, str]:
@@ -161,13 +160,7 @@ def children(pid: int) -> dict[int, str]:
 
 def workers(pid: int) -> dict[int, str]:
     """The job workers among them, once there are any."""
-    ends = time.monotonic() + 10
-    while time.monotonic() < ends:
-        found = {child: line for child, line in children(pid).items() if " worker " in f"{line} "}
-        if found:
-            return found
-        time.sleep(0.05)
-    return {}
+    return wait_until(lambda: {child: line for child, line in children(pid).items() if " worker " in f"{line} "})
 
 
 def is_alive(pid: int) -> bool:
@@ -178,13 +171,8 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-def gone_within(seconds: float, *pids: int) -> bool:
-    ends = time.monotonic() + seconds
-    while any(is_alive(pid) for pid in pids):
-        if time.monotonic() > ends:
-            return False
-        time.sleep(0.02)
-    return True
+def wait_until_gone(seconds: float, *pids: int) -> None:
+    wait_until(lambda: [pid for pid in pids if is_alive(pid)], lambda alive: not alive, seconds=seconds)
 
 
 def facts(answer: httpx2.Response) -> dict[str, Any]:

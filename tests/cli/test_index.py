@@ -1,6 +1,5 @@
 """The commands about the index: how far it is, making it anew, what the doctor says of it, and how ingests wait."""
 
-import asyncio
 import json
 import os
 import random
@@ -23,7 +22,8 @@ from tests.cli.conftest import Almanac
 from tests.cli.program import Answer, run, serving
 from tests.cli.test_commands import with_database
 from tests.cli.test_kb import change, fill, items
-from tests.house import settings_for, work_off
+from tests.live_server import settings_for, work_off
+from tests.waiting import until
 
 TEXTS = {"pump.md": "# Pump\n\nForty turns a minute.", "cat.md": "# Cat\n\nA cat sleeps."}
 
@@ -189,8 +189,7 @@ def test_ctrl_c_stops_a_rebuild_between_two_batches_and_nothing_is_broken(
     async def embed_and_interrupt(*given: Any) -> None:
         await embed(*given)
         os.kill(os.getpid(), signal.SIGINT)
-        while signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # until it has been heard
-            await asyncio.sleep(0)
+        await until(lambda: signal.getsignal(signal.SIGINT) is signal.default_int_handler)  # it has been handled
 
     monkeypatch.setattr(embed_passages, "AT_ONCE", 1)
     monkeypatch.setattr(collection_status, "embed", embed_and_interrupt)

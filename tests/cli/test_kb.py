@@ -9,7 +9,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +27,7 @@ from almanac.knowledge.files import format_size
 from tests.cli.conftest import Almanac
 from tests.cli.program import PATIENCE, Answer, command, environment, run, serving
 from tests.cli.test_commands import with_database
+from tests.waiting import wait_until
 
 T = TypeVar("T")
 
@@ -753,13 +753,6 @@ def begun(home: Path, *arguments: str, **settings: str) -> "subprocess.Popen[str
     )
 
 
-def until(is_so: Callable[[], bool]) -> None:
-    ends = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < ends, f"not within {PATIENCE} s"
-        time.sleep(0.1)
-
-
 def statuses(home: Path, **settings: str) -> list[str]:
     """How far the documents that are not in the trash are."""
     sql = "SELECT index_status FROM documents WHERE removed_at IS NULL"
@@ -777,7 +770,7 @@ def test_an_interrupted_ingest_goes_on_where_it_was(tmp_path: Path, store: dict[
     home = founded(tmp_path / "data", **store)
     folder = notes(tmp_path / "notes", 120)
     with begun(home, "ingest", "1", str(folder), **store) as process:
-        until(lambda: process.poll() is not None or "success" in statuses(home, **store))
+        wait_until(lambda: process.poll() is not None or "success" in statuses(home, **store), seconds=PATIENCE)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
     if number == signal.SIGINT:
@@ -823,7 +816,7 @@ def test_the_worker_of_a_server_reads_what_was_only_queued(tmp_path: Path):
         assert run(home, "kb", "add", "Notes", "--owner", "admin").out == "1\n"
         queued = run(home, "ingest", "1", str(notes(tmp_path / "notes", 5)), "--no-wait")
         assert queued.code == 0
-        until(lambda: statuses(home) == ["success"] * 5)
+        wait_until(lambda: statuses(home) == ["success"] * 5, seconds=PATIENCE)
         beside = run(home, "ingest", "1", str(notes(tmp_path / "notes", 30)), "--json")
         assert beside.code == 0, beside.err
         assert (json.loads(beside.out)["added"], json.loads(beside.out)["unchanged"]) == (25, 5)

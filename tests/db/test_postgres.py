@@ -9,10 +9,15 @@ import pytest
 from almanac.core.database import Database, Transaction
 from almanac.db.connect import connect
 from almanac.db.errors import DatabaseUnavailable
+from tests.waiting import until_stored
 
 KILL_OTHERS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name = 'almanac'
+"""
+ASKS_FOR_LOCK = """
+SELECT pid FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE '%advisory_lock%'
 """
 
 
@@ -105,7 +110,7 @@ async def test_whoever_waits_for_a_lock_keeps_no_index_from_being_built(database
 
     async with database.lock("index"):
         waiting = asyncio.create_task(wait())
-        await asyncio.sleep(0.3)
+        await until_stored(lambda: database.fetch(ASKS_FOR_LOCK), lambda rows: len(rows) == 2)  # the holder, and it
         async with asyncio.timeout(20):  # it waits for every statement that began before it
             await database.scan("CREATE INDEX CONCURRENTLY tried ON t (n)")
         assert not waiting.done()

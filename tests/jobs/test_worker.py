@@ -19,6 +19,7 @@ from almanac.jobs import queue
 from almanac.jobs.queue import Job
 from almanac.jobs.schedule import Every, Schedule
 from almanac.jobs.worker import Effect, Handler, PermanentFailure, Worker
+from tests.waiting import until_stored
 
 POLL = SECOND // 100
 WORKER = """
@@ -75,12 +76,6 @@ async def state(db: Database, id: int) -> Job:
     return job
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(15):
-        while not await condition():
-            await asyncio.sleep(0.003)
-
-
 async def settled(db: Database) -> None:
     """Until nothing is running or due."""
 
@@ -88,7 +83,7 @@ async def settled(db: Database) -> None:
         sql = "SELECT 1 FROM jobs WHERE state = 'running' OR (state = 'queued' AND run_at <= $1)"
         return await db.fetch_one(sql, clock.now()) is None
 
-    await eventually(idle)
+    await until_stored(idle)
 
 
 @asynccontextmanager
@@ -123,12 +118,15 @@ async def test_two_workers_do_each_job_once(db: Database, database_url: str) -> 
 
 
 async def test_no_more_jobs_run_at_once_than_allowed(db: Database) -> None:
-    now, most = 0, 0
+    now, most, full = 0, 0, asyncio.Event()
 
     async def handler(job: Job) -> None:
         nonlocal now, most
         now, most = now + 1, max(most, now + 1)
-        await asyncio.sleep(0.002)
+        if most == 3:
+            full.set()
+        await full.wait()
+        await asyncio.sleep(0)
         now -= 1
 
     await add(db, 20)
@@ -188,7 +186,7 @@ async def test_a_heartbeat_keeps_a_job_longer_than_its_lease(db: Database) -> No
             until = (await state(db, id)).lease_until
             return until is not None and job.lease_until is not None and until > job.lease_until + lease
 
-        await eventually(twice_extended)
+        await until_stored(twice_extended)
         return mown(job)
 
     async with working(db, {"mow": handler}, lease=lease), working(db, {"mow": handler}, lease=lease):
@@ -264,7 +262,7 @@ async def test_unknown_kinds_wait_for_a_worker_that_knows_them(db: Database) -> 
     await db.write(lambda tx: queue.add(tx, "paint", {}))
     [id] = await add(db)
     async with working(db, {"mow": mow}):
-        await eventually(lambda: _is(db, id, "done"))
+        await until_stored(lambda: _is(db, id, "done"))
     assert await queue.counts(db) == {"queued": 1, "running": 0, "dead": 0}
 
 
@@ -364,7 +362,7 @@ async def test_an_outage_delays_work_but_loses_none(db: Database) -> None:
         await held.wait()
         flaky.away = True
         release.set()
-        await eventually(lambda: _refused(flaky, 6))
+        await until_stored(lambda: _refused(flaky, 6))
         assert await effects(db) == []
         flaky.away = False
         await settled(db)
@@ -383,7 +381,7 @@ async def test_the_worker_runs_schedules(db: Database) -> None:
         return len(await effects(db)) >= 1
 
     async with working(db, {"mow": mow}, schedules=[every_second]), working(db, {}, schedules=[every_second]):
-        await eventually(done)
+        await until_stored(done)
     runs = await db.fetch("SELECT due_at FROM schedule_runs")
     assert len({row["due_at"] for row in runs}) == len(runs) >= 1
 
@@ -399,7 +397,7 @@ async def test_a_killed_workers_jobs_are_taken_over_and_each_done_once(db: Datab
     async def halfway() -> bool:
         return len(await effects(db)) >= 50
 
-    await eventually(halfway)
+    await until_stored(halfway)
     process.send_signal(signal.SIGKILL)
     await process.wait()
     async with working(db, {"mow": mow}, concurrency=8):

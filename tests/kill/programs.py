@@ -4,7 +4,6 @@ import asyncio
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
@@ -60,10 +59,3 @@ def with_database(url: str, work: Callable[[Database], Awaitable[T]]) -> T:
             await db.close()
 
     return asyncio.run(run())
-
-
-def wait_until(is_done: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_done():
-        assert time.monotonic() < deadline, f"not done within {seconds} s"
-        time.sleep(0.1)

@@ -19,9 +19,10 @@ import pytest
 from almanac.core import clock
 from almanac.core.database import Database
 from almanac.identity import first_start
-from tests.house import request
 from tests.kill.program import create_tables
-from tests.kill.programs import LEASE_SECONDS, Program, free_port, wait_until, with_database
+from tests.kill.programs import LEASE_SECONDS, Program, free_port, with_database
+from tests.live_server import request
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("kill")  # each of these tests keeps the machine busy and has time limits
 
@@ -128,7 +129,7 @@ def test_every_acknowledged_item_is_processed_exactly_once_despite_kills(databas
             thread.join(120)
             assert not thread.is_alive()
         client.stopping.set()
-        wait_until(lambda: with_database(database_url, count_unfinished_jobs) == 0, 120)
+        wait_until(lambda: with_database(database_url, count_unfinished_jobs) == 0, seconds=120)
         assert server.kills == 3
         assert sum(worker.kills for worker in workers) == 6
     check_items(database_url, client)
@@ -139,7 +140,7 @@ def kill_at_random(chance: random.Random, server: Program, workers: list[Program
     """Kill a process after about every fifty items, each third time the server; return when each server was killed."""
     kill_times: dict[int, float] = {}
     for turn in range(1, 10):
-        wait_until(lambda count=turn * 50: len(client.acknowledged) >= count, 120)
+        wait_until(lambda count=turn * 50: len(client.acknowledged) >= count, seconds=120)
         time.sleep(chance.uniform(0, 0.1))  # a random moment within the work
         victim = server if turn % 3 == 0 else workers[turn % 2]
         if victim is server:
@@ -197,7 +198,7 @@ def test_jobs_of_a_killed_worker_are_taken_over_when_their_lease_ends(database_u
     with running_programs(database_url, tmp_path, job_seconds=0.5) as (_, workers, client):
         thread = threading.Thread(target=client.run, args=(0,))
         thread.start()
-        wait_until(lambda: len({worker for *_, worker in with_database(database_url, running_jobs)}) == 2, 60)
+        wait_until(lambda: len({worker for *_, worker in with_database(database_url, running_jobs)}) == 2, seconds=60)
         workers[0].kill()
         killed_at = clock.now()
         orphans = [
@@ -207,7 +208,7 @@ def test_jobs_of_a_killed_worker_are_taken_over_when_their_lease_ends(database_u
         ]
         client.stopping.set()
         thread.join()
-        wait_until(lambda: with_database(database_url, count_unfinished_jobs) == 0, 60)
+        wait_until(lambda: with_database(database_url, count_unfinished_jobs) == 0, seconds=60)
         started_at = with_database(database_url, start_times)
         workers[0].start()
     assert orphans, "the worker died between jobs, so the test shows nothing"

@@ -19,10 +19,11 @@ from almanac.search.backends import open_search
 from almanac.search.index.embedded import compaction
 from almanac.search.index.protocol import SearchScope
 from almanac.search.jobs import collection_status, embed_passages
-from tests.house import settings_for
 from tests.kill.indexer import Slow, vector_of
-from tests.kill.programs import Program, wait_until, with_database
+from tests.kill.programs import Program, with_database
+from tests.live_server import settings_for
 from tests.search.shelf import Shelf, open_shelf, terms
+from tests.waiting import wait_until
 
 KILLS = 5
 THINGS = 40
@@ -44,12 +45,12 @@ def test_whenever_the_worker_dies_the_index_comes_to_agree_with_the_store(databa
     try:
         for turn in range(KILLS):
             has = with_database(database_url, progress)
-            wait_until(lambda has=has: with_database(database_url, progress) > has, 30)  # it is at work
+            wait_until(lambda has=has: with_database(database_url, progress) > has, seconds=30)  # it is at work
             time.sleep(random.Random(turn).uniform(0, 0.1))
             worker.kill()
             with_database(database_url, lambda db, turn=turn: disturb(db, settings, turn))
             worker.start()
-        wait_until(lambda: with_database(database_url, unfinished) == 0, 60)
+        wait_until(lambda: with_database(database_url, unfinished) == 0, seconds=60)
     finally:
         worker.stop()
     with_database(database_url, lambda db: check(db, settings))

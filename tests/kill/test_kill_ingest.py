@@ -27,7 +27,8 @@ from almanac.identity import first_start, orgs, principals
 from almanac.knowledge import bases, documents, trash
 from almanac.knowledge.files import FileStore
 from almanac.knowledge.ingest import ingest_job
-from tests.kill.programs import LEASE_SECONDS, Program, free_port, wait_until, with_database
+from tests.kill.programs import LEASE_SECONDS, Program, free_port, with_database
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("kill")  # each of these tests keeps the machine busy and has time limits
 
@@ -167,7 +168,7 @@ def test_every_document_becomes_complete_or_fails_with_a_true_reason_despite_kil
             lambda: (
                 (with_database(database_url, skip_retry_delays), with_database(database_url, count_open_jobs))[1] == 0
             ),
-            60,
+            seconds=60,
         )
     assert {"parser", "fork server"} & set(killed), "no parser process was killed"
     assert killed.count("server") == 2
@@ -186,7 +187,7 @@ def kill_at_random(
     killed: list[str] = []
     for turn, kind in enumerate(KILLS, 1):
         due = turn * (2 * DOCUMENTS - 100) // len(KILLS)
-        wait_until(lambda due=due: progress() >= due, 60)
+        wait_until(lambda due=due: progress() >= due, seconds=60)
         time.sleep(chance.uniform(0, 0.1))  # a random moment within the work
         victim = server if kind == "server" else chance.choice(workers)
         if kind in ("server", "worker"):

@@ -18,9 +18,9 @@ from almanac.knowledge.documents import Document
 from almanac.search.backends import open_search
 from almanac.search.engine import SearchEngine
 from almanac.search.query import SearchQuery, SearchResponse
-from tests.house import settings_for
 from tests.knowledge.test_access_matrix import CALLERS, BaseIds, Scenario, expectations, generalised
 from tests.knowledge.workspace import Workspace
+from tests.live_server import settings_for
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ from almanac.search.index.embedded import compaction
 from almanac.search.index.protocol import SearchScope
 from almanac.search.jobs.embed_passages import EmbedPassages
 from almanac.search.ranking.features import parse_text
-from tests.house import settings_for
 from tests.knowledge.workspace import Workspace, open_workspace
+from tests.live_server import settings_for
 from tests.search.reference import Reference
 
 WORDS = [

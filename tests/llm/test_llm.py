@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import running, settings_for
+from tests.live_server import running, settings_for
 from tests.surfaces.weknora.conftest import Library, stocked
 
 PYTHON = os.environ.get("ALMANAC_TEST_LLM", "")

@@ -7,7 +7,7 @@ import pytest
 
 from almanac.core.database import Database
 from almanac.search.backends import open_search
-from tests.house import settings_for
+from tests.live_server import settings_for
 from tests.memory.agent_memory import AgentMemory, open_memory
 
 

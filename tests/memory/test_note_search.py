@@ -21,7 +21,7 @@ from almanac.search.index.postgres import postgres_index
 from almanac.search.index.postgres.postgres_index import PostgresIndex
 from almanac.search.index.protocol import SearchScope
 from almanac.search.jobs import embed_passages
-from tests.house import settings_for, work_off
+from tests.live_server import settings_for, work_off
 from tests.memory.agent_memory import AgentMemory
 from tests.search.shelf import turn
 

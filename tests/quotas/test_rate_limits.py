@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +20,8 @@ from almanac.core.errors import RateLimited, RateLimitUnavailable
 from almanac.quotas import rate_limits, redis_rate_limits
 from almanac.quotas.rate_limits import MemoryRateLimiter, RateLimit, RateLimiter
 from almanac.quotas.redis_rate_limits import RedisRateLimiter
-from tests.house import running, settings_for
+from tests.live_server import running, settings_for
+from tests.waiting import wait_for_port
 
 T = TypeVar("T")
 STRATEGIES = ("fixed", "moving")
@@ -257,11 +258,7 @@ def private_redis(port: int, folder: Path) -> Generator[None]:
     command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
-        ends = time.monotonic() + 10
-        while time.monotonic() < ends:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                break
-            time.sleep(0.01)
+        wait_for_port(port)
         yield
     finally:
         server.kill()

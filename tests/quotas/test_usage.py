@@ -13,7 +13,8 @@ from almanac.core.database import Database
 from almanac.core.errors import QuotaExceeded
 from almanac.db.connect import connect
 from almanac.quotas import usage
-from tests.house import Running
+from tests.live_server import Running
+from tests.waiting import until_stored
 
 
 async def test_a_counter_adds_up_and_each_metric_and_organisation_has_its_own(database: Database):
@@ -103,9 +104,7 @@ def test_calls_are_counted_and_shown_to_the_caller(server: Running):
     async def counted(db: Database) -> None:
         row = await db.fetch_one("SELECT id FROM orgs")
         assert row is not None
-        async with asyncio.timeout(2):
-            while (await usage.used(db, row["id"])).get("tool_calls") != 3:
-                await asyncio.sleep(0.02)
+        await until_stored(lambda: usage.used(db, row["id"]), lambda used: used.get("tool_calls") == 3, seconds=2)
 
     for _ in range(3):
         server.call("whoami")

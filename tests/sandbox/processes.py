@@ -1,9 +1,7 @@
 """Queries about processes, for tests that kill them."""
 
-import asyncio
 import os
 import select
-from collections.abc import Callable
 from pathlib import Path
 
 
@@ -42,10 +40,3 @@ def ends_within(pid: int, seconds: float) -> bool:
         return bool(select.select([descriptor], [], [], seconds)[0])
     finally:
         os.close(descriptor)
-
-
-async def eventually(condition: Callable[[], object], seconds: float = 10) -> None:
-    """Wait until the condition is true; raises TimeoutError. It polls, because /proc offers no events."""
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)

@@ -18,7 +18,8 @@ from almanac.sandbox.errors import SandboxUnavailable, WorkRejected
 from almanac.sandbox.pool import SandboxPool
 from almanac.sandbox.result import SandboxResult
 from tests.sandbox import hostile_work
-from tests.sandbox.processes import children_of, ends_within, eventually, fork_server_of, open_descriptors
+from tests.sandbox.processes import children_of, ends_within, fork_server_of, open_descriptors
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 LIMITS = SandboxLimits(memory_bytes=256 * MIB, cpu_seconds=20, wall_seconds=60, output_bytes=8 * MIB)
@@ -187,7 +188,7 @@ async def test_a_child_killed_from_outside_can_be_retried(pool_for: StartPool, f
     pool = await pool_for("sleep")
     call = asyncio.create_task(pool.run(file, "file", {}))
     server = fork_server_of(os.getpid())
-    await eventually(lambda: children_of(server))
+    await until(lambda: children_of(server))
     os.kill(children_of(server)[0], signal.SIGKILL)
     with pytest.raises(WorkRejected) as error:
         await call
@@ -199,7 +200,7 @@ async def test_running_calls_fail_when_the_fork_server_dies_and_the_next_call_wo
     pool = await pool_for("sleep", SandboxLimits(wall_seconds=0.5))
     server = fork_server_of(os.getpid())
     calls = [asyncio.create_task(pool.run(file, "file", {})) for _ in range(3)]
-    await eventually(lambda: len(children_of(server)) == 3)
+    await until(lambda: len(children_of(server)) == 3)
     children = children_of(server)
     os.kill(server, signal.SIGKILL)
     errors = await asyncio.gather(*calls, return_exceptions=True)
@@ -219,7 +220,7 @@ async def test_a_fork_server_that_died_between_two_calls_is_replaced_unnoticed(p
     assert (await pool.run(file, "a", {})).output == b"a:content"
     server = fork_server_of(os.getpid())
     os.kill(server, signal.SIGKILL)
-    await eventually(lambda: not Path(f"/proc/{server}").exists())  # the event loop has reaped it
+    await until(lambda: not Path(f"/proc/{server}").exists())  # the event loop has reaped it
     assert (await pool.run(file, "b", {})).output == b"b:content"
 
 
@@ -240,7 +241,7 @@ async def test_a_killed_worker_leaves_no_process_behind(file: Path):
         assert worker.stdout is not None
         assert worker.stdout.readline() == b"ready\n"
         server = fork_server_of(worker.pid)
-        await eventually(lambda: children_of(server))
+        await until(lambda: children_of(server))
         (child,) = children_of(server)
         worker.kill()
         assert ends_within(server, 1)
@@ -251,10 +252,10 @@ async def test_a_cancelled_call_kills_its_child_and_no_other(pool_for: StartPool
     pool = await pool_for("sleep", SandboxLimits(wall_seconds=1))
     server = fork_server_of(os.getpid())
     cancelled = asyncio.create_task(pool.run(file, "file", {}))
-    await eventually(lambda: len(children_of(server)) == 1)
+    await until(lambda: len(children_of(server)) == 1)
     (first,) = children_of(server)
     other = asyncio.create_task(pool.run(file, "file", {}))
-    await eventually(lambda: len(children_of(server)) == 2)
+    await until(lambda: len(children_of(server)) == 2)
     cancelled.cancel()
     with pytest.raises(asyncio.CancelledError):
         await cancelled
@@ -268,7 +269,7 @@ async def test_closing_a_pool_ends_everything(pool_for: StartPool, file: Path):
     pool = await pool_for("sleep")
     server = fork_server_of(os.getpid())
     call = asyncio.create_task(pool.run(file, "file", {}))
-    await eventually(lambda: children_of(server))
+    await until(lambda: children_of(server))
     (child,) = children_of(server)
     await pool.close()
     with pytest.raises(SandboxUnavailable):
@@ -310,11 +311,11 @@ async def test_two_hundred_files_leave_no_descriptor_open(pool_for: StartPool, f
 
     await run(0)
     await run(1)
-    await eventually(lambda: not children_of(server))
+    await until(lambda: not children_of(server))
     ours, theirs = open_descriptors(os.getpid()), open_descriptors(server)
     for number in range(200):
         await run(number)
-    await eventually(lambda: open_descriptors(os.getpid()) <= ours and open_descriptors(server) <= theirs)
+    await until(lambda: open_descriptors(os.getpid()) <= ours and open_descriptors(server) <= theirs)
 
 
 # The surroundings of a child

@@ -21,7 +21,7 @@ from almanac.search.passage import Passage
 from almanac.search.query import SearchQuery, SearchResponse, SourceFilter
 from almanac.search.ranking.features import CandidateScorer
 from almanac.search.sources import Source
-from tests.house import settings_for, work_off
+from tests.live_server import settings_for, work_off
 
 TEXTS = {
     "1": "The bearing of the pump is oiled every spring.",

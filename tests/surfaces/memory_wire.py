@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tests.house import Running
+from tests.live_server import Running
 
 PATH = "/mcp/memory"
 BOTH = ["knowledge:read", "knowledge:write"]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from almanac.core import scopes
-from tests.house import ERAS, Running
+from tests.live_server import ERAS, Running
 
 
 @pytest.mark.parametrize("era", ERAS)

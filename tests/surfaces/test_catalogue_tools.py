@@ -6,7 +6,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.catalogue.sample_catalogue import POWERJET
-from tests.house import ERAS, Running, running, settings_for
+from tests.live_server import ERAS, Running, running, settings_for
 from tests.surfaces.gateway.conftest import stock
 from tests.surfaces.wire import audit_of
 

@@ -19,7 +19,7 @@ from almanac.app import SURFACES
 from almanac.core import scopes
 from almanac.identity import tokens
 from scripts import conformance
-from tests.house import LEGACY, MODERN, Running, request, running, settings_for
+from tests.live_server import LEGACY, MODERN, Running, request, running, settings_for
 
 MODES = {"legacy": LEGACY, "auto": MODERN, MODERN: MODERN}  # how a client connects: the version it ends up with
 TOOLS = [tool.name for tool in SURFACES[0].operations]

@@ -12,7 +12,7 @@ from almanac.app import SURFACES
 from almanac.surfaces import contracts
 from almanac.surfaces.almanac import tools as almanac_surface
 from almanac.surfaces.surface import Surface
-from tests.house import ERAS, LEGACY, Running, running, settings_for
+from tests.live_server import ERAS, LEGACY, Running, running, settings_for
 from tests.surfaces.gateway.caller import Caller
 
 # A call of each tool whose answer is held against its schema. A tool that is missing here fails a test below.

@@ -1,6 +1,5 @@
 """The tools for knowledge bases on our own surface, through the front door, with a real worker behind them."""
 
-import asyncio
 import base64
 import json
 from collections.abc import Mapping
@@ -10,7 +9,8 @@ import jsonschema
 import pytest
 
 from almanac.core.database import Database
-from tests.house import ERAS, Running
+from tests.live_server import ERAS, Running
+from tests.waiting import until_stored
 
 TEXT = "# Pumps\n\nThe pump runs at forty turns a minute.\n\n## Care\n\nOil it every spring.\n"
 
@@ -313,9 +313,8 @@ def test_what_a_call_touched_is_in_the_audit_trail(server: Running, base: int):
     ask(server, "read_document", document_id=id)
 
     async def read(db: Database) -> list[str]:
-        async with asyncio.timeout(10):
-            while not (rows := await db.fetch("SELECT touched FROM audit WHERE tool = 'read_document'")):
-                await asyncio.sleep(0.01)
+        sql = "SELECT touched FROM audit WHERE tool = 'read_document'"
+        rows = await until_stored(lambda: db.fetch(sql))
         return [row["touched"] for row in rows]
 
     assert server.run(read) == [f"base:{base} document:{id}"]

@@ -11,10 +11,11 @@ import pytest
 
 from almanac import app
 from almanac.surfaces.mcp_endpoint import McpEndpoint
-from tests.house import ERAS, LEGACY, MODERN, SURFACES, Running, request, running, settings_for
+from tests.live_server import ERAS, LEGACY, MODERN, SURFACES, Running, request, running, settings_for
 from tests.surfaces import trial
 from tests.surfaces.trial import PATH, WATCHED
-from tests.surfaces.wire import audit_of, beside, exchange, http, rpc, until
+from tests.surfaces.wire import audit_of, beside, exchange, http, rpc
+from tests.waiting import wait_until
 
 BOTH = (*SURFACES, trial.SURFACE)
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28", None)
@@ -258,7 +259,7 @@ def test_a_tool_is_cancelled_when_its_caller_hangs_up(live: Running, era: str, p
         connection.sendall(raw[-20:])
         assert WATCHED.begun.wait(5)
     hung_up = time.monotonic()
-    stopped = until(lambda: WATCHED.cancelled_at, lambda at: at is not None, 1.5)
+    stopped = wait_until(lambda: WATCHED.cancelled_at, lambda at: at is not None, seconds=1.5)
     assert stopped is not None
     assert stopped - hung_up < 0.5
     [row] = audit_of(live, name)

@@ -20,14 +20,15 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp_types import CallToolResult, TextContent, TextResourceContents
 from redis import Redis
 
+from almanac.core import clock
 from almanac.core.database import Database
 from almanac.memory import limits
 from almanac.quotas import allowances, usage
 from almanac.surfaces.memory import tools as memory
-from tests.house import ERAS, LEGACY, MODERN, Running, running, settings_for
+from tests.live_server import ERAS, LEGACY, MODERN, Running, running, settings_for
 from tests.surfaces.memory_sentences import SENTENCES
 from tests.surfaces.memory_wire import PATH, agent, ask, refused, titles
-from tests.surfaces.wire import audit_of, beside, until
+from tests.surfaces.wire import audit_of, beside
 
 SEED = Path(__file__).parent.parent / "memory" / "seed.txt"
 
@@ -182,11 +183,18 @@ def test_the_same_client_token_gives_the_same_note(server: Running, ada: str, bo
     assert usage["counts"]["knowledge_stored"] == 2
 
 
-def test_a_call_is_repeated_although_its_note_has_expired_meanwhile(server: Running, ada: str):
-    soon = (datetime.now(UTC) + timedelta(seconds=1)).isoformat()
-    said: dict[str, Any] = {"title": "T", "body": "Brief.", "expiresAt": soon, "clientToken": str(uuid.uuid4())}
+def test_a_call_is_repeated_although_its_note_has_expired_meanwhile(
+    server: Running, ada: str, monkeypatch: pytest.MonkeyPatch
+):
+    soon = clock.now() + clock.HOUR
+    said: dict[str, Any] = {
+        "title": "T",
+        "body": "Brief.",
+        "expiresAt": clock.format_timestamp(soon),
+        "clientToken": str(uuid.uuid4()),
+    }
     first = ask(server, "store_knowledge", token=ada, **said)
-    until(lambda: datetime.now(UTC).isoformat(), lambda now: now > soon)
+    monkeypatch.setattr(clock, "now", lambda: soon + clock.SECOND)
     assert ask(server, "store_knowledge", token=ada, **said)["id"] == first["id"]
     other = {**said, "clientToken": str(uuid.uuid4())}
     told = refused(server, "store_knowledge", token=ada, **other)
@@ -250,12 +258,11 @@ def test_a_superseded_note_is_left_out_unless_asked_for(server: Running, ada: st
     assert {each["id"]: each["supersededById"] for each in both} == {old: new, new: None}
 
 
-def test_an_expired_note_is_left_out_unless_asked_for(server: Running, ada: str):
-    soon = datetime.now(UTC) + timedelta(seconds=1)
-    store(server, ada, "Oil for now.", "Brief", expiresAt=soon.isoformat())
+def test_an_expired_note_is_left_out_unless_asked_for(server: Running, ada: str, monkeypatch: pytest.MonkeyPatch):
+    soon = clock.now() + clock.HOUR
+    store(server, ada, "Oil for now.", "Brief", expiresAt=clock.format_timestamp(soon))
     assert titles(ask(server, "search_knowledge", token=ada, query="oil")) == ["Brief"]
-    while datetime.now(UTC) <= soon:
-        time.sleep(0.05)  # for nothing but time to pass
+    monkeypatch.setattr(clock, "now", lambda: soon + clock.SECOND)
     assert titles(ask(server, "search_knowledge", token=ada, query="oil")) == []
     assert titles(ask(server, "search_knowledge", token=ada, query="oil", includeExpired=True)) == ["Brief"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.house import ERAS, Running
+from tests.live_server import ERAS, Running
 from tests.surfaces.test_knowledge_tools import refused
 from tests.surfaces.test_search_tools import held
 

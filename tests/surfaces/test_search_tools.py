@@ -7,7 +7,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from almanac.knowledge import document_text
-from tests.house import ERAS, Running
+from tests.live_server import ERAS, Running
 from tests.surfaces.test_knowledge_tools import ask, base, refused
 from tests.surfaces.wire import audit_of
 

@@ -12,7 +12,7 @@ import uvicorn
 from almanac.app import create_app
 from almanac.db.connect import connect
 from almanac.identity import first_start
-from tests.house import request, settings_for
+from tests.live_server import request, settings_for
 from tests.surfaces import trial
 from tests.surfaces.trial import PATH, WATCHED
 

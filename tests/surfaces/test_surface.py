@@ -25,10 +25,11 @@ from almanac.core.database import Database, Row, Transaction
 from almanac.core.errors import Unauthorized
 from almanac.identity import orgs, principals, tokens
 from almanac.quotas import rate_limits
-from tests.house import ERAS, LEGACY, MODERN, SURFACES, Running, running, settings_for
+from tests.live_server import ERAS, LEGACY, MODERN, SURFACES, Running, running, settings_for
 from tests.surfaces import trial
 from tests.surfaces.trial import PATH, WATCHED
-from tests.surfaces.wire import audit_of, beside, refused, settled, until
+from tests.surfaces.wire import audit_of, beside, refused, settled
+from tests.waiting import wait_until
 
 BOTH = (*SURFACES, trial.SURFACE)
 OPEN = ["echo", "fail", "crash", "slow", "count", "touch"]
@@ -172,7 +173,7 @@ def test_a_token_ends_at_its_moment(live: Running):
     ends = clock.now() + clock.SECOND
     token = live.new_token("brief", expires_at=ends)
     assert live.call("whoami", token=token)["structuredContent"]["token"]["expires_at"] == clock.format_timestamp(ends)
-    last = until(lambda: (clock.now(), answer(live, "count", token=token)), lambda seen: seen[1][0] != 200)
+    last = wait_until(lambda: (clock.now(), answer(live, "count", token=token)), lambda seen: seen[1][0] != 200)
     assert last[1] == UNAUTHORISED
     assert ends - clock.SECOND // 2 < last[0] < ends + clock.SECOND // 2
 
@@ -459,7 +460,7 @@ class Store:
 
     def start(self) -> None:
         self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
-        until(self._answers, bool)
+        wait_until(self._answers)
 
     def kill(self) -> None:
         self._process.kill()
@@ -521,11 +522,11 @@ def test_a_shared_limit_comes_back_after_its_window(new_sqlite: Callable[[], str
     )
     with running(settings, BOTH) as server:
         token = _unused_token(server, redis_url)
-        until(lambda: server.call("count", token=token, path=PATH)["isError"], lambda failed: not failed)
+        wait_until(lambda: server.call("count", token=token, path=PATH)["isError"], lambda failed: not failed)
         assert server.call("count", token=token, path=PATH)["content"][0]["text"].endswith(
             ("Wait 1 s, then call again.", "Wait 2 s, then call again.")  # Redis tells whole seconds
         )
-        until(lambda: server.call("count", token=token, path=PATH)["isError"], lambda failed: not failed)
+        wait_until(lambda: server.call("count", token=token, path=PATH)["isError"], lambda failed: not failed)
 
 
 @pytest.mark.parametrize("outage", ["gone", "silent"])
@@ -560,7 +561,7 @@ def test_without_its_redis_nothing_runs_until_it_is_back(
             assert WATCHED.count == before
         finally:
             store.start() if outage == "gone" else store.let_go()
-        until(lambda: server.call("count", path=PATH)["isError"], lambda failed: not failed)
+        wait_until(lambda: server.call("count", path=PATH)["isError"], lambda failed: not failed)
         assert WATCHED.count == before + 1
         for era in ERAS:
             assert audit_of(server, f"{outage}-{era}")[0]["outcome"] == "rate_limit_unavailable"

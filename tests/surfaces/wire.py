@@ -2,16 +2,16 @@
 
 import json
 import socket
-import time
 import uuid
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from almanac.core.database import Database, Row
 from almanac.surfaces.surface import Surface
-from tests.house import MODERN, SURFACES, Running, running
+from tests.live_server import MODERN, SURFACES, Running, running
+from tests.waiting import wait_until
 
 T = TypeVar("T")
 
@@ -122,7 +122,7 @@ def audit_of(live: Running, request_id: str, rows: int = 1) -> list[Row]:
         sql = "SELECT a.*, p.name AS actor FROM audit a JOIN principals p ON p.id = a.principal_id"
         return await db.fetch(f"{sql} WHERE a.request_id = $1 ORDER BY a.id", request_id)
 
-    return until(lambda: live.run(read), lambda found: len(found) >= rows)
+    return wait_until(lambda: live.run(read), lambda found: len(found) >= rows)
 
 
 def settled(live: Running) -> list[Row]:
@@ -131,15 +131,6 @@ def settled(live: Running) -> list[Row]:
     assert live.call("whoami", headers={"x-request-id": mark})["isError"] is False
     audit_of(live, mark)
     return live.run(lambda db: db.fetch("SELECT * FROM audit ORDER BY id"))
-
-
-def until(look: Callable[[], T], enough: Callable[[T], bool], seconds: float = 5.0) -> T:
-    """What `look` gives as soon as it is enough; an error if that takes too long."""
-    deadline = time.monotonic() + seconds
-    while not enough(seen := look()):
-        assert time.monotonic() < deadline, f"after {seconds} s: {seen!r}"
-        time.sleep(0.02)
-    return seen
 
 
 def failed(code: int, message: str, *, id: Any = None, data: Any = None) -> dict[str, Any]:

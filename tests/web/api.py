@@ -14,8 +14,8 @@ from almanac.jobs.worker import Worker
 from almanac.web import openapi
 from almanac.web.api_v1 import API_OPERATIONS
 from almanac.web.rest import API_PREFIX
-from tests.house import Running
-from tests.surfaces.wire import until
+from tests.live_server import Running
+from tests.waiting import until_stored, wait_until
 
 jsonschema: Any = importlib.import_module("jsonschema")  # it comes without types
 DESCRIBED = openapi.describe(API_OPERATIONS)
@@ -101,9 +101,7 @@ def ingest(live: Running) -> None:
         async with reactions.open_job_handlers(db, live.settings) as handlers:
             working = asyncio.create_task(Worker(db, handlers).run(stop))
             sql = "SELECT 1 FROM documents WHERE index_status NOT IN ('success', 'failed')"
-            async with asyncio.timeout(30):
-                while await db.fetch(sql):
-                    await asyncio.sleep(0.02)
+            await until_stored(lambda: db.fetch(sql), lambda rows: not rows, seconds=30)
             stop.set()
             await working
 
@@ -122,4 +120,4 @@ def blobs(live: Running) -> list[str]:
 
 
 def until_no_drafts(live: Running) -> None:
-    until(lambda: drafts(live), lambda found: not found)
+    wait_until(lambda: drafts(live), lambda found: not found)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Cluster
-from tests.house import Running, running, settings_for
+from tests.live_server import Running, running, settings_for
 from tests.web.api import Api
 
 

@@ -15,7 +15,7 @@ from almanac.db import migrate
 from almanac.db.connect import connect
 from almanac.db.errors import DatabaseUnavailable
 from almanac.jobs import queue
-from tests.house import Running, running, settings_for
+from tests.live_server import Running, running, settings_for
 from tests.quotas.test_rate_limits import free_port, private_redis
 
 ENDPOINTS = {

@@ -10,7 +10,7 @@ from almanac.core.database import Transaction
 from almanac.identity import first_start, groups, orgs, principals, tokens
 from almanac.identity.roles import Role
 from almanac.knowledge import downloads
-from tests.house import Running
+from tests.live_server import Running
 from tests.surfaces.wire import audit_of
 from tests.web.api import Api, ingest
 

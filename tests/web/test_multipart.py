@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from almanac.core.errors import BadRequest, TooLarge
 from almanac.web.multipart import MultipartForm
 from tests.cli.program import serving
-from tests.house import Running, running, settings_for
+from tests.live_server import Running, running, settings_for
 from tests.surfaces.wire import Answer, audit_of, exchange, http
 from tests.web.api import Api, blobs, drafts, flat, until_no_drafts
 

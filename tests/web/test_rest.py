@@ -21,7 +21,7 @@ from almanac.operations.operation import NoArguments, Operation, Rest
 from almanac.operations.pipeline.file_answer import FileAnswer
 from almanac.web import openapi
 from almanac.web.api_v1 import API_OPERATIONS
-from tests.house import Running, running, settings_for
+from tests.live_server import Running, running, settings_for
 from tests.surfaces.wire import audit_of, beside, exchange, http
 from tests.web.api import DESCRIBED, Api, check, validate
 

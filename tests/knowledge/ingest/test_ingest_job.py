@@ -25,8 +25,9 @@ from almanac.sandbox.errors import SandboxUnavailable
 from almanac.sandbox.pool import SandboxPool
 from almanac.sandbox.result import SandboxResult
 from almanac.search import passage_store
-from tests.house import settings_for
 from tests.knowledge.workspace import PlainTextSandbox, Workspace
+from tests.live_server import settings_for
+from tests.waiting import until_stored
 
 CORPUS = Path(__file__).parent.parent / "corpus" / "files"
 OLD = clock.HOUR
@@ -94,10 +95,9 @@ async def working(workspace: Workspace, database_url: str) -> AsyncGenerator[Non
 
 
 async def finished(workspace: Workspace, document_id: int) -> Document:
-    async with asyncio.timeout(60):
-        while (found := await workspace.get(document_id)).index_status in UNFINISHED_STATUSES:
-            await asyncio.sleep(0.02)
-    return found
+    return await until_stored(
+        lambda: workspace.get(document_id), lambda found: found.index_status not in UNFINISHED_STATUSES, seconds=60
+    )
 
 
 async def test_files_of_several_formats_are_parsed_in_the_sandbox_or_fail_with_a_reason(
@@ -160,8 +160,7 @@ async def test_the_number_of_concurrent_parsers_is_limited(workspace: Workspace)
     handler = Ingest(workspace.db, workspace.files, slow, 2)
     work = [asyncio.create_task(workspace.run_job(job, handler)) for job in jobs]
     await slow.started.wait()
-    while await workspace.count("documents", "index_status = 'converting'") < 2:
-        await asyncio.sleep(0.01)
+    await until_stored(lambda: workspace.count("documents", "index_status = 'converting'"), lambda n: n >= 2)
     assert await workspace.count("documents", "index_status = 'queued'") == 2
     slow.proceed.set()
     await asyncio.gather(*work)

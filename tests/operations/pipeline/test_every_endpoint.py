@@ -33,8 +33,9 @@ from almanac.web.agents.a2a import AGENT_RPC
 from almanac.web.agents.messages import AGENT_OPERATIONS
 from almanac.web.api_v1 import API_OPERATIONS
 from almanac.web.catalogue.routes import CATALOGUE_OPERATIONS
-from tests.house import MODERN, Running, request, running, settings_for
-from tests.surfaces.wire import beside, exchange, http, until
+from tests.live_server import MODERN, Running, request, running, settings_for
+from tests.surfaces.wire import beside, exchange, http
+from tests.waiting import never, wait_until
 
 SECRET = "the secret plan"
 PATH_VALUES = {"agent": "weknora", "key": "x", "id": "68dfc8fd5e40fe1ae99c6b5b", "task_id": "x"}
@@ -120,7 +121,7 @@ class Blocker:
             raise self.failure
         self.started.set()
         try:
-            await asyncio.sleep(60)
+            await never()
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
@@ -263,7 +264,7 @@ def test_a_call_ends_at_its_deadline(served: Served):
 def test_nothing_is_in_flight_when_all_calls_are_over(served: Served):
     served.blocker.failure = RuntimeError(SECRET)
     served.send(SAMPLES[0], "last")
-    until(lambda: _in_flight_beside_this_call(served), lambda number: number == 0)
+    wait_until(lambda: _in_flight_beside_this_call(served), lambda number: number == 0)
 
 
 def _in_flight_beside_this_call(served: Served) -> int:
@@ -276,6 +277,8 @@ def _audited(served: Served, name: str) -> list[tuple[str, str, str]]:
     """The tool, outcome and actor of the calls whose request ids begin with a name."""
     sql = "SELECT a.*, p.name AS actor FROM audit a JOIN principals p ON p.id = a.principal_id"
     sql = f"{sql} WHERE a.request_id LIKE $1"
-    rows = until(lambda: served.live.run(lambda db: db.fetch(sql, f"{name}-%")), lambda rows: len(rows) >= len(SAMPLES))
+    rows = wait_until(
+        lambda: served.live.run(lambda db: db.fetch(sql, f"{name}-%")), lambda rows: len(rows) >= len(SAMPLES)
+    )
     ordered = sorted(rows, key=lambda row: int(row["request_id"].rpartition("-")[2]))
     return [(row["tool"], row["outcome"], row["actor"]) for row in ordered]

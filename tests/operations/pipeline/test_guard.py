@@ -9,6 +9,7 @@ import pytest
 from almanac.core.errors import DeadlineExceeded
 from almanac.core.timers import TimerQueue
 from almanac.operations.pipeline.guard import RequestGuard
+from tests.waiting import never
 
 LONG = 30.0
 SHORT = 0.01
@@ -32,14 +33,14 @@ async def test_what_is_quick_enough_is_left_alone():
 async def test_what_takes_too_long_is_cancelled_and_leaves_with_deadline_exceeded():
     begun, deadline = time.monotonic(), guard(SHORT)
     with pytest.raises(DeadlineExceeded), deadline:
-        await asyncio.sleep(LONG)
+        await never()
     assert is_over(deadline)
     assert time.monotonic() - begun < 5
 
 
 async def test_afterwards_the_task_goes_on_as_if_nothing_had_happened():
     with suppress(DeadlineExceeded), guard(SHORT):
-        await asyncio.sleep(LONG)
+        await never()
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
@@ -59,19 +60,20 @@ async def test_a_timeout_error_raised_inside_is_not_ours():
 
 
 async def test_a_cancellation_from_outside_stays_a_cancellation():
-    outcome: list[str] = []
+    outcome, begun = list[str](), asyncio.Event()
 
     async def work() -> None:
         deadline = guard(LONG)
         try:
             with deadline:
-                await asyncio.sleep(LONG)
+                begun.set()
+                await never()
         except asyncio.CancelledError:
             outcome.append(f"cancelled, over: {is_over(deadline)}")
             raise
 
     task = asyncio.create_task(work())
-    await asyncio.sleep(SHORT)
+    await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -81,7 +83,7 @@ async def test_a_cancellation_from_outside_stays_a_cancellation():
 async def test_when_both_happen_at_once_the_outer_cancellation_wins():
     async def work() -> None:
         with guard(SHORT):
-            await asyncio.sleep(LONG)
+            await never()
 
     task = asyncio.create_task(work())
     await asyncio.sleep(0)
@@ -94,7 +96,7 @@ async def test_when_both_happen_at_once_the_outer_cancellation_wins():
 async def test_the_inner_of_two_ends_only_what_is_inside_it():
     with guard(LONG) as outer:
         with suppress(DeadlineExceeded), guard(SHORT) as inner:
-            await asyncio.sleep(LONG)
+            await never()
         await asyncio.sleep(0)
     assert (is_over(inner), is_over(outer)) == (True, False)
 
@@ -102,7 +104,7 @@ async def test_the_inner_of_two_ends_only_what_is_inside_it():
 async def test_the_outer_of_two_ends_both_and_only_the_outer_is_over():
     inner, outer = guard(LONG), guard(SHORT)
     with pytest.raises(DeadlineExceeded), outer, inner:
-        await asyncio.sleep(LONG)
+        await never()
     assert (is_over(inner), is_over(outer)) == (False, True)
 
 
@@ -110,7 +112,7 @@ async def test_two_that_end_at_once_end_with_one_error():
     inner, outer = guard(SHORT), guard(SHORT)
     with pytest.raises(DeadlineExceeded), outer, inner:
         time.sleep(SHORT * 2)
-        await asyncio.sleep(LONG)
+        await never()
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
@@ -119,14 +121,14 @@ async def test_two_that_end_at_once_end_with_one_error():
 async def test_a_body_that_turns_the_cancellation_into_an_error_of_its_own_leaves_no_trace():
     with pytest.raises(ConnectionError), guard(SHORT):
         try:
-            await asyncio.sleep(LONG)
+            await never()
         except asyncio.CancelledError:
             raise ConnectionError("closed while waiting") from None
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
     with pytest.raises(DeadlineExceeded), guard(SHORT):  # the next one is none the worse for it
-        await asyncio.sleep(LONG)
+        await never()
 
 
 async def test_a_deadline_on_the_cleaning_up_after_a_cancellation_still_ends_it():
@@ -134,11 +136,11 @@ async def test_a_deadline_on_the_cleaning_up_after_a_cancellation_still_ends_it(
 
     async def work() -> None:
         try:
-            await asyncio.sleep(LONG)
+            await never()
         finally:
             try:
                 with guard(SHORT):
-                    await asyncio.sleep(LONG)
+                    await never()
             except DeadlineExceeded:
                 seen.append("timeout")
 

@@ -8,6 +8,7 @@ import pytest
 from almanac.core.errors import NotFound
 from almanac.search.index import caching
 from almanac.search.index.caching import RefreshingCache, SharedTask
+from tests.waiting import never
 
 
 class Counter:
@@ -77,7 +78,7 @@ async def test_nothing_goes_on_after_it_is_closed(clock: list[float]):
 
 
 async def test_shared_work_ends_with_the_last_who_waits_for_it():
-    shared, task = SharedTask(), asyncio.create_task(asyncio.sleep(60))
+    shared, task = SharedTask(), asyncio.create_task(never())
     waiting = [asyncio.create_task(shared.wait(task)) for _ in range(2)]
     await settle()
     waiting[0].cancel()

@@ -22,7 +22,7 @@ from almanac.search.index.protocol import Coverage, SearchScope
 from almanac.search.jobs import collection_status, embed_passages
 from almanac.search.jobs.collection_status import AnalysePassages, CollectionStatus
 from almanac.search.query import SearchQuery
-from tests.house import settings_for
+from tests.live_server import settings_for
 from tests.search.shelf import MODEL, Shelf, open_shelf, terms
 
 JOB = queue.Job(1, "reword", {}, "reword", "running", 0, 1, 5, 1, None, None, None, 0, None)

@@ -17,7 +17,7 @@ from almanac.knowledge import bases, documents, folders
 from almanac.knowledge.documents import DocumentDraft
 from almanac.knowledge.files import FileStore
 from almanac.surfaces.external.tools import MOUNT, TRANSPORT
-from tests.house import LEGACY, Running, request
+from tests.live_server import LEGACY, Running, request
 
 PATH = MOUNT + TRANSPORT
 HEADER = "X-Wegent-Download-Token"

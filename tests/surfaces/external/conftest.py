@@ -7,7 +7,7 @@ import pytest
 
 from almanac.external import set_external_knowledge_auth_handler, set_external_knowledge_creator_resolver
 from tests.conftest import Cluster
-from tests.house import Running, running, settings_for
+from tests.live_server import Running, running, settings_for
 from tests.surfaces.external.caller import NO_LIMITS, Caller, Town, found
 
 

@@ -22,7 +22,7 @@ from almanac.external import (
 )
 from almanac.identity import orgs, principals, tokens
 from tests.cli.program import serving
-from tests.house import LEGACY, Running, request
+from tests.live_server import LEGACY, Running, request
 from tests.surfaces.external.caller import PATH, Caller, Town, failed
 from tests.surfaces.wire import audit_of
 

@@ -14,7 +14,7 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp_types import CallToolResult, TextContent
 
 from scripts import conformance
-from tests.house import LEGACY, MODERN, Running, running, settings_for
+from tests.live_server import LEGACY, MODERN, Running, running, settings_for
 from tests.surfaces.external.caller import NO_LIMITS, PATH, TEXTS, Town, failed, found
 from tests.surfaces.external.test_endpoint import TOOLS
 

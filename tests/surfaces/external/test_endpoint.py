@@ -9,7 +9,7 @@ import pytest
 
 from almanac.surfaces import contracts
 from almanac.surfaces.external.tools import CONTRACT, SURFACE
-from tests.house import ERAS, MODERN, Running, request, running, settings_for
+from tests.live_server import ERAS, MODERN, Running, request, running, settings_for
 from tests.surfaces.external.caller import Caller, Town, failed
 
 pytestmark = pytest.mark.xdist_group("external")

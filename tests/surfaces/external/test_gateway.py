@@ -14,7 +14,7 @@ from almanac.core.settings import InvalidSetting, load
 from almanac.knowledge import document_search, knowledge_runtime
 from almanac.search.engine import SearchEngine
 from almanac.surfaces.external import responses
-from tests.house import Running, running, settings_for
+from tests.live_server import Running, running, settings_for
 from tests.quotas.test_rate_limits import free_port
 from tests.surfaces.external.caller import NO_LIMITS, Town, failed, found
 

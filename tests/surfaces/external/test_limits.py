@@ -22,9 +22,10 @@ from almanac.knowledge import bases
 from almanac.net import client_address
 from almanac.search.engine import SearchEngine
 from tests.cli.program import Server, serving
-from tests.house import LEGACY, Running, request, running, settings_for
+from tests.live_server import LEGACY, Running, request, running, settings_for
 from tests.quotas.test_rate_limits import free_port, private_redis, redis_client
 from tests.surfaces.external.caller import HEADER, NO_LIMITS, PATH, Caller, acting, failed, found
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("external")
 
@@ -365,25 +366,18 @@ def test_when_redis_is_killed_mid_load_calls_are_refused_as_uncounted_and_then_t
         with private_redis(port, tmp_path):
             for caller in callers:
                 caller.start()
-            _wait_for(lambda: sum(code == 200 for _, code, _ in seen) >= 40)
+            wait_until(lambda: sum(code == 200 for _, code, _ in seen) >= 40, seconds=30)
         gone = time.monotonic()
-        _wait_for(lambda: sum(code == 503 for _, code, _ in seen) >= 40)
+        wait_until(lambda: sum(code == 503 for _, code, _ in seen) >= 40, seconds=30)
         with private_redis(port, tmp_path):
             back = time.monotonic()
-            _wait_for(lambda: sum(at > back and code == 200 for at, code, _ in seen) >= 40)
+            wait_until(lambda: sum(at > back and code == 200 for at, code, _ in seen) >= 40, seconds=30)
             stop.set()
             for caller in callers:
                 caller.join()
         assert {code for _, code, _ in seen} == {200, 503}
         assert all(said == UNAVAILABLE for _, code, said in seen if code == 503)
         assert not any(code == 200 for at, code, _ in seen if gone + 1 < at < back)
-
-
-def _wait_for(enough: Any, seconds: float = 30) -> None:
-    ends = time.monotonic() + seconds
-    while not enough():
-        assert time.monotonic() < ends, "it did not come to pass"
-        time.sleep(0.01)
 
 
 def test_the_guide_says_plainly_where_the_limiter_counts():

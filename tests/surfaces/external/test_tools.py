@@ -7,7 +7,7 @@ import pytest
 from almanac.core.database import Database, Transaction
 from almanac.knowledge import document_tree, documents
 from almanac.knowledge.files import FileStore
-from tests.house import ERAS
+from tests.live_server import ERAS
 from tests.surfaces.external.caller import PAGE, TEXTS, Caller, Town, acting, add_document, failed, moment
 
 pytestmark = pytest.mark.xdist_group("external")

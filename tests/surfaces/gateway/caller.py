@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx2
 
-from tests.house import LEGACY, MODERN, Running, request
+from tests.live_server import LEGACY, MODERN, Running, request
 
 PATH = "/gateway/mcp"
 HELLO = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}

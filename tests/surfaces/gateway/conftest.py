@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.catalogue.sample_catalogue import call_of, import_sample
-from tests.house import Running, running, settings_for
+from tests.live_server import Running, running, settings_for
 from tests.surfaces.gateway.caller import Caller
 
 

@@ -1,6 +1,5 @@
 """Keys and sessions: the three headers and their order, what a session stands for, and when it ends."""
 
-import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -9,16 +8,18 @@ from typing import Any
 
 import httpx2
 import pytest
+from redis.asyncio import Redis
 
 from almanac.core import clock
 from almanac.core.database import Database
 from almanac.identity import tokens
 from almanac.surfaces.gateway import sessions
 from almanac.surfaces.gateway.sessions import DatabaseSessions, GatewaySession, RedisSessions
-from tests.house import MODERN, Running, request, running, settings_for
+from tests.live_server import MODERN, Running, request, running, settings_for
 from tests.surfaces.gateway.caller import HELLO, PATH, Caller, initialize, post
 from tests.surfaces.gateway.conftest import stock
 from tests.surfaces.wire import beside, exchange, http
+from tests.waiting import until_stored
 
 WRONG = "ak-" + "A" * 43
 
@@ -210,13 +211,12 @@ async def test_a_session_in_redis_ends_by_itself_and_leaves_no_secret_in_a_name(
     kept = RedisSessions(redis_url, clock.SECOND)
     id = await kept.open(GatewaySession("d", 1, 2))
     assert await kept.get(id) == GatewaySession("d", 1, 2)
-    found: Any = kept._redis.scan_iter(f"{sessions.REDIS_PREFIX}*")  # pyright: ignore
-    names: list[str] = [name.decode() async for name in found]
+    redis: Any = Redis.from_url(redis_url)  # pyright: ignore[reportUnknownMemberType]
+    names: list[str] = [name.decode() async for name in redis.scan_iter(f"{sessions.REDIS_PREFIX}*")]
     assert names
     assert not any(id in name for name in names)
-    async with asyncio.timeout(5):
-        while await kept._redis.exists(*names):  # pyright: ignore
-            await asyncio.sleep(0.05)
+    await until_stored(lambda: redis.exists(*names), lambda number: number == 0, seconds=5)
+    await redis.aclose()
     assert await kept.get(id) is None
     await kept.close()
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.catalogue.sample_catalogue import POWERJET
-from tests.house import Running
+from tests.live_server import Running
 from tests.surfaces.gateway.caller import Caller
 
 

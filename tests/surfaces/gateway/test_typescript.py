@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scripts import conformance
-from tests.house import Running
+from tests.live_server import Running
 from tests.surfaces.gateway.caller import PATH
 
 SCRIPT = Path(__file__).parent / "client.cjs"

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from tests.catalogue.sample_catalogue import POWERJET
-from tests.house import Running, running, settings_for
+from tests.live_server import Running, running, settings_for
 from tests.surfaces.gateway.caller import Caller, initialize
 from tests.surfaces.gateway.conftest import stock
 from tests.surfaces.gateway.test_credentials import revoke, said
-from tests.surfaces.wire import until
+from tests.waiting import wait_until
 
 SERVICE = "a-service-key-that-nobody-guesses-0123456789"
 
@@ -72,9 +72,9 @@ def test_a_key_is_verified_by_the_manager_and_its_revocation_ends_the_session_wi
     assert session.ask("get-entity", id=POWERJET)["_id"] == POWERJET
     assert newest.ask("get-entity", id=POWERJET)["_id"] == POWERJET
     revoke(upstream, key)
-    until(lambda: session.rpc("tools/list").status_code, lambda status: status == 401, seconds=1.5)
+    wait_until(lambda: session.rpc("tools/list").status_code, lambda status: status == 401, seconds=1.5)
     assert said(session.rpc("tools/list")) == (401, "Invalid or missing sessionId")
-    until(lambda: newest.rpc("tools/list").status_code, lambda status: status == 401, seconds=1.5)
+    wait_until(lambda: newest.rpc("tools/list").status_code, lambda status: status == 401, seconds=1.5)
 
 
 @pytest.mark.parametrize("connect", [Caller.connect, Caller.newest])

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from tests.conftest import Cluster
-from tests.house import Running, running, settings_for
+from tests.live_server import Running, running, settings_for
 from tests.web.api import Api
 
 PUMPS = (

@@ -17,10 +17,11 @@ from almanac.core import clock
 from almanac.core.database import Database
 from almanac.core.errors import Unavailable
 from almanac.core.settings import Settings
-from tests.house import Running, running, settings_for
+from tests.live_server import Running, running, settings_for
 from tests.surfaces.weknora.conftest import Library
 from tests.surfaces.weknora.stand_ins import EXAMPLE_RESPONSE, KEY, Answer, StandIn, said, standing_in
-from tests.surfaces.wire import audit_of, until
+from tests.surfaces.wire import audit_of
+from tests.waiting import wait_until
 
 LAMP = "What does the lamp burn?"
 
@@ -272,7 +273,7 @@ def test_a_message_is_stopped_by_its_task_in_whatever_process_it_is_worked_on(
         target=lambda: answers.append(live.http.post("/a2a/weknora/messages?stream=true", json=body, headers=headers))
     )
     thread.start()
-    until(lambda: endpoint.requests, bool)
+    wait_until(lambda: endpoint.requests)
 
     async def newest(db: Database) -> str:
         return (await db.fetch("SELECT id FROM agent_tasks ORDER BY number DESC LIMIT 1"))[0]["id"]
@@ -298,7 +299,7 @@ def test_whoever_hangs_up_has_cancelled(slow: tuple[Library, Running, StandIn]):
         rows = await db.fetch("SELECT state FROM agent_tasks WHERE question = 'hang up' ORDER BY number DESC LIMIT 1")
         return rows[0]["state"]
 
-    until(lambda: live.run(state), lambda found: found == "canceled")
+    wait_until(lambda: live.run(state), lambda found: found == "canceled")
     [row] = audit_of(live, "hung-up")
     assert row["outcome"] == "cancelled"
 
@@ -327,7 +328,7 @@ def test_who_cannot_look_whether_a_message_was_stopped_has_not_stopped_it(slow: 
 def test_a_message_that_fails_before_it_is_worked_on_is_not_being_worked_on(library: Library):
     with patch("almanac.web.agents.event_stream.EventStream.send", side_effect=Unavailable()):
         library.message("fails early", query="?stream=true")
-    until(lambda: state_of(library.live, "fails early"), lambda found: found == "failed")
+    wait_until(lambda: state_of(library.live, "fails early"), lambda found: found == "failed")
 
 
 def test_an_agent_that_takes_too_long_is_stopped(slow: tuple[Library, Running, StandIn]):

@@ -12,7 +12,7 @@ import pytest
 
 from almanac.app import check_settings
 from almanac.core.settings import InvalidSetting, Settings
-from tests.house import running, settings_for
+from tests.live_server import running, settings_for
 from tests.surfaces.weknora.conftest import Library, stocked
 from tests.surfaces.weknora.stand_ins import Answer, StandIn, speech, standing_in, tool_use
 

@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from almanac.core.database import Database
-from tests.house import running, settings_for
+from tests.live_server import running, settings_for
 from tests.surfaces.weknora.stand_ins import EXAMPLE_RESPONSE, KEY, Answer, StandIn, said, speech, standing_in
 
 ECHOED = ("id", "content", "knowledge_id", "knowledge_title", "knowledge_filename", "match_type")

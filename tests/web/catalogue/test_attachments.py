@@ -13,7 +13,7 @@ from almanac.jobs import queue
 from almanac.knowledge import trash
 from almanac.knowledge.files import FileStore
 from tests.catalogue.sample_catalogue import FILE, POWERJET
-from tests.house import Running, running, settings_for
+from tests.live_server import Running, running, settings_for
 from tests.web.api import blobs, drafts
 from tests.web.catalogue.test_handlers import KB, ask, send
 

@@ -12,8 +12,8 @@ from almanac.core.database import Database
 from almanac.web import openapi
 from almanac.web.catalogue.routes import CATALOGUE_OPERATIONS
 from tests.catalogue.sample_catalogue import FILE, POWERJET
-from tests.house import Running
-from tests.surfaces.wire import until
+from tests.live_server import Running
+from tests.waiting import wait_until
 from tests.web.api import jsonschema
 
 DESCRIBED = openapi.describe(CATALOGUE_OPERATIONS, "")
@@ -340,5 +340,5 @@ def test_requests_are_in_the_audit_trail(shop: Running):
     async def rows(db: Database) -> Any:
         return await db.fetch("SELECT surface, tool, outcome, touched FROM audit WHERE request_id = 'kb-1'")
 
-    [row] = until(lambda: shop.run(rows), lambda found: len(found) == 1)
+    [row] = wait_until(lambda: shop.run(rows), lambda found: len(found) == 1)
     assert (row["tool"], row["outcome"], row["touched"]) == ("get_entity", "ok", f"entity:{POWERJET}")

@@ -18,6 +18,7 @@ from almanac.search.index.embedded.embedded_index import EmbeddedIndex
 from almanac.search.index.protocol import SearchScope
 from tests.search.reference import Reference, assert_agrees
 from tests.search.shelf import MODEL, Shelf, open_shelf, terms, turn
+from tests.waiting import until
 
 ALL = SearchScope(("base:1", "base:2", "base:3"))
 
@@ -342,8 +343,7 @@ async def test_who_stops_waiting_stops_the_process(
     await lose_file(shelf, files)
     async with shelf.db.lock("index"):  # so that it has to wait
         running = asyncio.create_task(compaction_process.run(shelf.db, url, files))
-        while not begun:
-            await asyncio.sleep(0.01)
+        await until(lambda: begun)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running

@@ -4,7 +4,6 @@ import asyncio
 import json
 import socket
 import threading
-import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from almanac.identity import first_start, orgs, principals, tokens
 from almanac.jobs import queue
 from almanac.jobs.worker import Worker
 from almanac.surfaces.surface import Surface
+from tests.waiting import until_stored, wait_until
 
 T = TypeVar("T")
 
@@ -120,9 +120,7 @@ async def work_off(db: Database, settings: Settings) -> None:
     stop = asyncio.Event()
     async with reactions.open_job_handlers(db, settings) as handlers:
         worker = asyncio.create_task(Worker(db, handlers, poll=clock.SECOND // 50).run(stop))
-        async with asyncio.timeout(120):
-            while (count := await queue.counts(db))["queued"] or count["running"]:
-                await asyncio.sleep(0.02)
+        await until_stored(lambda: queue.counts(db), lambda n: not (n["queued"] or n["running"]), seconds=120)
         stop.set()
         await worker
 
@@ -171,9 +169,8 @@ def running(settings: Settings, surfaces: Sequence[Surface] = SURFACES, token: s
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
-        while not server.started:
-            assert thread.is_alive(), "the server did not start"
-            time.sleep(0.005)
+        assert wait_until(lambda: server.started or not thread.is_alive(), seconds=60)
+        assert server.started, "the server did not start"
         # The server has no TLS, and loading certificates takes longer than most tests.
         with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, verify=False) as http:
             yield Running(settings, port, token, http)

@@ -18,7 +18,7 @@ from almanac.core import clock
 from almanac.core.database import Database, Row, Transaction
 from almanac.core.errors import Unauthorized
 from almanac.identity import orgs, principals, tokens
-from tests.house import LEGACY, MODERN, Running, running, settings_for
+from tests.live_server import LEGACY, MODERN, Running, running, settings_for
 from tests.surfaces.wire import SERVER_INFO, Answer, audit_of, exchange, failed, http, modern, refused, rpc, settled
 
 MOST = 16 * 1024 * 1024

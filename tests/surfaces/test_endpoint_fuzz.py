@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from tests.house import ERAS, LEGACY, MODERN, SURFACES, Running, request, running, settings_for
+from tests.live_server import ERAS, LEGACY, MODERN, SURFACES, Running, request, running, settings_for
 from tests.surfaces import trial
 from tests.surfaces.trial import PATH
 from tests.surfaces.wire import Answer, exchange, settled
@@ -234,6 +234,6 @@ def test_no_bytes_upset_the_server(live: Running, raw: bytes, begin: bytes):
     assert_sane(live, answer)
 
 
-def test_the_door_still_serves(live: Running):
+def test_the_endpoint_still_serves(live: Running):
     for era in ERAS:
         assert live.call("whoami", era=era)["structuredContent"]["name"] == "admin"
