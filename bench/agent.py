@@ -1,12 +1,12 @@
 """How often the agent cites the right passage, at its first search and after it has tried again: `make bench-agent`.
 
 The agent of /a2a, without a language model, is asked the questions of judged sets, through its own tool, in process. An
-answer is right if what its first citation stands for was judged to answer; "any" counts all its citations. Where a
-set has the answers' own words (SQuAD, CMRC), it is also counted how often one of them stands in the reply.
+answer is right if the passage of its first citation was judged to be an answer; "any" counts all its citations. Where a
+set has the words of the answers (SQuAD, CMRC), the bench also counts the replies that contain one of them.
 
-The second table is of the tool's scores: of the first ten for each question, how many of the right ones reach the usual
-threshold of 0.5, and how many of those that reach it, and 0.8, are right. Sets judge few passages, often one for a
-question: what also answers and was not judged counts as wrong.
+The second table is about the tool's scores of the first ten passages for each question: the share of right passages
+that reach the usual threshold of 0.5, and the share of right ones among those that reach 0.5 and 0.8. Sets judge few
+passages, often one for a question: a passage that answers but was not judged counts as wrong.
 """
 
 import argparse
@@ -50,7 +50,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the questions of a set."""
+    """The counts of right answers to the questions of a set."""
 
     first: list[bool] = field(default_factory=list[bool])  # right, with one search allowed
     right: list[bool] = field(default_factory=list[bool])  # right, with as many as the settings allow
@@ -63,7 +63,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A set, and how the agent did on it."""
+    """A set and the agent's results on it."""
 
     set: str
     questions: int
@@ -77,7 +77,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A mode, and what the threshold does to it."""
+    """A search mode and the effect of the threshold on its results."""
 
     set: str
     mode: str
@@ -151,7 +151,7 @@ def _wordings(folder: Path) -> dict[str, list[str]]:
     return {line["_id"]: [each for each in line.get("answers", []) if each] for line in lines}
 
 
-# What it comes to
+# Results
 
 
 def row_of(name: str, tally: Tally) -> Row:

@@ -1,14 +1,14 @@
-"""Fits the curves that make probabilities of scores, on the sets of `bench-retrieval`, and writes them down.
+"""Fit the curves that turn scores into probabilities, on the sets of `bench-retrieval`, and write them to a file.
 
     make calibrate                    fit, and write almanac/search/ranking/calibration.json
-    make calibrate ARGS="--dry-run"   only say what would be written
+    make calibrate ARGS="--dry-run"   only print the curves
 
-Each mode has a curve of two numbers. A set weighs as much as any other, however many queries it has. Beside the error
-with all sets in the fit stands the error with the set left out of it, which is what to expect of questions never seen.
-Sets in a script that the model does not know are left out where its vectors are judged.
+Each mode has a curve of two numbers. All sets have the same weight, whatever their number of queries. The output shows
+the error with all sets in the fit and the error with the set left out of the fit; the second predicts the error on
+unseen questions. Sets in a script that the model does not support are left out where its vectors are judged.
 
-Beside each curve stands the probability that best tells what answers from what does not (the highest F2 of the first
-ten, mean over the sets), which is where grades have their 0.5; and how near the set comes to its own best with it.
+With each curve, the output shows the probability that best separates answers from other passages (the highest mean F2
+of the first ten over the sets), which grades map to 0.5, and for each set the share of its own best F2 that it reaches.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ THRESHOLDS = [percent / 100 for percent in range(1, 50)]
 
 
 def telling(judged: Judged, least: float) -> float:
-    """How well a threshold tells what is right from what is not (F2: a right one that is hidden costs more than a wrong
+    """The F2 of a threshold between right and wrong passages (a right one that is hidden costs more than a wrong
     one that is shown)."""
     shown = sum(score >= least for score, _ in judged)
     right = sum(score >= least and is_right for score, is_right in judged)
@@ -53,7 +53,7 @@ def telling(judged: Judged, least: float) -> float:
 
 
 def related(every: Sequence[Judged]) -> float:
-    """The threshold that does so best, over all sets."""
+    """The threshold with the highest mean F2 over all sets."""
     return max(THRESHOLDS, key=lambda least: sum(telling(judged, least) for judged in every))
 
 
@@ -83,7 +83,7 @@ def main() -> None:
     options = arguments()
     options.cache.mkdir(parents=True, exist_ok=True)
     every: dict[str, dict[str, Judged]] = {}
-    # The curves as they are would round what is near 0 or 1 away: these leave the values as they come.
+    # The current curves would round values near 0 or 1; these leave the values unchanged.
     features.CURVES.update(dict.fromkeys(features.CURVES, (0.0, 1.0)))
     try:
         for folder in folders_of(options):

@@ -1,11 +1,11 @@
-"""What the catalogue costs at scale, over the gateway and beside the bare engine: `make bench-catalogue`.
+"""The cost of a large catalogue, over the gateway and compared with the bare engine: `make bench-catalogue`.
 
-Entities are imported by the command, on each database, into a server that runs. Vectors are a stand-in (random, of
-length one), for to embed a hundred thousand passages is another bench's; questions are embedded by the bundled model,
-and each is asked before, so that its vector is at hand. Every call is an authenticated, limited and audited MCP call of
-the newest era over HTTP.
+The command imports the entities into a running server, on each database. Vectors are random, of length one, because
+`bench-embedding` measures the embedding of passages. The bundled model embeds the questions; each is asked once before
+the measurement, so that its vector is cached. Every call is an authenticated, limited and audited MCP call of the
+newest era over HTTP.
 
-"bare" is the same without any of that: of a get, one statement by the key; of a search, the two legs of the index.
+"bare" is the same without any of that: for `get`, one SQL statement by the key; for a search, the two index queries.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ import catalogue_corpus as corpus
 import numpy as np
 from command_line import console_of, parser_of, told
 from contestants import BenchFailed
-from ingest_server import House, house, postgres
+from ingest_server import AlmanacServer, almanac_server, postgres
 from rich.console import Console
 from rich.table import Table
 
@@ -63,17 +63,17 @@ class Measured:
     """Everything about one database."""
 
     import_rate: float
-    calls: dict[tuple[str, int], Sample]  # by what and by connections
+    calls: dict[tuple[str, int], Sample]  # by operation and number of connections
     bare: dict[str, Sample]
     recall: float
 
 
-def settings_of(server: House) -> Settings:
+def settings_of(server: AlmanacServer) -> Settings:
     return load(server.env).settings
 
 
-def bring(server: House, frame: Path, items: Path, number: int) -> float:
-    """Entities a second, from the file to where they can be searched."""
+def bring(server: AlmanacServer, frame: Path, items: Path, number: int) -> float:
+    """Entities per second, from the file until they can be searched."""
     server.command("catalogue", "import", str(frame), "--json")
     began = time.perf_counter()
     report = json.loads(server.command("catalogue", "import", str(items), "--json"))
@@ -117,7 +117,7 @@ async def give_vectors(db: Database, model: str, dimension: int) -> None:
 
 
 class Line:
-    """One connection to a server, which reads as little of the answers as it can."""
+    """One connection to a server that parses as little of the answers as possible."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str) -> None:
         self._reader, self._writer = reader, writer
@@ -148,12 +148,12 @@ class Line:
         self._writer.close()
 
 
-async def measure(server: House, ask: Ask, connections: int, seconds: float) -> Sample:
-    """Calls on so many connections for so long."""
+async def measure(server: AlmanacServer, ask: Ask, connections: int, seconds: float) -> Sample:
+    """Make calls over a number of connections for a number of seconds."""
     place = urlsplit(server.url)
     lines = [Line(*await asyncio.open_connection(place.hostname, place.port), server.token) for _ in range(connections)]
     taken: list[float] = []
-    for number in range(len(corpus.QUESTIONS)):  # each question once, so that its vector is known
+    for number in range(len(corpus.QUESTIONS)):  # each question once, so that its vector is cached
         await lines[0].call(*ask(number))
     until = time.perf_counter() + seconds
 
@@ -252,7 +252,7 @@ async def _legs(index: SearchIndex, scope: SearchScope, model: str, number: int,
 
 
 async def _recall(db: Database, index: SearchIndex, collection: str, model: str, vectors: Sequence[Any]) -> float:
-    """Of the nearest ten in a filtered search, how many are those of an exact scan of what the filter leaves."""
+    """The share of the ten nearest in a filtered search that an exact scan of the filtered passages also finds."""
     shares: list[float] = []
     for number in range(len(vectors)):
         scope = _scope(collection, number)
@@ -274,16 +274,16 @@ _TEXT = {"sqlite": "v.vector", "postgres": "CAST(v.vector AS text)"}
 _READ: dict[str, Callable[[Any], Any]] = {"sqlite": lambda raw: np.frombuffer(raw, np.float16), "postgres": json.loads}
 
 
-# All of it
+# The whole run
 
 
-def run(server: House, number: int, frame: Path, items: Path, seconds: float, console: Console) -> Measured:
+def run(server: AlmanacServer, number: int, frame: Path, items: Path, seconds: float, console: Console) -> Measured:
     console.print(f"  importing {number:,} entities …")
     rate = bring(server, frame, items, number)
     return asyncio.run(_run(server, rate, seconds, console))
 
 
-async def _run(server: House, rate: float, seconds: float, console: Console) -> Measured:
+async def _run(server: AlmanacServer, rate: float, seconds: float, console: Console) -> Measured:
     settings = settings_of(server)
     db = await connect(server.database, pool_size=4)
     try:
@@ -350,7 +350,7 @@ def main() -> None:
             url = stack.enter_context(postgres()) if name == "postgres" else ""
             (Path(scratch) / name).mkdir()
             more = {"ALMANAC_EMBEDDING": "true", "ALMANAC_JOB_WORKERS": "0"}
-            server = stack.enter_context(house(Path(scratch) / name, url, more))
+            server = stack.enter_context(almanac_server(Path(scratch) / name, url, more))
             found[name] = run(server, options.entities, frame, items, options.seconds, console)
     show(found, options.entities, console)
 

@@ -1,12 +1,12 @@
-"""The made catalogue that the catalogue bench is about: things in a tree, with metadata of known selectivity."""
+"""The generated catalogue of the catalogue bench: entities in a tree, with metadata of known selectivity."""
 
 import json
 import random
 from pathlib import Path
 from typing import Any
 
-GROUPS, EACH = 20, 10  # categories at the top, and below each
-BUCKETS = 100  # one value of `bucket` leaves one in a hundred
+GROUPS, EACH = 20, 10  # top categories, and categories below each
+BUCKETS = 100  # one value of `bucket` selects one entity in a hundred
 _ADJECTIVES = (
     "quiet", "sturdy", "compact", "red", "blue", "cordless", "heavy", "light", "foldable", "electric", "petrol",
     "manual",
@@ -18,8 +18,8 @@ _PURPOSES = (
     "patio", "garden", "workshop", "driveway", "balcony", "kitchen", "roof", "cellar", "meadow", "harbour", "stable",
     "forest",
 )  # fmt: skip
-# As many for a search of everything as for a filtered one, which has one bucket to each: whatever of them is kept in
-# memory after the first time, it is as much for both.
+# A search of everything has as many questions as a filtered one, which has one for each bucket, so that caches help
+# both equally.
 QUESTIONS = [
     f"{_ADJECTIVES[place % 12]} {_NOUNS[(place + place // 12) % 12]} for the {_PURPOSES[5 * place % 12]}"
     for place in range(120)

@@ -1,6 +1,6 @@
 """The transport bench's client: it writes its requests out beforehand and reads as little as it can.
 
-A client that parsed more would be the bottleneck of the fastest servers, and then measure itself.
+A client that parsed more would be slower than the fastest servers and would measure itself.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ def headers_for(running: Running, era: str, token: str | None) -> dict[str, str]
 
 
 def handshake(running: Running, headers: Mapping[str, str]) -> dict[str, str]:
-    """Open a legacy conversation; the header to repeat where the server keeps sessions."""
+    """Open a session of the legacy era; return the session header if the server has sessions."""
     params = {
         "protocolVersion": ERAS["legacy"],
         "capabilities": {},
@@ -82,13 +82,13 @@ def post(port: int, headers: Mapping[str, str], body: bytes) -> tuple[int, http.
 
 
 def prepare(running: Running, console: Console) -> None:
-    """Write out the requests of each era the server serves, having seen one right answer to each."""
+    """The serialised requests of each era that the server supports, after one correct answer to each."""
     contestant = running.contestant
     token = read_token(contestant) if contestant.token_command else None
     for era in ERAS:
         headers = headers_for(running, era, token)
         status, _, body = post(running.port, headers, call_body(contestant, era, 1))
-        if status == 400:  # how a server says that it does not know this protocol version
+        if status == 400:  # how a server rejects this protocol version
             console.print(f"{contestant.name} does not serve {ERAS[era]}: {body[:200]!r}")
             continue
         if status != 200 or not is_right(body, contestant.expected.encode()):
@@ -113,7 +113,7 @@ def raw_request(headers: Mapping[str, str], body: bytes) -> bytes:
 
 
 def whole_body(answer: bytes) -> bytes | None:
-    """The answer's body once all of it is here. A chunked body keeps its chunk marks."""
+    """The answer's body, once it is complete. A chunked body keeps its chunk sizes."""
     head, mark, body = answer.partition(b"\r\n\r\n")
     if not mark:
         return None
@@ -128,7 +128,7 @@ def is_right(body: bytes, expected: bytes) -> bool:
 
 
 class Caller(asyncio.Protocol):
-    """One kept-alive connection that asks, waits for the answer and asks again until the time is up."""
+    """One persistent connection that sends requests one after another until the time is up."""
 
     transport: asyncio.Transport
     sent: float

@@ -1,4 +1,4 @@
-"""What benches have in common at the command line: options of the same name, a console for tables, how they fail."""
+"""The command line of the benches: shared options, a console for tables, and error messages."""
 
 import argparse
 import os
@@ -18,7 +18,7 @@ DATA = Path(os.environ.get("ALMANAC_DATA") or ROOT.parent / "shared" / "data")
 def parser_of(
     description: str | None, *, seconds: float | None = None, rounds: int | None = None, data: bool = False
 ) -> argparse.ArgumentParser:
-    """A parser with those of the usual options that a bench has: with the values given, where it is not told others."""
+    """A parser with the shared options of a bench, with the given values as defaults."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
     if seconds is not None:
         parser.add_argument("--seconds", type=float, default=seconds, help=f"length of one measurement ({seconds:g})")
@@ -30,18 +30,18 @@ def parser_of(
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """The option of a bench that can write its numbers to a file."""
+    """Add the option that writes the numbers to a file."""
     parser.add_argument("--json", type=Path, metavar="PATH", help="also write the numbers here")
 
 
 def console_of(width: int) -> Console:
-    """Where a bench prints: wide enough that its tables keep their shape when the output goes to a file."""
+    """The console of a bench, wide enough for its tables when the output goes to a file."""
     return Console(width=None if sys.stdout.isatty() else width, highlight=False)
 
 
 @contextmanager
 def told() -> Generator[None]:
-    """End with a sentence where a bench fails, and not with a traceback."""
+    """Exit with a message instead of a traceback when a bench fails."""
     try:
         yield
     except (BenchFailed, AlmanacError) as failure:

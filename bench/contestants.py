@@ -1,4 +1,4 @@
-"""The servers that the transport bench measures: what each is, how it starts, what CPU it has used.
+"""The servers that the transport bench measures: their definitions, how they start, and their CPU time.
 
 CPU comes from /proc, so this runs on Linux only.
 """
@@ -24,12 +24,12 @@ NAMES = ("almanac", "starlette", "sdk", "fastmcp")
 
 
 class BenchFailed(Exception):
-    """A server did not start, or answered something other than what was asked."""
+    """A server did not start, or its answer was wrong."""
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A server to measure: how to start it and what to ask."""
+    """A server to measure: its start command and its requests."""
 
     name: str
     command: Callable[[int], list[str]]
@@ -50,7 +50,7 @@ def contestants(home: str) -> list[Contestant]:
             tool="whoami",
             arguments={},
             expected="admin",
-            # The limits stay on and count every call; they are only too high to refuse one.
+            # The limits count every call but are too high to refuse one.
             env={"ALMANAC_HOME": home, "ALMANAC_RATE_LIMIT_CALLS": HIGH_LIMIT},
             token_command=(almanac, "token", "add", "admin"),
         ),
@@ -79,7 +79,7 @@ def fastmcp_version() -> str | None:
 
 
 def install_fastmcp() -> str:
-    """Give FastMCP an environment of its own, with our version of the HTTP server below it."""
+    """Create an environment for FastMCP, with our version of uvicorn."""
     if installed := fastmcp_version():
         return installed
     uv = str(ROOT / "scripts" / "uv")
@@ -94,7 +94,7 @@ def install_fastmcp() -> str:
 
 @dataclass
 class Running:
-    """A started server and, by era it serves, the request to send on each connection."""
+    """A started server and, for each era it supports, the request to send on each connection."""
 
     contestant: Contestant
     pid: int
@@ -140,7 +140,7 @@ def wait_until_open(name: str, process: subprocess.Popen[bytes], port: int, log:
 
 
 def cpu_ticks(pid: int) -> tuple[int, int]:
-    """CPU used so far: by the process itself, and by it together with its children."""
+    """The CPU time of the process alone, and with its children."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:  # a child that ended since it was listed

@@ -1,12 +1,12 @@
-"""Passages embedded in a second, beside what the bare model can do: `python bench/embedding.py`.
+"""Passages embedded per second, compared with the bare model: `python bench/embedding.py`.
 
 Ours is `Embedder.passages` with texts of mixed lengths in one call: tokenising, sorting, filling up and putting back in
 order are counted. The bare ONNX session gets ready-made tokens in batches of one length each, with as many tokens in
 all and none to fill up, in the faster of two ways: a thread for each core with a batch of its own, or all cores on one
 batch after the other.
 
-A shared machine may be half as fast a minute later. So the three take short turns, and ours is divided by what the bare
-session did in the same turn: the median of these ratios counts, and the quartiles say how far it can be trusted.
+A shared machine may be half as fast a minute later. So the three take short turns, and our rate is divided by the rate
+of the bare session in the same turn. The result is the median of these ratios; the quartiles show its reliability.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from rich.table import Table
 from almanac.ai.bundled import DEFAULT, BundledEmbedder
 from almanac.ai.encoder import MODEL, batch
 
-import onnxruntime  # pyright: ignore[reportMissingTypeStubs]  # isort: skip - after what sets its environment
+import onnxruntime  # pyright: ignore[reportMissingTypeStubs]  # isort: skip - after the lines that set its environment
 
 AIM = 0.9
 MODEST = 10  # niceness, as the threads that embed passages have
@@ -45,14 +45,14 @@ Feed = dict[str, NDArray[np.int32]]
 
 
 def write_texts(count: int) -> list[str]:
-    """Texts as documents have them: most of 50 to 400 words, some of a few."""
+    """Texts of lengths as in documents: most have 50 to 400 words, some have a few."""
     chance = random.Random(4)
     lengths = [min(500, max(4, int(chance.lognormvariate(5, 0.8)))) for _ in range(count)]
     return [" ".join(chance.choices(VOCABULARY, k=length)) for length in lengths]
 
 
 def make_ideal_batches(lengths: list[int]) -> list[Feed]:
-    """As many texts and tokens, in batches without padding."""
+    """The same number of texts and tokens, in batches without padding."""
     dice = np.random.default_rng(4)
     shapes = [(len(places), round(np.mean([lengths[place] for place in places]))) for places in batch(lengths)]
     return [
@@ -79,7 +79,7 @@ async def time_it(work: Callable[[], Awaitable[object]]) -> float:
 
 
 async def measure_queries(embedder: BundledEmbedder) -> tuple[float, float]:
-    """Milliseconds of a question that is new, and of one that was asked before."""
+    """Milliseconds of a new question, and of one that was asked before."""
     questions = [
         f"how is the {first} of the {second} measured?" for first in VOCABULARY[:8] for second in VOCABULARY[8:14]
     ]
@@ -121,7 +121,7 @@ async def measure(count: int, rounds: int, threads: int) -> None:
 
 
 async def take_turns(ways: Mapping[str, Callable[[], Awaitable[object]]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each way in each round. Who is first in one round is last in the next."""
+    """Seconds of each way in each round. The first of one round is the last of the next."""
     names = list(ways)
     for name in names:  # to warm up
         await ways[name]()

@@ -1,9 +1,9 @@
-"""What the tools of the external surface take beside a bare read of the same rows: `make bench-external`.
+"""The latency of the external surface's tools, compared with a bare read of the same rows: `make bench-external`.
 
 On each database: our server (`almanac serve`, authenticated, limited, audited) and a Starlette handler that runs the
-same reads and sends the rows, in turn, by one light client, over 1 and 16 connections. Of several rounds the one with
-the lowest median counts, for each alike: what else the machine does only ever adds. The limits count every request;
-they are only too high to refuse one.
+same reads and sends the rows. One light client measures them in turn, over 1 and 16 connections. The result of each is
+its round with the lowest median, because other load on the machine can only add time. The limits count every request
+but are too high to refuse one.
 """
 
 import argparse
@@ -52,7 +52,7 @@ _DOCUMENT = (
 
 
 def bare_queries(library: Library, searched: int, passages: list[int]) -> dict[str, list[str]]:
-    """The rows that each tool shows, by the statements that anybody would write for them."""
+    """The SQL statements for the rows that each tool returns, written in the obvious way."""
     newest = [*range(1, external_library.BASES), searched]
     bases = "SELECT b.*, p.name FROM bases b JOIN principals p ON p.id = b.owner_id"
     return {
@@ -99,7 +99,7 @@ def bare_request(port: int, what: str) -> bytes:
 
 
 class Asker(asyncio.Protocol):
-    """One connection that asks, waits for the whole answer and asks again. Megabytes must not cost it anything."""
+    """One connection that sends requests one after another. A large answer costs the client almost nothing."""
 
     transport: asyncio.Transport
 
@@ -180,7 +180,7 @@ async def load(server: Running, request: bytes, connections: int, seconds: float
 
 @dataclass(frozen=True)
 class Row:
-    """A tool on a database over so many connections, beside the bare read."""
+    """A tool on one database over a number of connections, with the bare read."""
 
     database: str
     tool: str
@@ -214,13 +214,13 @@ def environment(home: Path, store: str) -> dict[str, str]:
 
 async def _settled(store: str) -> None:
     quiet = 0
-    while quiet < 3:  # one job may ask for the next
+    while quiet < 3:  # one job may queue the next
         quiet = quiet + 1 if await external_library.is_idle(store) else 0
         await asyncio.sleep(0.5)
 
 
 async def _vacuum(store: str) -> None:
-    """What PostgreSQL does by itself, some minutes after so many rows."""
+    """Do now what autovacuum would do some minutes after so many inserts."""
     connection = cast("Any", await asyncpg.connect(store))  # pyright: ignore[reportUnknownMemberType]
     await connection.execute("VACUUM ANALYZE")
     await connection.close()
@@ -299,7 +299,7 @@ def table_of(rows: list[Row]) -> Table:
 
 
 def aims_of(rows: list[Row]) -> list[str]:
-    """Each aim by its worst database, with one connection; with sixteen on these cores callers wait for each other."""
+    """Each target on its slower database, with one connection: sixteen connections would wait for the cores."""
     alone = [row for row in rows if row.connections == 1]
     said: list[str] = []
     for tool in ("list", "content"):

@@ -1,4 +1,4 @@
-"""What the external bench reads: 100,000 documents in fifty bases, a tree of 5,000 nodes, and some texts to search."""
+"""The data of the external bench: 100,000 documents in fifty bases, a tree of 5,000 nodes, and some texts to search."""
 
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ DOCUMENTS = 100_000
 FOLDERS = 500
 NODES = 5_000  # folders and documents of the tree
 LONG = 20_000  # characters of the document that is read
-TEXTS = 200  # to search
+TEXTS = 200  # searchable texts
 
 WORDS = ("pump", "valve", "boiler", "gauge", "filter", "motor", "seal", "bearing", "flange", "hose", "tank", "relay")
 
@@ -32,7 +32,7 @@ class Library:
 
 
 async def fill(store: str) -> Library:
-    """Make all of it, as rows; what is searched is ingested afterwards, as anybody would."""
+    """Insert all of it as rows, except the searchable texts, which are ingested afterwards in the usual way."""
     db = await connect(store)
     try:
         await migrate.apply(db)

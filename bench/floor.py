@@ -1,7 +1,7 @@
-"""What the building blocks of one tool call cost on this machine, in process: `python bench/floor.py`.
+"""The cost of the parts of one tool call on this machine, in one process: `python bench/floor.py`.
 
-Wall is the time until the caller may go on; CPU counts every thread of the process, so a block that
-hands work to threads shows more CPU than wall. Both are medians of several short runs, in µs.
+Wall is the time until the caller continues; CPU counts every thread of the process, so a part that
+uses threads shows more CPU than wall. Both are medians of several short runs, in µs.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ async def one_async_run(operation: Callable[[], Awaitable[object]], count: int) 
     cpu, wall = time.process_time(), time.perf_counter()
     for _ in range(count):
         await operation()
-        await asyncio.sleep(0)  # as between requests: lets tasks that the operation started run
+        await asyncio.sleep(0)  # as between requests: tasks that the operation started run now
     return time.perf_counter() - wall, time.process_time() - cpu
 
 

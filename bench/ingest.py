@@ -1,9 +1,10 @@
-"""What it costs to turn files into documents, ours beside its yardsticks: `make bench-ingest`.
+"""The cost of turning files into documents, compared with other converters: `make bench-ingest`.
 
-Ours is the whole way: `almanac ingest` into a server that runs, until every document is stored, read in a confined
-child, cut into passages and committed. The peers only convert the same files to text, warm, in as many processes as
-our worker has parsers. Rounds are interleaved, each with files of its own that everyone reads; numbers are medians over
-the rounds, and ratios are taken within a round first. A page is a page of a PDF; any other file counts as one.
+For Almanac, the measurement covers everything: `almanac ingest` into a running server, until every document is stored,
+parsed in a sandbox, cut into passages and committed. The other converters only turn the same files into text, warm, in
+as many processes as our worker has parsers. Rounds are interleaved, and all read the same new files in a round. Numbers
+are medians over the rounds; ratios are computed within a round first. A page is a page of a PDF; any other file counts
+as one.
 """
 
 import argparse
@@ -23,14 +24,14 @@ import ingest_stages
 from command_line import add_json, console_of, parser_of, told
 from ingest_corpus import KINDS, File
 from ingest_peers import NAMES, Lap, Peer, compare_pdf, install_markitdown, peers, run
-from ingest_server import ROLES, Haul, House, Memory, house, postgres
+from ingest_server import ROLES, AlmanacServer, Haul, Memory, almanac_server, postgres
 from ingest_stages import Staged
 from rich.console import Console
 from rich.table import Table
 
 SPEED_AIM = 5.0
 PARSE_AIM = 1.5
-GROWTH_AIM = (0.15, 30 * 1024 * 1024)  # a share, or bytes; either is flat
+GROWTH_AIM = (0.15, 30 * 1024 * 1024)  # a share, or bytes: growth below either counts as flat
 GROWTH = 10  # times as many documents at the end as after the first round
 DOCUMENTS = 150  # in a round
 MB = 1_000_000
@@ -55,7 +56,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What everyone did with the files of one round."""
+    """The results of all converters for the files of one round."""
 
     part: Part
     hauls: dict[str, Haul]  # by database
@@ -79,7 +80,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Everything there is to print."""
+    """All results."""
 
     rounds: list[Round]
     staged: Staged
@@ -90,23 +91,23 @@ def measure(options: argparse.Namespace, scratch: Path, stack: ExitStack, consol
     console.print("Making the files …")
     count = round(DOCUMENTS * options.scale)
     parts = [_make(scratch / f"part-{number}", count, number) for number in range(GROWTH)]
-    houses = _houses(options, scratch, stack)
+    servers = _start_servers(options, scratch, stack)
     chosen = peers(options.without)
     rounds: list[Round] = []
-    memory = {name: {role: list[Memory]() for role in ROLES} for name in houses}
+    memory = {name: {role: list[Memory]() for role in ROLES} for name in servers}
     for part in parts[: options.rounds]:
         console.print(f"Round {len(rounds) + 1}: {len(part.files)} documents, {part.pages} pages …")
-        hauls = {name: _bring(server, part, memory[name]) for name, server in houses.items()}
+        hauls = {name: _bring(server, part, memory[name]) for name, server in servers.items()}
         rounds.append(Round(part, hauls, _laps(chosen, part), compare_pdf(part.files)))
     staged = asyncio.run(ingest_stages.measure(scratch / "stages", parts[0].files))
     console.print(f"{GROWTH} times as many documents …")
     for part in parts[options.rounds :]:
-        for name, server in houses.items():
+        for name, server in servers.items():
             _bring(server, part, memory[name])
     return Measured(rounds, staged, memory)
 
 
-def _bring(server: House, part: Part, memory: dict[str, list[Memory]]) -> Haul:
+def _bring(server: AlmanacServer, part: Part, memory: dict[str, list[Memory]]) -> Haul:
     haul = server.bring(part.folder, part.files)
     for role, held in server.memory().items():
         memory[role].append(held)
@@ -117,14 +118,14 @@ def _make(folder: Path, count: int, seed: int) -> Part:
     return Part(folder, ingest_corpus.make(folder, count, seed))
 
 
-def _houses(options: argparse.Namespace, scratch: Path, stack: ExitStack) -> dict[str, House]:
+def _start_servers(options: argparse.Namespace, scratch: Path, stack: ExitStack) -> dict[str, AlmanacServer]:
     urls = {"sqlite": ""}
     if options.postgres:
         urls["postgresql"] = stack.enter_context(postgres())
-    found: dict[str, House] = {}
+    found: dict[str, AlmanacServer] = {}
     for name, url in urls.items():
         (scratch / name).mkdir()
-        found[name] = stack.enter_context(house(scratch / name, url))
+        found[name] = stack.enter_context(almanac_server(scratch / name, url))
     return found
 
 
@@ -132,11 +133,11 @@ def _laps(chosen: Sequence[Peer], part: Part) -> dict[str, Lap]:
     return {peer.name: run(peer, part.files, CORES) for peer in chosen}
 
 
-# What it comes to
+# Results
 
 
 def rows_of(rounds: Sequence[Round]) -> list[Row]:
-    """Everyone who reads all kinds of files: we on each database, then the peers."""
+    """The programs that read all kinds of files: Almanac on each database, then the others."""
     ours = [_row(f"almanac, whole way, {name}", rounds, _haul_of(name)) for name in rounds[0].hauls]
     whole = [name for name in rounds[0].laps if name != "pypdfium2"]
     names = {"parsers": "almanac, parsers alone"}
@@ -171,7 +172,7 @@ def _row(name: str, rounds: Sequence[Round], spent: Spent) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """A promise, judged by the worst round."""
+    """A target, compared with the worst round."""
 
     text: str
     said: str  # empty where it was not measured
@@ -208,7 +209,7 @@ def aims_of(measured: Measured) -> list[Aim]:
 
 
 def _speeds(rounds: Sequence[Round]) -> list[float]:
-    """How many times as fast as markitdown we were, in every round and on every database."""
+    """Our speed divided by that of markitdown, in every round and on every database."""
     if "markitdown" not in rounds[0].laps:
         return []
     return [each.laps["markitdown"].seconds / haul.seconds for each in rounds for haul in each.hauls.values()]
@@ -219,7 +220,7 @@ def _spread(ratios: Sequence[float], worst: Callable[[Sequence[float]], float]) 
 
 
 def _growths(measured: Measured) -> list[tuple[float, int]]:
-    """Of each process, from the first part to the last: the share, and the bytes."""
+    """The memory growth of each process from the first part to the last: as a share, and in bytes."""
     held = [after for roles in measured.memory.values() for after in roles.values()]
     return [(after[-1].bytes / after[0].bytes - 1, after[-1].bytes - after[0].bytes) for after in held]
 
@@ -237,7 +238,7 @@ def table_of(rows: Sequence[Row]) -> Table:
 
 
 def formats_of(rounds: Sequence[Round]) -> Table:
-    """CPU for a document of each kind, by everyone who reads it."""
+    """The CPU time of a document of each kind, for each program that reads it."""
     names = [name for name in NAMES if name in rounds[0].laps]
     table = _table("CPU ms/document", "documents", *("almanac" if name == "parsers" else name for name in names))
     for kind in KINDS:

@@ -1,4 +1,4 @@
-"""The files that the ingest bench reads: grown from the real files of the tests, and no two with the same content.
+"""The files of the ingest bench: made from the real files of the tests, all with different content.
 
 A file is made from a number alone, so that every run reads the same bytes. PDFs are pages that Chromium and LibreOffice
 printed, put together anew, or pages full of text by a small writer of our own; the others are a real file with as much
@@ -40,7 +40,7 @@ class Kind:
 
     name: str
     share: int
-    makers: tuple[tuple[str, Maker], ...]  # a name's ending and what makes it, taken in turn
+    makers: tuple[tuple[str, Maker], ...]  # pairs of a name's ending and the function that makes the file, used in turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class File:
 
 
 def make(folder: Path, count: int, seed: int) -> list[File]:
-    """So many files in a folder, each unlike those of any other seed."""
+    """Write a number of files into a folder. The seed makes them different from those of other seeds."""
     files: list[File] = []
     for kind in KINDS:
         (folder / kind.name).mkdir(parents=True)
@@ -82,7 +82,7 @@ def _vocabulary() -> list[str]:
 
 
 def _write_words(random: Random, count: int) -> str:
-    """Words that come as unevenly as those of a language do."""
+    """Words with a frequency distribution like that of a language."""
     known = _vocabulary()
     return " ".join(known[int(len(known) * random.random() ** 3)] for _ in range(count))
 
@@ -100,7 +100,7 @@ def _write_heading(random: Random) -> str:
 
 
 def _length(random: Random, most: int) -> int:
-    """Short ones are many and long ones few, as on any shelf."""
+    """A length: short files are many and long ones few, as in real collections."""
     return 1 + int(most * random.random() ** 3)
 
 
@@ -118,7 +118,7 @@ def _printed_pdf(random: Random) -> bytes:
             made.import_pages(source, list(range(first, min(last, first + _length(random, 12)))))
         saved = io.BytesIO()
         made.save(saved)
-    # All that would differ from run to run.
+    # These would differ from run to run.
     same = _CREATED.sub(b"(D:20260101000000", saved.getvalue())
     return _ID.sub(b"/ID[<%032X><%032X>]" % ((random.getrandbits(128),) * 2), same)
 
@@ -158,7 +158,7 @@ def _draw_page(random: Random, number: int) -> bytes:
 
 
 def _bind(objects: Sequence[bytes]) -> bytes:
-    """Objects as one file, with the table of where each begins."""
+    """The objects as one file, with the cross-reference table."""
     body = b"%PDF-1.7\n"
     offsets: list[int] = []
     for number, content in enumerate(objects, 1):

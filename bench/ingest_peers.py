@@ -1,4 +1,4 @@
-"""What the ingest bench compares with: programs that turn the same files into text, each in processes of its own."""
+"""The other converters of the ingest bench, which turn the same files into text, each in its own processes."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from ingest_corpus import File
 READERS = ROOT / "bench" / "readers"
 MARKITDOWN = ROOT / ".tools" / "markitdown"
 WANTED = "markitdown[pdf,docx,pptx,xlsx]>=0.1,<0.2"
-REPEATS = 3  # of each PDF when our parser is held against PDFium
+REPEATS = 3  # of each PDF when our parser is compared with PDFium
 NAMES = ("parsers", "pypdfium2", "kreuzberg", "markitdown")
 
 
@@ -29,7 +29,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What became of one file."""
+    """The result for one file."""
 
     kind: str
     characters: int
@@ -39,7 +39,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """One peer, once through the files."""
+    """One pass of a converter over the files."""
 
     peer: str
     seconds: float
@@ -77,7 +77,7 @@ def peers(without: Sequence[str]) -> list[Peer]:
 
 
 def run(peer: Peer, files: Sequence[File], processes: int) -> Lap:
-    """Let a peer read the files; it is warm before its time is taken."""
+    """Convert the files with a peer, which is warmed up before the measurement."""
     read = [file for file in files if file.kind == "pdf" or not peer.only_pdf]
     kind_of = {str(file.path): file.kind for file in read}
     first = {file.kind: str(file.path) for file in reversed(read)}
@@ -90,14 +90,14 @@ def run(peer: Peer, files: Sequence[File], processes: int) -> Lap:
     reads = [Read(kind_of[f["path"]], f["characters"], f["error"], f["cpu_seconds"]) for f in said["files"]]
     lap = Lap(peer.name, said["seconds"], said["peak_bytes"], tuple(reads))
     if peer.name == "parsers" and lap.failed:
-        # A file that fails costs next to nothing, so that every number of ours would be too good.
+        # A failed file costs almost nothing, so our numbers would be too good.
         which = ", ".join(sorted({f"{read.kind} ({read.error})" for read in lap.reads if read.error}))
         raise BenchFailed(f"our own parsers failed on {lap.failed} files: {which}")
     return lap
 
 
 def compare_pdf(files: Sequence[File]) -> float:
-    """How many times the CPU of pypdfium2 alone our PDF parser takes for the same files."""
+    """The CPU time of our PDF parser divided by that of pypdfium2 alone, for the same files."""
     told = json.dumps({"repeats": REPEATS, "files": [str(file.path) for file in files if file.kind == "pdf"]})
     command = [sys.executable, str(READERS / "pdf_pair.py")]
     done = subprocess.run(command, input=told, capture_output=True, text=True)
@@ -111,7 +111,7 @@ def markitdown_version() -> str | None:
     python = MARKITDOWN / "bin" / "python"
     if not python.exists():
         return None
-    # Its formats are extras, so the parts that read them are asked for as well.
+    # Its formats are optional extras.
     ask = (
         "import markitdown, pdfminer, mammoth, pptx, openpyxl, importlib.metadata as m; print(m.version('markitdown'))"
     )
@@ -120,7 +120,7 @@ def markitdown_version() -> str | None:
 
 
 def install_markitdown() -> str:
-    """Give markitdown an environment of its own; its version."""
+    """Create an environment for markitdown; return its version."""
     if installed := markitdown_version():
         return installed
     uv = str(ROOT / "scripts" / "uv")

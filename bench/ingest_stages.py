@@ -1,8 +1,9 @@
 """The stages of ingest one by one, in this process and with the functions that the server itself runs.
 
-Storing is done as `almanac ingest` does it, many files at a time, so that one commit holds several; reading as a worker
-does it, a confined child for each file and as many as there are cores; writing as many at a time as a worker has jobs.
-What goes on within a child is measured once more without one, to tell its parts from the price of being confined.
+Storing works as in `almanac ingest`: many files at a time, so that one commit holds several. Parsing works as in a
+worker: a sandboxed child process for each file, as many at a time as there are cores. Writing runs as many at a time as
+a worker has jobs. The work of the child is measured again without a child, to separate its parts from the cost of the
+sandbox.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ from almanac.search import passage_store as search_passages
 
 STORED_AT_ONCE = 32
 WRITTEN_AT_ONCE = 4
-LARGEST = 1 << 30
+MAX_FILE_BYTES = 1 << 30
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -43,16 +44,16 @@ U = TypeVar("U")
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a stage took for all the files together."""
+    """The time of a stage for all files together."""
 
     name: str
     seconds: float
-    cpu_seconds: float | None = None  # of the process that does it
+    cpu_seconds: float | None = None  # CPU seconds of the process that does the work
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """All stages, and the largest child among those that read."""
+    """All stages, and the peak memory of the largest child."""
 
     stages: tuple[Stage, ...]
     child_peak_bytes: int
@@ -62,7 +63,7 @@ async def measure(home: Path, files: Sequence[File]) -> Staged:
     """Take the files through every stage."""
     async with _base(home) as (call, base_id):
         spent = _clocked()
-        stored = await _each(files, STORED_AT_ONCE, _storing(call, FileStore(home, LARGEST), base_id))
+        stored = await _each(files, STORED_AT_ONCE, _storing(call, FileStore(home, MAX_FILE_BYTES), base_id))
         store = spent("store: hash, fsync, rows")
         outcomes, read = await _read(files)
         alone = _read_unconfined(files)
@@ -108,17 +109,17 @@ def _storing(call: Call, files: FileStore, base_id: int) -> Callable[[File], Awa
 
 
 async def _read(files: Sequence[File]) -> tuple[list[SandboxResult], Stage]:
-    """By confined children, as many as there are cores."""
+    """Parse in sandboxed child processes, as many as there are cores."""
     options = PassageSplitter().as_options()
-    async with SandboxPool(parse_file.PARSE_FUNCTION) as nursery:
+    async with SandboxPool(parse_file.PARSE_FUNCTION) as sandbox:
         began = time.perf_counter()
-        outcomes = await _each(files, os.cpu_count() or 1, lambda file: nursery.run(file.path, file.path.name, options))
+        outcomes = await _each(files, os.cpu_count() or 1, lambda file: sandbox.run(file.path, file.path.name, options))
         seconds = time.perf_counter() - began
     return outcomes, Stage("read: in confined children", seconds, sum(outcome.cpu_seconds for outcome in outcomes))
 
 
 def _read_unconfined(files: Sequence[File]) -> tuple[Stage, ...]:
-    """What a child does, without one: how much of its time is which part."""
+    """The work of a child, done in this process, with the time of each part."""
     splitter = PassageSplitter()
     parse_file.preload()
     spent = _clocked()
@@ -154,7 +155,7 @@ def _writing(call: Call) -> Callable[[tuple[int, ParsedDocument]], Awaitable[Non
 
 
 async def _each(items: Sequence[T], at_once: int, work: Callable[[T], Awaitable[U]]) -> list[U]:
-    """What came of every item, so many being worked on at a time."""
+    """The result for every item, with a limit on the number in progress."""
     slots = asyncio.Semaphore(at_once)
 
     async def one(item: T) -> U:
@@ -165,6 +166,6 @@ async def _each(items: Sequence[T], at_once: int, work: Callable[[T], Awaitable[
 
 
 def _clocked() -> Callable[[str], Stage]:
-    """Begin to measure; what is returned ends it."""
+    """Start measuring; the returned function stops it."""
     began, cpu = time.perf_counter(), time.process_time()
     return lambda name: Stage(name, time.perf_counter() - began, time.process_time() - cpu)

@@ -1,11 +1,11 @@
-"""How well agents' notes are found: `make bench-memory`.
+"""The quality of search in agents' notes: `make bench-memory`.
 
-The turns of LoCoMo's conversations, each stored as a note, one after another, in the order they were said; a
-conversation is an organisation, so that each question looks in its own. Four ways to rank the same notes: by words
-alone, by vectors alone, both joined by reciprocal ranks, and what `search_knowledge` answers, through the surface.
+The turns of LoCoMo's conversations are stored as notes, in their order. Each conversation is an organisation, so that a
+question searches only its own conversation. The bench compares four rankings of the same notes: by words (BM25), by
+vectors, by reciprocal rank fusion of both, and the results of the tool `search_knowledge`.
 
-Notes that follow each other under one title have what was said before as context. `--apart` stores the turns in an
-order of their own making, so that no note follows the one it belongs to: what is found then is by the notes alone.
+Consecutive notes with one title have the preceding notes as context. `--apart` stores the turns in a shuffled order, so
+that no note has the context of its conversation: the results then depend on the notes alone.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ WAYS = {"BM25 alone": "keyword", "the model alone": "vector", "plain RRF": "hybr
 
 @dataclass(slots=True)
 class Tally:
-    """What the questions have come to, by one way to rank."""
+    """The results of the questions with one ranking."""
 
     found: list[float] = field(default_factory=list[float])
     gained: list[float] = field(default_factory=list[float])
@@ -61,17 +61,17 @@ async def run(folder: Path, most: int | None, *, apart: bool) -> dict[str, Tally
     with tempfile.TemporaryDirectory(prefix="almanac-bench-memory-") as home:
         settings = Settings(home=Path(home), memory_calls=0, memory_read_calls=0)
         async with open_app(settings) as running:
-            [desk] = [each for each in running.dispatchers if each.surface.name == "memory"]
-            calls, names = await _fill(desk, test, apart)
+            [dispatcher] = [each for each in running.dispatchers if each.surface.name == "memory"]
+            calls, names = await _fill(dispatcher, test, apart)
             with retrieval_library.open_progress(False) as display:
-                await retrieval_library.run_waiting_jobs(desk.app.db, settings, display)
+                await retrieval_library.run_waiting_jobs(dispatcher.app.db, settings, display)
                 for query in display.track(test.queries[:most], description="Asking"):
-                    await _ask(desk, calls[query.part], names, test, query, tallies)
+                    await _ask(dispatcher, calls[query.part], names, test, query, tallies)
     return tallies
 
 
-async def _fill(desk: ToolDispatcher, test: RetrievalSet, apart: bool) -> tuple[dict[str, Call], dict[str, str]]:
-    """Someone to ask as, by conversation, and the lines that notes are, by their ids."""
+async def _fill(dispatcher: ToolDispatcher, test: RetrievalSet, apart: bool) -> tuple[dict[str, Call], dict[str, str]]:
+    """Callers by conversation, and line names by note id."""
     calls: dict[str, Call] = {}
     names: dict[str, str] = {}
     lines = list(test.corpus)
@@ -79,21 +79,21 @@ async def _fill(desk: ToolDispatcher, test: RetrievalSet, apart: bool) -> tuple[
         Random(0).shuffle(lines)
     for line in lines:
         if line.part not in calls:
-            calls[line.part] = await desk.app.db.write(lambda tx, part=line.part: _agent(desk, tx, part))
+            calls[line.part] = await dispatcher.app.db.write(lambda tx, part=line.part: _agent(dispatcher, tx, part))
         if line.text.strip():
             draft = NoteDraft(line.title or "A turn", line.text)
-            note = await notes.store(calls[line.part], draft, desk.app.idempotency, 0)
+            note = await notes.store(calls[line.part], draft, dispatcher.app.idempotency, 0)
             names[note.id] = line.id
     return calls, names
 
 
-async def _agent(desk: ToolDispatcher, tx: Transaction, part: str) -> Call:
+async def _agent(dispatcher: ToolDispatcher, tx: Transaction, part: str) -> Call:
     org = await orgs.add(tx, f"conversation {part}")
-    return call_as_principal(desk.app.db, org, await principals.add(tx, org.id, "agent", f"agent {part}"))
+    return call_as_principal(dispatcher.app.db, org, await principals.add(tx, org.id, "agent", f"agent {part}"))
 
 
 async def _ask(
-    desk: ToolDispatcher,
+    dispatcher: ToolDispatcher,
     call: Call,
     names: dict[str, str],
     test: RetrievalSet,
@@ -102,8 +102,8 @@ async def _ask(
 ) -> None:
     grades = dict(test.grades[query.id])
     for way, mode in WAYS.items():
-        tallies[way].add(await _plain(desk.app.search, call, query.text, mode, names), grades)
-    result = await desk.call(
+        tallies[way].add(await _plain(dispatcher.app.search, call, query.text, mode, names), grades)
+    result = await dispatcher.call(
         call.actor, OURS, {"query": query.text[: note_search.MAX_NOTE_QUERY_CHARS], "limit": TOP}, "bench"
     )
     if result["isError"]:

@@ -1,9 +1,10 @@
-"""What a memory of many notes costs: `make bench-memory-scale`.
+"""The cost of many notes: `make bench-memory-scale`.
 
-One organisation's notes on each database: made text of about thirty words, and stand-in vectors of 384 numbers, for
-nobody embeds a million notes for a bench. They are put there in bulk, once a tenth of them and once all; then the verbs
-that the tools use are timed: storing (sixteen at a time), searching (one at a time, the question's vector remembered;
-also with tags), and superseding. A contradiction hint costs one more search, and the embedding of the note.
+One organisation's notes on each database: generated texts of about thirty words and random vectors of 384 numbers,
+because embedding a million notes would take hours. They are inserted in bulk, first a tenth and then all; each time the
+bench measures the functions that the tools call: storing (sixteen at a time), searching (one at a time, the question's
+vector remembered; also with tags), and superseding. A contradiction hint costs one more search, and the embedding of
+the note.
 """
 
 import asyncio
@@ -64,7 +65,7 @@ _NOTES = ("number", "id", "org_id", "author_id", "source", "title", "body", "tag
 
 
 class StandIn:
-    """Vectors by chance, the same for the same text."""
+    """Random vectors, the same for the same text."""
 
     name, dimension, languages = MODEL, DIMENSION, frozenset({"en"})
 
@@ -80,7 +81,7 @@ class StandIn:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a number of notes came to."""
+    """The results at one number of notes."""
 
     database: str
     size: int
@@ -111,7 +112,7 @@ class Memory:
         return " ".join(f"w{n}" for n in np.minimum(self.rng.zipf(1.3, length), VOCABULARY))
 
     async def grow(self, size: int) -> None:
-        """Put notes there until there are so many, and do what is otherwise done in the background."""
+        """Insert notes up to a number, and run the background jobs."""
         while self.size < size:
             number = min(AT_ONCE, size - self.size)
             bodies = [self.say() for _ in range(number)]
@@ -129,7 +130,7 @@ class Memory:
                 pass
 
     async def _first(self) -> int:
-        """The next number that no note, source or passage has."""
+        """The next id that no note, source or passage has."""
         rows = await self.db.fetch(
             "SELECT coalesce(max(id), 0) AS n FROM sources UNION ALL SELECT coalesce(max(id), 0) FROM passages"
             " UNION ALL SELECT coalesce(max(number), 0) FROM notes"
@@ -157,7 +158,7 @@ class Memory:
             (first + n, org_id, self.collection, "note", id, "A note", 0, tag, "{}", now, now, "", 1, 1, 1)
             for n, (id, tag) in enumerate(zip(ids, tags, strict=True))
         ]
-        if tx.dialect == "postgres":  # where a source knows its size
+        if tx.dialect == "postgres":  # a source stores its size
             lengths = (int(analyser.decode_terms(counted)[1].sum()) for counted in words)
             sources = [(*source, 1, length) for source, length in zip(sources, lengths, strict=True)]
         await tx.insert_many("sources", (*_SOURCES, "passages", "length")[: len(sources[0])], sources)
@@ -215,7 +216,7 @@ class Memory:
         await self.db.write(lambda tx: supersession.supersede(self.call, tx, old, new))
 
     async def _time(self, number: int, work: Any) -> tuple[float, float]:
-        for _ in range(number // 4):  # which pay for what is opened, and read from the disk
+        for _ in range(number // 4):  # these open files and read from the disk
             await work()
         taken: list[float] = []
         for _ in range(number - number // 4):
@@ -226,7 +227,7 @@ class Memory:
 
 
 async def _advance(tx: Transaction) -> None:
-    """Let numbers given by the database go on where those given here end."""
+    """Set the database's sequences after the ids assigned here."""
     for table, column in (("notes", "number"), ("sources", "id"), ("passages", "id")):
         await tx.fetch(
             f"SELECT setval(pg_get_serial_sequence('{table}', '{column}'), (SELECT max({column}) FROM {table}))"

@@ -1,8 +1,8 @@
-"""How long searches take while a large ingest is read and embedded beside them: `make bench-responsive`.
+"""The latency of searches during a large ingest: `make bench-responsive`.
 
-A real server with one worker, as `almanac serve` starts it. Searches are asked over REST, one after another, each with
-words of its own so that nothing is remembered: first with the worker at rest, then while it reads and embeds. The aim
-is judged by the p50 of the two.
+A real server with one worker, as `almanac serve` starts it. Searches are sent over REST, one after another, each with
+new words so that no cache helps: first with an idle worker, then while it parses and embeds. The target compares the
+two medians.
 """
 
 import argparse
@@ -18,19 +18,19 @@ from pathlib import Path
 import httpx2
 from contestants import BenchFailed
 from embedding import VOCABULARY
-from ingest_server import ALMANAC, House, house
+from ingest_server import ALMANAC, AlmanacServer, almanac_server
 from rich.console import Console
 from rich.table import Table
 
 from almanac.cli.support.retrieval_measures import percentile
 
-AIM = 3.0  # times what it takes at rest: on two cores, the worker has one of them and shares the other
+AIM = 3.0  # times the median with an idle worker: on two cores, the worker uses one and shares the other
 WORDS = 200  # of a document
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Searches of one time."""
+    """The searches of one phase."""
 
     when: str
     milliseconds: list[float]
@@ -54,7 +54,7 @@ class Chance:
             (folder / f"{number}.txt").write_text(self.text(WORDS))
 
 
-def measure(server: House, scratch: Path, documents: int, seconds: float) -> list[Asked]:
+def measure(server: AlmanacServer, scratch: Path, documents: int, seconds: float) -> list[Asked]:
     chance = Chance()
     base = server.command("kb", "add", "Here", "--owner", "admin")
     with httpx2.Client(base_url=server.url, headers={"authorization": f"Bearer {server.token}"}, timeout=60) as http:
@@ -64,7 +64,7 @@ def measure(server: House, scratch: Path, documents: int, seconds: float) -> lis
         _ask(http, chance, 20)  # warm
         rest = Asked("at rest", [_ask(http, chance, 1) for _ in range(int(20 * seconds))])
         busy: list[float] = []
-        words = [ALMANAC, "ingest", base, str(scratch / "more")]  # which ends when all is embedded
+        words = [ALMANAC, "ingest", base, str(scratch / "more")]  # ends when all is embedded
         with subprocess.Popen(words, env=server.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as bringing:
             while bringing.poll() is None:
                 busy.append(_ask(http, chance, 1))
@@ -74,7 +74,7 @@ def measure(server: House, scratch: Path, documents: int, seconds: float) -> lis
 
 
 def _ask(http: httpx2.Client, chance: Chance, times: int) -> float:
-    """Search; ms of the last."""
+    """Search; return the milliseconds of the last search."""
     taken = 0.0
     for _ in range(times):
         begun = time.perf_counter()
@@ -94,7 +94,7 @@ def main() -> None:
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
     with (
         tempfile.TemporaryDirectory(prefix="almanac-bench-") as scratch,
-        house(Path(scratch), more={"ALMANAC_EMBEDDING": "true"}) as server,
+        almanac_server(Path(scratch), more={"ALMANAC_EMBEDDING": "true"}) as server,
     ):
         found = measure(server, Path(scratch), options.documents, options.seconds)
     table = Table("searches", "asked", "p50 ms", "p99 ms")

@@ -1,12 +1,12 @@
-"""How well search finds what people judged to be the answers: `make bench-retrieval`.
+"""The quality of search on sets with human relevance judgements: `make bench-retrieval`.
 
-Four ways to rank the same passages: by words alone (BM25), by vectors alone, both joined by reciprocal ranks, and
-ours, which is what the tools answer with. All but the third, which is computed here, are asked through the verb that
-the tools ask, as `almanac bench retrieval` does. Documents are ranked by their best passage.
+The bench compares four rankings of the same passages: by words (BM25), by vectors, by reciprocal rank fusion of both,
+and ours, which the tools return. The third is computed here; the others use the search function of the tools, as
+`almanac bench retrieval` does. Documents are ranked by their best passage.
 
-The curves that make scores probabilities were fitted on these very sets, so that their error here flatters them. "left
-out" is the error where the curve is fitted anew, for each set on the others only. How ours weighs words, vectors and
-the rest was chosen on these sets too: for that there is no remedy here, and its nDCG and recall flatter it.
+The curves that turn scores into probabilities were fitted on these sets, so their error here is too good. "left out" is
+the error of a curve that is fitted, for each set, on the other sets. The weights of words, vectors and the other
+features were chosen on these sets too. The bench cannot correct that: its nDCG and recall for our ranking are too good.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from almanac.search.query import SearchQuery
 
 SETS = ("scifact", "cranfield", "cmrc2018_dev_zh", "squad_v2.0_dev", "locomo")
 SAMPLED = {"squad_v2.0_dev": 1_000, "cmrc2018_dev_zh": 1_000}  # queries asked, unless all are asked for
-UNKNOWN_SCRIPT = ("cmrc2018_dev_zh",)  # sets in a script that the bundled model does not know
+UNKNOWN_SCRIPT = ("cmrc2018_dev_zh",)  # sets in a script that the bundled model does not support
 TOP, DEPTH = 10, 100
 RANK = 60  # the constant of reciprocal rank fusion
 
@@ -53,7 +53,7 @@ Judged = list[tuple[float, bool]]  # scores, and whether they were of an answer
 
 @dataclass(slots=True)
 class Tally:
-    """What the queries of a set have come to, by one way to rank."""
+    """The results of a set's queries with one ranking."""
 
     gained: list[float] = field(default_factory=list[float])
     found: list[float] = field(default_factory=list[float])
@@ -70,7 +70,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One way to rank, on one set."""
+    """One ranking on one set."""
 
     set: str
     way: str
@@ -85,7 +85,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A set, all ways."""
+    """All rankings on one set."""
 
     name: str
     tallies: dict[str, Tally]
@@ -111,7 +111,7 @@ async def measure_set(folder: Path, cache: Path, every_query: bool) -> Measured:
 
 
 async def _embed(library: Home, queries: Sequence[SetLine]) -> float:
-    """Have every query embedded, one by one, so that it is remembered when its time is taken; ms."""
+    """Embed every query, one by one, so that it is cached in the measurement; return the milliseconds."""
     names = [document_index.collection_of(base) for base in library.bases.values()]
     seconds: list[float] = []
     for model in await library.search.models(names):
@@ -132,7 +132,7 @@ async def _ask_all(library: Home, query: SetLine, tallies: Mapping[str, Tally]) 
         query.text[:MAX_QUERY_CHARS], reach.collections, limit=TOP, max_per_source=0 if query.part else 1
     )
     ways = {way: replace(question, mode=mode, rerank=rerank) for way, (mode, rerank) in ASKED.items()}
-    # All ways once before times are taken: otherwise whichever comes later finds the words of passages remembered.
+    # All rankings once before the measurement: otherwise the later ones find the words of passages in the cache.
     lists = {way: [id for id, _ in await ask(library, replace(asked, limit=DEPTH))] for way, asked in ways.items()}
     for way, asked in ways.items():
         begun = time.perf_counter()
@@ -151,7 +151,7 @@ async def ask(library: Home, question: SearchQuery) -> list[tuple[str, float]]:
 
 
 def fuse(*lists: Sequence[str]) -> list[str]:
-    """Lists joined by reciprocal ranks."""
+    """Reciprocal rank fusion of the lists."""
     scores: dict[str, float] = {}
     for ranked in lists:
         for place, id in enumerate(ranked, 1):
@@ -159,12 +159,12 @@ def fuse(*lists: Sequence[str]) -> list[str]:
     return sorted(scores, key=lambda id: -scores[id])
 
 
-# What it comes to
+# Results
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """A promise."""
+    """A target."""
 
     text: str
     value: float | None  # None where it was not measured
@@ -197,15 +197,15 @@ def _row(every: Sequence[Measured], measured: Measured, way: str) -> Row:
 
 
 def _others(every: Sequence[Measured], measured: Measured, way: str) -> list[Judged]:
-    """What the others came to by the same curve: a question in a script that the model does not know is answered by
-    words alone, and vectors say nothing there."""
+    """The results of the others with the same curve. Words alone answer a question in a script that the model does not
+    support, because its vectors mean nothing."""
     same = BM25 if way == OURS and measured.name in UNKNOWN_SCRIPT else way
     fitting = [each for each in every if same == BM25 or each.name not in UNKNOWN_SCRIPT]
     return [each.tallies[same].judged for each in fitting if each is not measured]
 
 
 def refitted(judged: Judged, others: Sequence[Judged]) -> Judged:
-    """The scores that a curve gives which was fitted on other sets."""
+    """The scores of a curve that was fitted on other sets."""
     offset, slope = fit(others)
     scores = 1 / (1 + np.exp(-offset - slope * _odds(judged)))
     return [(float(score), is_right) for score, (_, is_right) in zip(scores, judged, strict=True)]
@@ -226,8 +226,8 @@ def fit(others: Sequence[Judged]) -> tuple[float, float]:
 
 
 def _odds(judged: Judged) -> NDArray[np.float64]:
-    """Scores as they were before a curve made probabilities of them, but for two constants, which are fitted anew."""
-    scores = np.clip([score for score, _ in judged], 5e-5, 1 - 5e-5)  # they are told to four places
+    """The scores before the curve was applied, except for two constants, which are fitted again."""
+    scores = np.clip([score for score, _ in judged], 5e-5, 1 - 5e-5)  # scores are rounded to four places
     return np.log(scores / (1 - scores))
 
 

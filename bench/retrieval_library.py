@@ -1,7 +1,7 @@
 """The homes that the retrieval bench searches: one for each set, filled as `almanac bench retrieval` fills its own.
 
-To embed a set takes minutes, so homes are kept. One is filled anew when its corpus, the model or the way documents are
-cut has changed; where only the analysis of words has, the words are counted anew and the vectors stay.
+Embedding a set takes minutes, so homes are kept. A home is filled again when its corpus, the model or the splitter has
+changed. If only the analysis of words has changed, the words are counted again and the vectors stay.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True)
 class Home:
-    """A set that can be searched, and somebody to search it as."""
+    """A searchable set and a caller."""
 
     test: RetrievalSet
     search: SearchEngine
@@ -75,8 +75,8 @@ async def opened(test: RetrievalSet, folder: Path, cache: Path) -> AsyncGenerato
 
 
 def _keys(folder: Path, settings: Settings) -> dict[str, str]:
-    """What a home was made of: all of it, and the words alone."""
-    # Of that file only this one function, for the rest changes for other reasons too.
+    """Digests of a home's inputs: of all inputs, and of those of the words."""
+    # Only this function of the file, because the rest changes for other reasons.
     embedded = inspect.getsource(embed_passages.text_of) + inspect.getsource(retrieval_library.set_documents)
     cut = [folder / "corpus.jsonl", *(_CODE / name for name in _CUTTING)]
     return {
@@ -100,7 +100,9 @@ async def _count_anew(db: Database) -> None:
 
 
 async def _found(test: RetrievalSet, db: Database, search: SearchEngine) -> Home:
-    """Who is who in a home that was filled before: documents are named by the line they were, bases by their turn."""
+    """The documents and bases of a home that was filled before: documents are named by their line, bases by their
+    position.
+    """
     org = await orgs.get_by_name(db, "bench")
     call = call_as_principal(db, org, await principals.get_by_name(db, org.id, "bench"))
     named = {row["name"]: row["id"] for row in await db.scan("SELECT id, name FROM bases")}

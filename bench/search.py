@@ -1,13 +1,13 @@
-"""What a search costs, ours beside its yardsticks: `make bench-search`.
+"""The cost of a search, compared with other engines: `make bench-search`.
 
-Everyone has the same passages (`search_corpus.py`) with the same vectors: made text with planted answers, in hundreds
-of collections of uneven size. "one" is a search of the one collection that has ten thousand passages, whatever is
-around it; "all" is a search of everything. Each contestant runs in a process of its own. They are asked in turn, in
-rounds, so that a machine's noise falls on all alike; numbers are medians over the rounds. Their files are read once
-before, so that it is not the disk that is measured.
+All contestants have the same passages (`search_corpus.py`) with the same vectors: generated text with planted answers,
+in hundreds of collections of uneven size. "one" is a search of the collection with ten thousand passages, at every size
+of the corpus; "all" is a search of everything. Each contestant runs in a process of its own. They are measured in turn,
+in rounds, so that other load on the machine affects all equally; numbers are medians over the rounds. Their files are
+read once before, so that the bench does not measure the disk.
 
-Vectors are a stand-in, not a model's, for nobody embeds a million passages for a bench. Questions come with theirs, as
-if they had been asked before; "question embedded" pays for the bundled model besides, whose vector is thrown away.
+Vectors are synthetic, because embedding a million passages would take hours. Questions come with vectors, as if they
+were cached; "question embedded" adds the time of the bundled model, whose vector is discarded.
 """
 
 import argparse
@@ -38,7 +38,7 @@ ALL_AIM = 60.0  # ms
 BARE_AIM = 2.0
 RECALL_AIM = 0.98
 MEMORY_AIM = 1200  # bytes a passage
-GROWTH_AIM = 1.25  # times the cost of the collection alone; what two runs of the same differ by
+GROWTH_AIM = 1.25  # times the cost of the collection alone: the difference between two equal runs
 MB = 1_000_000
 SMALLEST = 1_000  # passages
 
@@ -50,18 +50,18 @@ Key = tuple[str, str, str, int]  # contestant, leg, scope, callers
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What one order came to in one round."""
+    """The results of one order in one round."""
 
     p50: float
     p99: float
     asked: int
-    recall: float  # of the nearest ten by an exact scan
-    planted: float  # share of the questions whose passage is among the first ten
+    recall: float  # share of the exact ten nearest that were found
+    planted: float  # share of the questions with their passage among the first ten
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a contestant takes: to build, on disk, in memory."""
+    """A contestant's build time, disk space and memory."""
 
     built: Built
     is_new: bool  # built in this run
@@ -71,13 +71,13 @@ class Held:
 
 @dataclass(frozen=True)
 class Measured:
-    """Everything about one size."""
+    """All results at one size."""
 
     size: int
     collections: int
     numbers: dict[Key, list[Numbers]]  # by round
     held: dict[str, Held]
-    cold: dict[str, float]  # p50 of the first questions that a fresh process is asked, ms
+    cold: dict[str, float]  # p50 of the first questions to a new process, ms
 
     def p50(self, name: str, leg: str, scope: str, callers: int = 1) -> float | None:
         return self._median((name, leg, scope, callers), "p50")
@@ -95,7 +95,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A contestant with something built, about to be asked."""
+    """A contestant with its built corpus."""
 
     name: str
     contestant: Contestant
@@ -110,7 +110,7 @@ def measure(
 ) -> Measured:
     entries = list(_entries(size, chosen, store, options.cache, console))
     console.print("Reading their files once …")
-    for each in reversed(entries):  # ours last, should there be more than memory holds
+    for each in reversed(entries):  # ours last, in case memory is too small for all
         store.warm(each.contestant, each.corpus)
     with ExitStack() as stack:
         asked: dict[str, Asked] = {}
@@ -128,7 +128,7 @@ def _entries(size: int, chosen: Sequence[Contestant], store: Store, cache: Path,
     for contestant in chosen:
         console.print(f"{size:,} passages: building {contestant.name} …")
         yield Entry(contestant.name, contestant, corpus, *store.build(contestant, corpus))
-        if size > ONE and contestant.name == OURS[0]:  # right behind what it is held against
+        if size > ONE and contestant.name == OURS[0]:  # directly after the contestant it is compared with
             alone = search_corpus.prepare(cache, ONE)
             yield Entry(ALONE, contestant, alone, *store.build(contestant, alone))
 
@@ -142,12 +142,12 @@ def _rounds(
     questions = {(each.name, scope): each.corpus.questions(scope) for each in entries for scope in SCOPES}
     for turn in range(options.rounds):
         console.print(f"Round {turn + 1} …")
-        # Each round begins with another one, so that none always follows the heaviest. Everyone is asked for one thing
-        # before anyone is asked for the next, so that what is compared lies close together.
+        # Each round begins with another one, so that none always follows the heaviest. All contestants get one order
+        # before the next order follows, so that compared measurements are close in time.
         first = turn % len(entries)
         for order, name in _turns((*entries[first:], *entries[:first]), options.seconds):
             if order.leg.startswith("embed") and name not in after:
-                after[name] = asked[name].memory()  # before the model is there, which is no passage's
+                after[name] = asked[name].memory()  # before the model is loaded, because it holds no passages
             sample = asked[name].ask(order)
             if sample.cold:
                 cold.setdefault(name, median(sample.cold))
@@ -185,12 +185,12 @@ def _numbers(sample: Sample, questions: Sequence[search_corpus.Question]) -> Num
     )
 
 
-# What it comes to
+# Results
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """A promise, judged by medians over the rounds."""
+    """A target, compared with the medians over the rounds."""
 
     text: str
     value: float | None  # None where it was not measured
@@ -209,7 +209,7 @@ class Aim:
 
 
 def aims_of(measured: Measured) -> list[Aim]:
-    """Promises of the embedded index, at the largest size measured."""
+    """The targets of the embedded index, at the largest measured size."""
     ours, one = OURS[0], f"one collection of {_short(ONE)}"
     recalls = [each for scope in SCOPES if (each := measured.recall(ours, "vectors", scope)) is not None]
     return [
@@ -231,7 +231,7 @@ def aims_of(measured: Measured) -> list[Aim]:
 
 
 def _to_bare(measured: Measured, scope: str) -> float | None:
-    """How many times what the engines alone take, embedding included on both sides, round by round."""
+    """Our time divided by that of the bare engines, in each round, with the embedding on both sides."""
     keys: list[Key] = [
         (OURS[0], "embedded", scope, 1),
         (OURS[0], "embedding", "one", 1),

@@ -1,7 +1,7 @@
-"""How every contestant of the search bench is asked: a process of its own that builds, or that answers orders by line.
+"""The process of a contestant of the search bench, which builds a corpus or answers orders, one per line.
 
-    program build CORPUS PLACE    fills the place (a folder or a database's URL); prints what that took
-    program ask CORPUS PLACE      opens it, then answers each order on standard input by what it measured
+    program build CORPUS PLACE    fills the place (a folder or a database's URL); prints the cost
+    program ask CORPUS PLACE      opens it, then answers each order on standard input with its measurements
 
 Only numpy is needed, for this also runs in the peers' environment.
 """
@@ -19,15 +19,15 @@ from typing import Any, Protocol
 
 from search_corpus import SCOPES, Corpus, Question
 
-DEPTH = 100  # passages that one leg brings, as in a search of ours
+DEPTH = 100  # passages from one leg, as in our search
 TOP = 10
-WARM = 100  # questions of each scope that are asked before times are taken, and never again
+WARM = 100  # questions of each scope that are asked before the measurement, and never again
 WARM_SECONDS = 5.0  # at most
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Ask for so long: so many callers, each with another question as soon as it has its answer."""
+    """Ask for some seconds with some callers; each asks its next question when it has an answer."""
 
     leg: str  # whole, words or vectors; of ours also embedded (whole, with the question embedded) and embedding (alone)
     scope: str
@@ -37,7 +37,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What came of an order."""
+    """The results of an order."""
 
     milliseconds: list[float] = field(default_factory=list[float])
     cold: list[float] = field(default_factory=list[float])  # milliseconds too, of the questions asked before
@@ -46,7 +46,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes a process holds: in all, and of that what is not merely a file's content."""
+    """The memory of a process in bytes: all of it, and the part that is not file content."""
 
     resident: int
     anonymous: int
@@ -54,7 +54,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What it took to fill a place."""
+    """The cost of building a corpus."""
 
     seconds: float
     disk: int
@@ -62,8 +62,8 @@ class Built:
 
 
 class Turns:
-    """Which question is next. None comes again before all others have been asked: whoever remembers what was asked a
-    moment ago (words taken apart, rows read) would answer a second time much faster than anyone is asked in earnest."""
+    """The order of the questions. A question is repeated only after all others, because an engine with caches (analysed
+    words, rows) would answer a recent question much faster than a real one."""
 
     def __init__(self, corpus: Corpus) -> None:
         questions = {scope: corpus.questions(scope) for scope in SCOPES}
@@ -72,7 +72,7 @@ class Turns:
         self._warm: set[str] = set()
 
     def early(self, leg: str) -> Iterator[Question]:
-        """Those to ask before times are taken: of all scopes, when a leg is asked for the first time."""
+        """The questions before the measurement, of all scopes, when a leg is used for the first time."""
         if leg in self._warm:
             return
         self._warm.add(leg)
@@ -84,15 +84,15 @@ class Turns:
 
 
 class Engine(Protocol):
-    """A contestant that is asked in threads."""
+    """A contestant whose callers are threads."""
 
     def ask(self, leg: str, question: Question) -> Sequence[int]:
-        """The passages that answer, the best first."""
+        """The passages that answer the question, best first."""
         ...
 
 
 def run(build: Callable[[Corpus, str], None], disk: Callable[[str], int], open_: Callable[[str], Engine]) -> None:
-    """Be the program of a contestant that is asked in threads."""
+    """Run the program of a contestant whose callers are threads."""
     word, folder, place = sys.argv[1:]
     corpus = Corpus(Path(folder))
     if word == "build":
@@ -109,7 +109,7 @@ def run(build: Callable[[Corpus, str], None], disk: Callable[[str], int], open_:
 
 
 def orders() -> Iterator[Order | None]:
-    """What is asked for, one after the other; None for how much memory is held."""
+    """The orders, one after another. None requests the memory."""
     for line in sys.stdin:
         told: dict[str, Any] = json.loads(line)
         yield Order(**told) if told else None
@@ -120,7 +120,7 @@ def say(what: Sample | Memory | Built) -> None:
 
 
 def ask(engine: Engine, order: Order, turns: Turns) -> Sample:
-    """Let callers ask, each in a thread."""
+    """Ask with several callers, each in a thread."""
     sample = Sample()
 
     def call(question: Question, times: list[float]) -> None:
@@ -147,7 +147,7 @@ def ask(engine: Engine, order: Order, turns: Turns) -> Sample:
 
 
 def memory() -> Memory:
-    """Of this process. From /proc, so on Linux only."""
+    """The memory of this process, from /proc, so on Linux only."""
     told = dict(re.findall(r"^(VmRSS|RssAnon):\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE))
     return Memory(int(told["VmRSS"]) * 1024, int(told["RssAnon"]) * 1024)
 

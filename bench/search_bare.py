@@ -1,7 +1,7 @@
 """The bare engines: usearch for vectors and tantivy for words, with nothing around them.
 
-usearch cannot be told where to look, so the collection that is searched by itself has a graph of its own: as kind as
-can be. tantivy has one index, in which the collection is one more term to match.
+usearch has no filters, so the collection that is searched alone has a graph of its own, which is the best case. tantivy
+has one index, in which the collection is one more term to match.
 """
 # Neither is installed beside our pins, so their types are unknown here.
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
@@ -46,7 +46,7 @@ def build(corpus: Corpus, place: str) -> None:
     index = tantivy.Index(schema, path=str(words))
     writer = index.writer(_HEAP)
     for number, (text, home) in enumerate(zip(corpus.described(), corpus.homes.tolist(), strict=True)):
-        # By the schema, for otherwise numbers are taken for signed ones and the writer dies of them.
+        # By the schema: otherwise numbers are taken for signed ones and the writer crashes.
         told = {"number": number, "collection": home, "text": text}
         writer.add_document(tantivy.Document.from_dict(told, schema))
     writer.commit()
@@ -70,7 +70,7 @@ class Bare:
         if leg == "vectors":
             return self._near(question)
         self._match(question)
-        return self._near(question)  # both are asked; to join what they found is not an engine's part
+        return self._near(question)  # both run; joining their results is not part of an engine
 
     def _near(self, question: Question) -> Sequence[int]:
         graph = self._graphs["all" if question.collection is None else "one"]

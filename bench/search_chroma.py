@@ -1,4 +1,4 @@
-"""Chroma, embedded: vectors and documents in one collection of its own, ours told apart by metadata. It has no BM25."""
+"""Chroma, embedded: vectors and documents in one of its collections; metadata holds our collection. It has no BM25."""
 # It is not installed beside our pins, so its types are unknown here.
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false

@@ -1,12 +1,12 @@
-"""The passages that the search bench looks through: made text with planted answers, in collections of uneven size.
+"""The passages that the search bench looks through: generated text with planted answers, in collections of uneven size.
 
-Text is words that do not exist, used as often as Zipf's law has it, between real English function words; each source
-has a topic, whose words it uses more than others do. Nobody embeds a million passages for a bench, so vectors are a
-stand-in of the same dimension: fixed random vectors of a passage's words and topic, summed, with noise. Near neighbours
-share words and topics, and cosines are spread about as those of a real model are.
+The text consists of invented words, with frequencies by Zipf's law, between real English function words. Each source
+has a topic and uses the topic's words more often. Embedding a million passages would take hours, so vectors are
+synthetic: the sum of fixed random vectors of a passage's words and topic, with noise. Near neighbours share words and
+topics, and the distribution of cosines resembles that of a real model.
 
-Only numpy is needed, for this also runs in the peers' environment. Everything is made from numbers alone, and the
-collection that is searched by itself has the same content whatever is around it.
+Only numpy is needed, for this also runs in the peers' environment. Everything depends on seeds alone, and the
+collection that is searched alone has the same content at every size of the corpus.
 """
 
 import json
@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-VERSION = 1  # of what is made: an older folder is not used again
+VERSION = 1  # of the generated files: a folder of an older version is not used again
 DIMENSION = 384
-ONE = 10_000  # passages of the collection that is searched by itself
+ONE = 10_000  # passages of the collection that is searched alone
 COLLECTIONS = 300  # at most
 QUESTIONS = 300  # of each scope
 NEIGHBOURS = 10
@@ -36,11 +36,11 @@ _TOPIC_WORDS = 150
 _TOPICS_HERE = 50  # of a collection
 _FUNCTION_SHARE = 0.55  # of the words that are not the topic's
 _TOPIC_SHARE = 0.25
-_LATENT = 64  # dimensions in which vectors differ most, as those of real models do
+_LATENT = 64  # dimensions with most of the variance, as in real models
 _TOPIC_WEIGHT = 0.6
 _NOISE = 0.35
-_COMMON = 0.8  # what all vectors have in common, as those of real models do
-_PULL = 0.6  # how much of a question's vector is its answer's: a model knows more than the words
+_COMMON = 0.8  # length of the part that all vectors share, as in real models
+_PULL = 0.6  # share of the answer's vector in the question's: a model captures more than the words
 _FUNCTION = re.findall(
     r"\w+",
     """the of and to in a is that for it as was with be by on not he his but at are this have from or had an they which
@@ -55,19 +55,19 @@ _SYLLABLES = re.findall(
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Something to ask, and what should come of it."""
+    """A question and its expected results."""
 
     number: int
     text: str
     vector: NDArray[np.float32]
-    planted: int  # the passage it is about
-    nearest: frozenset[int]  # the passages whose vectors are nearest, by an exact scan
-    collection: int | None  # where to look; None for everywhere
+    planted: int  # the passage that it was made from
+    nearest: frozenset[int]  # the passages with the nearest vectors, by an exact scan
+    collection: int | None  # the searched collection; None for all
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Passages in the order in which they are stored; the numbers of passages and sources are their places."""
+    """Passages in the order in which they are stored; the numbers of passages and sources are their positions."""
 
     folder: Path
 
@@ -127,14 +127,14 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """Words, how often each is used, which of them a topic likes, and what vector each has."""
+    """Words, their frequencies, the words of each topic, and the vector of each word."""
 
     words: list[str]
     shares: NDArray[np.float64]  # cumulated
     topics: NDArray[np.int64]  # the words of each
     vectors: NDArray[np.float32]
     centres: NDArray[np.float32]  # of topics
-    spread: NDArray[np.float32]  # from the few dimensions to all
+    spread: NDArray[np.float32]  # from the latent dimensions to all
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class Piece:
 
 
 def prepare(cache: Path, size: int) -> Corpus:
-    """The corpus of so many passages, from the cache or made now."""
+    """The corpus of a number of passages, from the cache or generated now."""
     folder = cache / f"corpus-{VERSION}-{size}"
     if not (folder / "done").exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -160,7 +160,7 @@ def prepare(cache: Path, size: int) -> Corpus:
 
 
 def sizes_of(size: int) -> list[int]:
-    """How many passages each collection has: the one that is searched by itself, then the others by Zipf's law."""
+    """The number of passages of each collection: the one that is searched alone, then the others by Zipf's law."""
     left = size - ONE
     if left <= 0:
         return [size]
@@ -179,7 +179,7 @@ def _make(folder: Path, size: int) -> None:
     pieces = [_piece(language, number, count) for number, count in enumerate(sizes_of(size))]
     sizes = np.concatenate([piece.sizes for piece in pieces])
     homes = np.repeat(np.arange(len(pieces)), [len(piece.sizes) for piece in pieces])
-    # Sources come in any order, whatever their collection, as they do where many people add to many bases.
+    # Sources of all collections are mixed, as in a library to which many people add.
     order = np.random.default_rng(size).permutation(len(sizes))
     owners = np.repeat(np.arange(len(sizes)), sizes)
     places = np.argsort(np.argsort(order)[owners], kind="stable")
@@ -209,7 +209,7 @@ def _language() -> Language:
     decay = np.arange(1, _LATENT + 1, dtype=np.float32) ** np.float32(-0.3)
     vectors = _unit(random.standard_normal((_WORDS, _LATENT), np.float32) * decay)
     vectors[:common] = 0
-    # One dimension more, for what all have in common.
+    # One more dimension, for the part that all share.
     spread = np.linalg.qr(random.standard_normal((DIMENSION, _LATENT + 1)))[0].T.astype(np.float32)
     centres = _unit(vectors[topics].sum(1)) * np.float32(_TOPIC_WEIGHT)
     return Language(words, np.cumsum(shares), topics, vectors, centres, np.ascontiguousarray(spread))
@@ -287,7 +287,7 @@ def _save_questions(
     now_at: NDArray[np.int64],
     vectors: NDArray[np.float16],
 ) -> None:
-    """Questions about passages of some pieces, the first of all; `now_at` is where each passage came to be."""
+    """Questions about passages of some pieces, the first of all; `now_at` holds the position of each passage."""
     random = np.random.default_rng(3)
     counts = [len(piece.texts) for piece in pieces]
     shares = np.array(counts) / sum(counts)

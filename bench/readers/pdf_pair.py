@@ -26,7 +26,7 @@ def compare(path: str, repeats: int) -> tuple[float, float]:
     pair = (almanac_reader.read, pypdfium2_reader.read)
     spent: tuple[list[float], list[float]] = ([], [])
     for repeat in range(repeats):
-        for which in (0, 1) if repeat % 2 else (1, 0):  # neither always comes second, to caches the other has filled
+        for which in (0, 1) if repeat % 2 else (1, 0):  # they alternate, because the second one finds warm caches
             spent[which].append(spend(pair[which], path))
     return median(spent[0]), median(spent[1])
 

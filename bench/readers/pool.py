@@ -1,7 +1,7 @@
-"""Files read by some processes, each file by whichever is free, and what that took.
+"""Convert files in several processes, each file in the next free one, and measure the time.
 
-Standard input holds what to do, standard output gets what came of it. It stands alone, without Almanac, since every
-peer runs in an environment of its own. Starting the processes and importing the peer are not counted.
+Standard input holds the order, standard output gets the result. The module does not import Almanac, because every peer
+has an environment of its own. Starting the processes and importing the peer are not counted.
 """
 
 import json
@@ -17,7 +17,7 @@ Reader = Callable[[str], int]  # a file's path to the number of characters found
 def run(read: Reader) -> None:
     """Read the files that standard input names."""
     told = json.load(sys.stdin)
-    # Started anew and not forked: native code may have threads, which a fork would lose.
+    # Spawned, not forked: native code may have threads, which a fork would lose.
     with get_context("spawn").Pool(told["processes"], _keep, (read,)) as pool:
         pool.map(_measure, told["warm"] * told["processes"], chunksize=len(told["warm"]))
         began = time.perf_counter()
@@ -42,7 +42,7 @@ def _measure(path: str) -> dict[str, object]:
     characters = 0
     try:
         characters = _kept[0](path)
-    except Exception as failure:  # noqa: BLE001 - the peer's, of whatever kind; the file counts as failed
+    except Exception as failure:  # noqa: BLE001 - any error of the peer; the file counts as failed
         error = type(failure).__name__
     spent = {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - cpu}
     return {"path": path, "characters": characters, "error": error, **spent}

@@ -1,4 +1,4 @@
-"""pypdfium2 alone: the text of every page of a PDF, and nothing of where it stands."""
+"""pypdfium2 alone: the text of every page of a PDF, without positions."""
 
 import pool
 import pypdfium2  # pyright: ignore[reportMissingTypeStubs]

@@ -1,7 +1,7 @@
 """The floor of the external bench: a Starlette handler that reads the same rows and sends them as JSON.
 
-No token, no permission, no limit, no audit, no contract: whatever the tools take longer is theirs. `BARE_STORE` says
-where the data is, `BARE_QUERIES` which statements make up each read.
+No token, no permission, no limit, no audit, no contract: the tools cause all time beyond this. `BARE_STORE` is the
+URL of the database, `BARE_QUERIES` the statements of each read.
 """
 
 import json
