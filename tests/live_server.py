@@ -60,7 +60,7 @@ class Running:
     def new_token(
         self, name: str, *, kind: str = "user", admin: bool = False, org: str = first_start.ORG, **limits: Any
     ) -> str:
-        """A token of a user or agent, who is created if necessary, with the limits of `tokens.issue`."""
+        """A token with the limits of `tokens.issue`. The user or agent is created if necessary."""
 
         async def body(tx: Transaction) -> str:
             try:
@@ -144,14 +144,14 @@ def request(
 
 
 def settings_for(database_url: str, home: Path, **options: Any) -> Settings:
-    """Settings for a test, which depend on the arguments only and not on the environment."""
+    """Settings for a test, from the arguments only and not from the environment."""
     return load({}, None, {"home": home, "database_url": database_url, "rate_limit_calls": 100_000, **options}).settings
 
 
 @contextmanager
 def running(settings: Settings, surfaces: Sequence[Surface] = SURFACES, token: str | None = None) -> Generator[Running]:
-    """Serve the real application within the block. Without a token, the first administrator is created, for which the
-    database must be new."""
+    """Serve the real application within the block. Without a token, the database must be new; the first administrator
+    is created."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     port = listener.getsockname()[1]

@@ -1,4 +1,4 @@
-"""The application as a whole: it opens and closes cleanly, and what it tells of itself gives nobody away."""
+"""The application as a whole: start, stop, and no secrets in logs, metrics and spans."""
 
 import asyncio
 import gzip
@@ -31,17 +31,17 @@ from almanac.operations.operation import Operation
 from almanac.surfaces.surface import Surface
 from tests.live_server import running, settings_for
 
-MARKER = "marker-7f3a"  # stands for what a caller asks and what is stored
+MARKER = "marker-7f3a"  # a marker in arguments and stored texts
 
 
 class Note(Arguments):
-    """What the test's tools take."""
+    """The arguments of the test's tools."""
 
     text: str
 
 
 class Done(BaseModel):
-    """What they answer."""
+    """The answer of the test's tools."""
 
     text: str
 
@@ -78,7 +78,7 @@ def embedded(tmp_path: Path, sqlite_template: Path) -> str:
 
 
 async def start(app: Starlette) -> list[str]:
-    """Drive the lifespan as a server does; what the application said."""
+    """Run the lifespan protocol as a server does; return the application's messages."""
     said: list[str] = []
     asked = iter(["lifespan.startup", "lifespan.shutdown"])
 
@@ -94,11 +94,11 @@ async def start(app: Starlette) -> list[str]:
 
 async def test_the_application_opens_and_closes_and_leaves_nothing_running(database_url: str, tmp_path: Path):
     before, threads = asyncio.all_tasks(), threading.active_count()
-    for _ in range(2):  # a second application in the same process is none the worse for the first
+    for _ in range(2):  # a second application in the same process is independent of the first
         said = await start(create_app(settings_for(database_url, tmp_path / "home")))
         assert said == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
     assert asyncio.all_tasks() == before
-    assert threading.active_count() <= threads + 1  # at most the loop's own helper for files
+    assert threading.active_count() <= threads + 1  # at most the event loop's own thread for files
 
 
 async def test_a_database_that_cannot_be_opened_is_a_failed_start(tmp_path: Path):
@@ -111,7 +111,7 @@ async def test_everything_is_closed_in_order_even_where_the_work_inside_fails(da
     databases: list[Database] = []
     with pytest.raises(ZeroDivisionError):
         async with open_app(settings_for(database_url, tmp_path / "home")) as running_app:
-            assert [desk.surface.name for desk in running_app.dispatchers] == [
+            assert [dispatcher.surface.name for dispatcher in running_app.dispatchers] == [
                 surface.name for surface in SURFACES if surface.name != "external"
             ]
             databases.append(running_app.context.db)
@@ -189,7 +189,7 @@ def collector() -> Generator[tuple[str, list[ExportTraceServiceRequest]]]:
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Not to the terminal."""
+            """Suppress the output to the terminal."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
@@ -280,7 +280,7 @@ with running(settings, (*SURFACES, TESTING)) as live:
 def logged(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path
 ) -> Iterator[tuple[str, str, str]]:
-    """How the logs were written, what they say after calls of every kind, and the token that made them."""
+    """The log format, the logs after calls of every kind, and the token of the calls."""
     folder = tmp_path_factory.mktemp("logs")
     shutil.copy(sqlite_template, folder / "almanac.db")
     arguments = [str(folder / "home"), f"sqlite:///{folder / 'almanac.db'}", request.param]

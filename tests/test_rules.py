@@ -32,7 +32,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 VAGUE_NAMES = {"service", "services", "utils", "util", "helpers", "helper", "manager", "base", "common", "misc"}
 
-# SQL of one database that the other does not know, and the files that may contain it.
+# SQL that only one of the databases supports, and the files that may contain it.
 DIALECT = re.compile(
     r"\bPRAGMA\b|\bSKIP LOCKED\b|\bsqlite_\w+|\bpg_\w+|\bAUTOINCREMENT\b|\bILIKE\b|\bJSONB\b|\bdatetime\('now'"
     r"|\bBYTEA\b|\bSERIAL\b|\bGLOB\b|\bROWID\b|\bjson_extract\b|\bto_tsvector\b|\bNOTIFY\b|\bstrftime\('%",
@@ -54,10 +54,10 @@ CATCHERS = {
     "sandbox/child.py",
 }
 
-# Tests wait for events and conditions. A file sleeps only if a length of time is its subject.
+# Tests wait for events and conditions. These files may sleep, for the given reason.
 SLEEPERS = {
-    "waiting.py": "looks again at a state of which no event tells",
-    "conformance/fixtures.py": "the conformance suites demand pauses between notifications",
+    "waiting.py": "polls states for which there is no event",
+    "conformance/fixtures.py": "the conformance suites require pauses between notifications",
     "core/test_timers.py": "timers that start at different moments",
     "db/test_sqlite.py": "a transaction that waits for something else is refused",
     "kill/indexer.py": "the duration of an embedding, during which a kill can happen",
@@ -295,7 +295,7 @@ def test_no_code_is_marked_as_unfinished():
 def test_only_listed_tests_sleep():
     found: set[str] = set()
     for file in sorted(TESTS.rglob("*.py")):
-        # `sleep(0)` only gives other tasks their turn.
+        # `sleep(0)` waits for no time: it lets other tasks run.
         calls = (each for each in ast.walk(tree(file)) if isinstance(each, ast.Call))
         if any(
             ast.unparse(each.func) in ("time.sleep", "asyncio.sleep", "sleep")

@@ -1,4 +1,4 @@
-"""The model inside the package: its vectors, how texts are put together, and what is refused."""
+"""The model inside the package: its vectors, batches of texts, and invalid files."""
 
 import asyncio
 import hashlib
@@ -36,7 +36,7 @@ SENTENCES = [
     "Heat caused the rotor vane to break.",
     "Invoice 4711 is overdue since March.",
 ]
-# Cosines of the sentences with the first one: of the model as it was published, in 32 bits, and of ours.
+# Cosines of the sentences with the first one: for the published model in 32 bits, and for ours.
 PUBLISHED = [1.0, 0.6895, 0.3641, 0.3874, 0.5303]
 OURS = [1.0, 0.6875, 0.3593, 0.3815, 0.5358]
 # The first numbers of the first sentence's vector, as published.
@@ -154,7 +154,7 @@ async def test_the_event_loop_runs_on_while_passages_are_embedded(embedder: Bund
 
 
 class HeldUp(Encoder):
-    """An encoder that computes nothing, and that only when it may."""
+    """An encoder that returns zeros when the test allows it."""
 
     def __init__(self) -> None:
         self.may, self.runs = threading.Event(), 0

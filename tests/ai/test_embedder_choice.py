@@ -1,4 +1,4 @@
-"""Which embedder the settings choose."""
+"""The choice of the embedder by the settings."""
 
 import json
 import subprocess

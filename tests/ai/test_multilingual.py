@@ -1,4 +1,4 @@
-"""The multilingual model, read from the data of a package whose code never runs."""
+"""The multilingual model, read from a package's data without running its code."""
 
 import importlib.util
 import sys

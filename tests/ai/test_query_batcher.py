@@ -1,4 +1,4 @@
-"""Queries on their way to a model, with a model that the test holds up."""
+"""The query batcher, with a model that waits for the test."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from tests.waiting import until
 
 
 class Model:
-    """Gives the length of each text, when it may."""
+    """Returns the length of each text when the test allows it."""
 
     def __init__(self) -> None:
         self.may = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The embedder behind an endpoint, against a real server on loopback that speaks the API as far as the test lets it."""
+"""The embedder behind an endpoint, against a real server on loopback that can break the API."""
 
 import asyncio
 import base64
@@ -23,7 +23,7 @@ QUICK = RetryPolicy(tries=3, seconds=30, pause=0.001)
 
 
 def vector(text: str) -> list[float]:
-    """Three numbers that tell texts apart."""
+    """Three numbers that differ between texts."""
     return [1.0 + byte for byte in hashlib.sha256(text.encode()).digest()[:3]]
 
 
@@ -41,7 +41,7 @@ class Answer:
 
 @dataclass
 class Endpoint:
-    """What it is to answer with, first things first; afterwards, as the API has it."""
+    """A server with prepared answers, sent in order; after them, it answers as the API demands."""
 
     answers: list[Answer | None] = field(default_factory=list["Answer | None"])
     requests: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])

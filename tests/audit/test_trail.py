@@ -1,4 +1,4 @@
-"""The audit trail: every call accounted for, within a second, through outages, and never more held than can be."""
+"""The audit trail: a row for every call within a second, outages, and the limit of pending entries."""
 
 import asyncio
 import shutil
@@ -66,7 +66,7 @@ class Flaky:
 
 @dataclass
 class Office:
-    """A trail being written, and whom its entries are about."""
+    """A running trail, and the principal of its entries."""
 
     db: Flaky
     trail: AuditTrail
@@ -211,7 +211,7 @@ async def test_what_is_added_while_a_write_is_under_way_is_written_once(database
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For outages, which are waited out: everything ten times as often."""
+    """Flush ten times as often, to shorten outages."""
     monkeypatch.setattr(trail, "FLUSH_SECONDS", trail.FLUSH_SECONDS / 10)
 
 
@@ -256,7 +256,7 @@ async def test_at_the_limit_it_refuses_and_when_the_rows_are_written_it_takes_ca
             at.trail.require_capacity()
         async with asyncio.timeout(3):
             await at.db.refused.acquire()
-        with pytest.raises(AuditUnavailable):  # rows in hand count as well as rows waiting
+        with pytest.raises(AuditUnavailable):  # entries of a failed write count like waiting ones
             at.trail.require_capacity()
         at.db.problem = None
         await at.until(10, within=2.5)
@@ -288,7 +288,7 @@ def test_calls_are_refused_while_they_cannot_be_accounted_for_and_taken_again_af
         opened[-1].problem = None
         wait_until(lambda: not live.call("whoami")["isError"], seconds=4)
     rows = live.run(lambda db: db.fetch("SELECT outcome FROM audit"))  # the stop has written all of them
-    assert {row["outcome"] for row in rows} == {"ok"}  # what was refused for want of room took none
+    assert {row["outcome"] for row in rows} == {"ok"}  # refused calls leave no row
 
 
 async def test_a_stop_waits_for_the_entries_of_calls_in_flight(database: Database):

@@ -1,4 +1,4 @@
-"""The command line in this process, for all that needs no process of its own."""
+"""The command line in this process, for tests that need no process of their own."""
 
 import os
 import sys
@@ -19,14 +19,14 @@ Almanac = Callable[..., Answer]
 def almanac(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Callable[..., Answer]]:
-    """Runs a command as the program does, with nothing set but the home folder."""
+    """Run a command like the program; only the home folder is set."""
     before = dict(os.environ)
     for name in [name for name in os.environ if OURS.match(name)]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("ALMANAC_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
-    for module in (startup, serve):  # it would catch the logs of every test that comes after
+    for module in (startup, serve):  # it would capture the logs of all later tests
         monkeypatch.setattr(module, "configure_logs", _leave_logs)
 
     def run(*arguments: str) -> Answer:
@@ -48,7 +48,7 @@ def almanac(
 
 @pytest.fixture
 def peopled(almanac: Almanac, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Almanac:
-    """The same, on either database, with an organisation, a user and an agent."""
+    """As `almanac`, on either database, with an organisation, a user and an agent."""
     monkeypatch.setenv("ALMANAC_DATABASE_URL", database_url)
     for arguments in (["org", "add", "Acme"], ["user", "add", "maria"], ["agent", "add", "bot"]):
         assert almanac(*arguments).code == 0
@@ -56,4 +56,4 @@ def peopled(almanac: Almanac, database_url: str, monkeypatch: pytest.MonkeyPatch
 
 
 def _leave_logs(_: Settings) -> None:
-    """Instead of configuring them."""
+    """Replaces the configuration of the logs."""

@@ -26,14 +26,14 @@ PATIENCE = 40.0  # seconds for a start on a busy machine
 
 @dataclass
 class Answer:
-    """What a command printed and how it ended."""
+    """The output and exit code of a command."""
 
     code: int
     out: str
     err: str
 
     def complaint(self) -> str:
-        """The one line that a failed command says."""
+        """The one line that a failed command prints."""
         assert self.code == 1, (self.code, self.out, self.err)
         assert self.out == ""
         assert "Traceback" not in self.err
@@ -102,7 +102,7 @@ class Server:
 def serving(
     home: Path, *arguments: str, lines: int = 2, settings: Mapping[str, str] | None = None
 ) -> Generator[Server]:
-    """Start the server and wait until it answers; `lines` is how many it prints before."""
+    """Start the server and wait until it answers; `lines` is the number of lines it prints first."""
     home.parent.mkdir(parents=True, exist_ok=True)
     log = home.parent / f"{home.name}-{time.monotonic_ns()}.log"
     with log.open("w") as errors:
@@ -145,7 +145,7 @@ def until_ready(server: Server) -> None:
 
 
 def children(pid: int) -> dict[int, str]:
-    """The processes that a process has started, with their command lines."""
+    """The child processes of a process, with their command lines."""
     found: dict[int, str] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -176,5 +176,5 @@ def wait_until_gone(seconds: float, *pids: int) -> None:
 
 
 def facts(answer: httpx2.Response) -> dict[str, Any]:
-    """What a tool answered, structured."""
+    """The structured content of a tool result."""
     return answer.json()["result"]["structuredContent"]

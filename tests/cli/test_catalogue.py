@@ -1,4 +1,4 @@
-"""The catalogue at the command line: filled from a file, looked at beforehand, written to one, shared."""
+"""The catalogue at the command line: import, dry run, export and sharing."""
 
 import json
 from pathlib import Path

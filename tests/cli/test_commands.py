@@ -1,4 +1,4 @@
-"""The commands: what they print, and the one line they say when they cannot."""
+"""The commands: their output, and their one-line errors."""
 
 import asyncio
 import json
@@ -46,12 +46,12 @@ OPTIONS = {
     "audit": "--user --tool --since",
 }
 TOOLS = {tool.name for surface in SURFACES for tool in surface.operations}
-NEWEST = migrate.bundled_migrations()[-1].version
+LATEST_MIGRATION = migrate.bundled_migrations()[-1].version
 TOKEN = re.compile(r"(wg|ag|ak|mcp)-[A-Za-z0-9_-]{43}\n")
 
 
 def with_database(work: Callable[[Database], Awaitable[T]]) -> T:
-    """Do something with the database that the commands use."""
+    """Run a coroutine function with the database of the commands."""
 
     async def go() -> T:
         db = await connect(os.environ["ALMANAC_DATABASE_URL"], pool_size=1)
@@ -241,7 +241,7 @@ def test_a_token_is_not_limited_to_a_base_that_its_holder_cannot_have(peopled: A
     assert TOKEN.fullmatch(peopled("token", "add", "pia", "--org", "Other", "--base", "1").out)
 
 
-# What can go wrong
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -337,13 +337,15 @@ def test_a_home_that_cannot_be_used_is_one_line(almanac: Almanac, tmp_path: Path
     assert str(tmp_path / "file") in complaint
 
 
-# Where things live
+# Locations
 
 
 def test_the_home_option_beats_the_environment_and_a_new_home_is_made(almanac: Almanac, tmp_path: Path):
-    assert almanac("migrate").out == f"schema version {NEWEST}\n"
+    assert almanac("migrate").out == f"schema version {LATEST_MIGRATION}\n"
     assert (tmp_path / "home" / "almanac.db").exists()
-    assert json.loads(almanac("migrate", "--json", "--home", str(tmp_path / "a" / "b")).out) == {"version": NEWEST}
+    assert json.loads(almanac("migrate", "--json", "--home", str(tmp_path / "a" / "b")).out) == {
+        "version": LATEST_MIGRATION
+    }
     assert (tmp_path / "a" / "b" / "almanac.db").exists()
     assert (tmp_path / "a" / "b" / "almanac.db").stat().st_mode & 0o077 == 0
 
@@ -354,7 +356,7 @@ def test_migrate_brings_an_empty_database_to_this_version(
     monkeypatch.setenv("ALMANAC_DATABASE_URL", empty_database_url)
     for _ in range(2):
         answer = almanac("migrate")
-        assert (answer.code, answer.out, answer.err) == (0, f"schema version {NEWEST}\n", "")
+        assert (answer.code, answer.out, answer.err) == (0, f"schema version {LATEST_MIGRATION}\n", "")
     assert rows(almanac("org", "list", "--json")) == []
 
 
@@ -384,7 +386,7 @@ def test_the_doctor_shows_each_setting_with_its_source_and_every_check(
         *("words", "vectors", "index", "jobs", "files"),
     ]
     assert all(check["ok"] and check["state"] == "ok" for check in checks.values())
-    assert f"schema version {NEWEST}" in checks["database"]["detail"]
+    assert f"schema version {LATEST_MIGRATION}" in checks["database"]["detail"]
     settings = {setting["setting"]: setting for setting in report["settings"]}
     assert settings["port"] == {"setting": "port", "value": "8000", "from": "default"}
     assert settings["redis_url"] == {"setting": "redis_url", "value": "(set)", "from": "environment REDIS_URL"}
@@ -439,7 +441,9 @@ def test_the_doctor_fails_when_the_database_cannot_be_reached_and_checks_the_res
 
 
 def test_the_doctor_fails_when_a_migration_waits(peopled: Almanac):
-    with_database(lambda db: db.write(lambda tx: tx.execute(f"DELETE FROM migrations WHERE version = {NEWEST}")))
+    with_database(
+        lambda db: db.write(lambda tx: tx.execute(f"DELETE FROM migrations WHERE version = {LATEST_MIGRATION}"))
+    )
     answer = peopled("doctor", "--json")
     assert answer.code == 1
     database = json.loads(answer.out)["checks"][1]
@@ -546,7 +550,7 @@ def test_a_contract_that_differs_is_named_and_can_be_written_anew(
     assert (as_json.code, json.loads(as_json.out)) == (1, {"differing": {"almanac": ["(order)"]}})
 
 
-# Starts that are refused
+# Refused starts
 
 
 def test_more_server_processes_need_postgresql_and_redis(

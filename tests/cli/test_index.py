@@ -1,4 +1,4 @@
-"""The commands about the index: how far it is, making it anew, what the doctor says of it, and how ingests wait."""
+"""The index commands: status, rebuild, the doctor's checks, and waiting ingests."""
 
 import json
 import os
@@ -30,20 +30,20 @@ TEXTS = {"pump.md": "# Pump\n\nForty turns a minute.", "cat.md": "# Cat\n\nA cat
 
 @pytest.fixture
 def library(peopled: Almanac, tmp_path: Path) -> Almanac:
-    """The commands, with two small documents that have been read and embedded: in base 1, Maria's."""
+    """The commands, with two ingested and embedded documents in Maria's base, number 1."""
     assert peopled("kb", "add", "Notes", "--owner", "maria").code == 0
     assert peopled("ingest", "1", str(fill(tmp_path / "in", TEXTS))).code == 0
     return peopled
 
 
 def forget_vector() -> None:
-    """One passage has lost its vector, and its source knows it."""
+    """Remove the vector of one passage, and set its source's status accordingly."""
     change("DELETE FROM vectors WHERE passage_id = (SELECT min(passage_id) FROM vectors)")
     change("UPDATE sources SET is_embedded = 0, version = version + 1 WHERE id = (SELECT min(id) FROM sources)")
 
 
 def forget_words() -> None:
-    """One passage has not been analysed, as after a migration."""
+    """Undo the analysis of one passage, as after a migration."""
     if with_database(dialect) == "postgres":
         change("DELETE FROM terms WHERE passage_id = (SELECT max(id) FROM passages)")
         change("UPDATE sources SET passages = 0, length = 0 WHERE id = (SELECT max(source_id) FROM passages)")
@@ -52,18 +52,18 @@ def forget_words() -> None:
 
 
 def choose_far_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that cannot be reached, and is not waited for long."""
+    """Choose an unreachable model, with a short timeout."""
     monkeypatch.setenv("ALMANAC_EMBEDDING_URL", "http://127.0.0.1:9/v1")
     monkeypatch.setenv("ALMANAC_EMBEDDING_MODEL", "far")
 
     def uniform(*_: float) -> float:
         return 0.001
 
-    monkeypatch.setattr(random, "uniform", uniform)  # of which pauses are made
+    monkeypatch.setattr(random, "uniform", uniform)  # of the pauses
 
 
 def damage() -> None:
-    """The index has lost a document."""
+    """Remove a document from the index."""
     if with_database(dialect) == "sqlite":
         change("DELETE FROM changes WHERE source_id = (SELECT min(id) FROM sources)")
     else:
@@ -272,11 +272,11 @@ def test_the_doctor_compares_documents_with_what_search_knows_of_them(
 def test_the_doctor_names_files_of_the_index_that_are_gone(library: Almanac, tmp_path: Path):
     assert library("index", "rebuild").code == 0
     found = list((tmp_path / "home").glob("index/*.segment"))
-    if not found:  # on PostgreSQL there are none
+    if not found:  # PostgreSQL has none
         return
     found[0].write_bytes(b"nothing that can be read")
     answer = library("doctor", "--json")
-    state, detail = checks(replace(answer, out=answer.out.splitlines()[-1]))["index"]  # after what is logged
+    state, detail = checks(replace(answer, out=answer.out.splitlines()[-1]))["index"]  # after the logs
     assert (state, found[0].name in detail) == ("problem", True)
     assert "files of it are missing or damaged" in detail
     assert library("index", "rebuild").code == 0

@@ -1,4 +1,4 @@
-"""The commands about knowledge bases: from a folder of files to documents that can be read."""
+"""The knowledge base commands: from a folder of files to readable documents."""
 
 import asyncio
 import json
@@ -319,7 +319,7 @@ def test_a_mistyped_command_about_knowledge_is_told_so_with_exit_code_2(almanac:
     assert "Traceback" not in answer.err
 
 
-# What is on the disk
+# Files on the disk
 
 
 def walked(*paths: Path, folder: str = "", home: Path = Path("/nowhere")) -> tuple[list[str], dict[str, str]]:
@@ -493,7 +493,7 @@ def test_one_path_that_cannot_be_read_stops_no_other(
     def refuse(*_: object, **__: object) -> bool:
         return False
 
-    monkeypatch.setattr(os, "access", refuse)  # whoever runs the tests may be allowed to read everything
+    monkeypatch.setattr(os, "access", refuse)  # a privileged user can read every file
     bad = fill(tmp_path, {os.fsdecode(b"bad\xff\xfename.txt"): "x"}) / os.fsdecode(b"bad\xff\xfename.txt")
     (tmp_path / "dead.md").symlink_to(tmp_path / "nothing")
     answer = library("ingest", "1", str(tmp_path / "gone.md"), str(bad), str(tmp_path / "dead.md"), str(manuals))
@@ -639,7 +639,7 @@ def test_the_json_of_an_ingest_says_what_became_of_each_file(library: Almanac, m
     }
 
 
-# Looking
+# Reading
 
 
 def test_a_document_is_read_by_page_by_stretch_and_whole(library: Almanac):
@@ -700,11 +700,11 @@ def test_the_tree_shows_folders_statuses_and_what_is_broken(library: Almanac, ma
     assert listed(library)["pumps/p1.md"]["index_status"] == "success"
 
 
-# As processes of their own
+# Commands as processes
 
 
 def at(url: str, work: Callable[[Database], Awaitable[T]]) -> T:
-    """Do something with a database, without the seconds that a process takes to start."""
+    """Use a database without the seconds of starting a process."""
 
     async def go() -> T:
         db = await connect(url, pool_size=1)
@@ -723,7 +723,7 @@ def url_of(home: Path, settings: Mapping[str, str]) -> str:
 
 
 def founded(home: Path, **settings: str) -> Path:
-    """A home with an organisation, Maria and her base, number 1."""
+    """Create a home with an organisation, Maria and her base, number 1."""
 
     async def work(db: Database) -> None:
         async def found(tx: Transaction) -> None:
@@ -754,14 +754,14 @@ def begun(home: Path, *arguments: str, **settings: str) -> "subprocess.Popen[str
 
 
 def statuses(home: Path, **settings: str) -> list[str]:
-    """How far the documents that are not in the trash are."""
+    """The index statuses of the documents outside the trash."""
     sql = "SELECT index_status FROM documents WHERE removed_at IS NULL"
     return [row["index_status"] for row in at(url_of(home, settings), lambda db: db.fetch(sql))]
 
 
 @pytest.fixture
 def store(database_url: str) -> Iterator[dict[str, str]]:
-    """Settings that put the data into either database; a killed worker's jobs are soon taken over."""
+    """Settings for either database, with a short lease so that another worker soon takes over jobs."""
     yield {"ALMANAC_DATABASE_URL": database_url, "ALMANAC_JOB_LEASE_SECONDS": "1"}
 
 
@@ -825,7 +825,7 @@ def test_the_worker_of_a_server_reads_what_was_only_queued(tmp_path: Path):
 
 
 def on_a_terminal(home: Path, *arguments: str, typed: str = "") -> tuple[int, str]:
-    """Run a command as somebody at a terminal sees it: the exit status, and what was shown."""
+    """Run a command in a terminal; return the exit status and the output."""
     ours, theirs = pty.openpty()
     env = environment(home, {"TERM": "xterm", "COLUMNS": "120"})
     with subprocess.Popen(
@@ -838,7 +838,7 @@ def on_a_terminal(home: Path, *arguments: str, typed: str = "") -> tuple[int, st
             while piece := os.read(ours, 65536):
                 shown += piece
         except OSError:
-            pass  # how the end of a terminal is told
+            pass  # the error at the end of a terminal
         os.close(ours)
         return process.wait(30), shown.decode("utf-8", "replace")
 
@@ -896,7 +896,7 @@ def test_a_command_does_not_load_the_server(name: str):
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
-    """The commands of a tutorial, each with the output that it shows for them."""
+    """The commands of a tutorial, each with the output in the text."""
     found = re.findall(r"^```(sh|text)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     commands: list[tuple[str, str]] = []
     for kind, text in found:
@@ -908,7 +908,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 
 def likened(output: str, home: Path) -> str:
-    """Output without what differs from run to run: numbers, and how wide a column is."""
+    """The output without the parts that differ between runs: numbers and column widths."""
     plain = output.replace(str(home), "~")
     return re.sub(r"[ \t]+", " ", re.sub(r"\d[\d.:TZ-]*", "N", plain)).replace(" \n", "\n").strip()
 

@@ -1,4 +1,4 @@
-"""The program itself, as its own process: starting, stopping, dying, and several at once."""
+"""The program as a process: starting, stopping, crashes, and several processes."""
 
 import json
 import os
@@ -148,17 +148,17 @@ def test_two_server_processes_share_limits_metrics_and_revocations(
         made = run(tmp_path / "data", "token", "add", "admin", **settings)
         token = made.out.strip()
 
-        # Both serve: a process's request ids begin with a word of its own.
+        # Both serve: the request ids of each process have their own prefix.
         ours = _one_client_for_each_process(server, admin, stack)
         assert len(ours) == 2
 
-        # The limit is one, wherever its 60 calls go.
+        # Both processes share the limit of 60 calls.
         with ThreadPoolExecutor(8) as pool:
             calls = [pool.submit(server.call, "whoami", token, ours[number % 2]) for number in range(80)]
             outcomes = [call.result().json()["result"]["isError"] for call in calls]
         assert (outcomes.count(False), outcomes.count(True)) == (60, 20)
 
-        # The metrics of either are those of both.
+        # The metrics of each cover both.
         for client in ours:
             found = samples(client.get(f"{server.url}/metrics").text)
             limited = key("almanac_calls_total", surface="almanac", tool="whoami", outcome="rate_limited")
@@ -170,7 +170,7 @@ def test_two_server_processes_share_limits_metrics_and_revocations(
                 if name == "almanac_calls_total" and dict(labels)["tool"] == "whoami"
             )  # fmt: skip
 
-        # A revocation holds at once in both.
+        # A revocation takes effect at once in both.
         fresh = run(tmp_path / "data", "token", "add", "admin", **settings).out.strip()
         (id, *_) = [facts(server.call("whoami", fresh, client))["token"]["id"] for client in ours]
         assert run(tmp_path / "data", "token", "revoke", str(id), **settings).code == 0
@@ -208,7 +208,7 @@ def test_the_program_speaks_plainly_when_run_as_a_process(tmp_path: Path):
         f"There is no Almanac in {home}. "
         "Name its folder with --home or ALMANAC_HOME, or start one there with 'almanac serve'."
     )
-    assert not home.exists()  # asking leaves nothing behind
+    assert not home.exists()  # a query creates nothing
     elsewhere = run(home, "org", "list", "--home", "almanac-data").complaint()
     assert elsewhere.startswith(f"There is no Almanac in {tmp_path / 'almanac-data'}. ")
 
@@ -261,7 +261,7 @@ def test_a_stdio_server_told_to_stop_leaves_its_rows_and_goes(tmp_path: Path, nu
 def test_a_first_start_that_fails_has_used_up_no_token(tmp_path: Path):
     home = tmp_path / "data"
     home.mkdir()
-    # Opening the database works, serving does not: the port is one that this process holds and listens on.
+    # Opening the database works and serving fails: this process listens on the port.
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -17,7 +17,7 @@ RANKED = ["a", "b", "c", "d"]
         ({"a": 1, "c": 1}, 10, 0.91972),  # (1 + 1/2) / (1 + 1/log2(3))
         ({"b": 3, "a": 1}, 10, 0.79671),  # (1 + 3/log2(3)) / (3 + 1/log2(3))
         ({"d": 1}, 3, 0.0),
-        ({"a": 1, "x": 1, "y": 1}, 1, 1.0),  # at a depth of one there is no more to gain
+        ({"a": 1, "x": 1, "y": 1}, 1, 1.0),  # at a depth of one, no more gain is possible
         ({"a": 1, "x": 1}, 10, 0.61315),
         ({"x": 1}, 10, 0.0),
         ({"a": 0}, 10, 0.0),
@@ -36,7 +36,7 @@ def test_ndcg_is_the_gain_discounted_by_place_over_the_best_there_could_be(
         ({"a": 1, "d": 2}, 10, 1.0),
         ({"a": 1, "d": 2}, 3, 0.5),
         ({"a": 1, "x": 1, "y": 1, "z": 1}, 10, 0.25),
-        ({"a": 1, "b": 0}, 1, 1.0),  # what was judged as worth nothing is not missed
+        ({"a": 1, "b": 0}, 1, 1.0),  # a passage of grade 0 is not missed
         ({}, 10, 0.0),
     ],
 )

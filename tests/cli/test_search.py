@@ -24,7 +24,7 @@ FILES = {
 
 @pytest.fixture
 def library(peopled: Almanac, tmp_path: Path) -> Almanac:
-    """The commands, with a knowledge base of Maria's that has been read."""
+    """The commands, with an ingested knowledge base of Maria's."""
     assert peopled("kb", "add", "Manuals", "--owner", "maria").out == "1\n"
     assert peopled("ingest", "1", str(fill(tmp_path / "manuals", FILES))).code == 0
     return peopled
@@ -52,7 +52,7 @@ def test_a_result_shows_its_score_its_place_and_the_words(library: Almanac):
     heading, snippet = answer.out.splitlines()[:2]
     assert re.fullmatch(r"[01]\.\d\d  Pump P-40 › Care  document:\d+", heading)
     assert "Oil the bearing every spring" in snippet
-    assert "\x1b" not in answer.out  # nobody's terminal
+    assert "\x1b" not in answer.out  # no terminal
 
 
 def test_programs_get_json(library: Almanac):
@@ -199,7 +199,7 @@ def test_retrieval_is_measured_on_a_set_each_query_in_its_own_part(almanac: Alma
     assert 0 <= told["calibration_error"] <= 1
     assert 0 < told["p50_ms"] <= told["p99_ms"]
     assert told["queries_per_second"] > 0
-    assert not (tmp_path / "home").exists()  # what is there already is left alone
+    assert not (tmp_path / "home").exists()  # existing homes are kept
 
 
 def test_retrieval_is_measured_with_a_model_of_the_home(

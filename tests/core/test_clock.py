@@ -1,4 +1,4 @@
-"""The clock: lengths of time as people write them, moments as answers show them."""
+"""The clock: durations as people write them, times as answers show them."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,7 @@ from almanac.core import clock
 
 UNITS = {"s": clock.SECOND, "m": clock.MINUTE, "h": clock.HOUR, "d": clock.DAY, "w": 7 * clock.DAY}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Until the year 2200 a moment, divided to seconds, is exact to the microsecond.
+# Until the year 2200, a time in seconds as a float is exact to the microsecond.
 MOMENTS = st.integers(0, int((datetime(2200, 1, 1, tzinfo=UTC) - EPOCH).total_seconds()) * clock.SECOND)
 
 

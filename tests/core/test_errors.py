@@ -12,7 +12,7 @@ LINE = re.compile(r"^(?P<indent>[\s│├└─]*?)[├└]── (?P<name>\w+)(
 
 
 def drawn() -> dict[str, tuple[str, str | None, int | None]]:
-    """What the docstring draws: each class with its parent, its code and its status."""
+    """The tree in the docstring: each class with its parent, its code and its status."""
     above = {-1: "AlmanacError"}
     found: dict[str, tuple[str, str | None, int | None]] = {}
     for line in (errors.__doc__ or "").splitlines():
@@ -25,7 +25,7 @@ def drawn() -> dict[str, tuple[str, str | None, int | None]]:
 
 
 def written() -> dict[str, type[AlmanacError]]:
-    """The classes there are."""
+    """The classes in the code."""
     classes = inspect.getmembers(errors, inspect.isclass)
     return {name: kind for name, kind in classes if issubclass(kind, AlmanacError) and kind is not AlmanacError}
 
@@ -39,7 +39,7 @@ def test_each_has_the_parent_code_and_status_of_the_drawing(name: str):
     parent, code, status = drawn()[name]
     kind = written()[name]
     assert [base.__name__ for base in kind.__bases__] == [parent]
-    if code is not None:  # a mere heading has none
+    if code is not None:  # a heading has none
         assert (kind.code, kind.status) == (code, status)
 
 

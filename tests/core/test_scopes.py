@@ -1,4 +1,4 @@
-"""Scopes: the table of the design, and who may have which."""
+"""Scopes: the table of the design, and the roles that may have them."""
 
 import pytest
 

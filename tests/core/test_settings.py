@@ -14,7 +14,7 @@ SECRETS = {
     "chat_key", "database_url", "embedding_key", "gateway_service_key", "internal_service_token", "redis_url", "secret",
 }  # fmt: skip
 
-# As an operator would write it in the environment, and what it means.
+# The text in the environment, and its value.
 SAMPLES: dict[Any, tuple[str, Any]] = {
     bool: ("yes", True),
     int: ("77", 77),
@@ -46,7 +46,7 @@ CHOICES = {
 
 @pytest.fixture
 def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A working folder without a settings file, in an environment without settings."""
+    """An empty working folder and an environment without settings."""
     for name in [name for item in FIELDS.values() for name in environment_names(item)] + ["ALMANAC_CONFIG"]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)

@@ -229,7 +229,7 @@ async def test_a_caller_who_leaves_disturbs_nobody(db: Database) -> None:
 
 
 async def test_a_long_scan_can_be_cancelled_and_leaves_the_database_usable(db: Database) -> None:
-    for _ in range(6):  # more often than there are scanners
+    for _ in range(6):  # more than the number of scan connections
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.03):
                 await db.scan(ENDLESS)

@@ -1,4 +1,4 @@
-"""Migrations: each applied once, in order, and only where it belongs."""
+"""Migrations: each applied once, in order, and only on its database."""
 
 import asyncio
 import json
@@ -76,7 +76,7 @@ async def empty(empty_database_url: str) -> AsyncIterator[Database]:
 
 @pytest.fixture
 async def migrated(empty: Database, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
-    """Another database of the same kind, brought up to date in one go."""
+    """Another database of the same kind, with all migrations applied at once."""
     postgres = empty.dialect == "postgres"
     url = request.getfixturevalue("postgres_cluster").blank() if postgres else f"sqlite:///{tmp_path / 'm.db'}"
     db = await connect(url)

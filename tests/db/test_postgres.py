@@ -1,4 +1,4 @@
-"""What only PostgreSQL does: lose connections, and make transactions collide."""
+"""PostgreSQL only: lost connections, and conflicting transactions."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -110,7 +110,9 @@ async def test_whoever_waits_for_a_lock_keeps_no_index_from_being_built(database
 
     async with database.lock("index"):
         waiting = asyncio.create_task(wait())
-        await until_stored(lambda: database.fetch(ASKS_FOR_LOCK), lambda rows: len(rows) == 2)  # the holder, and it
+        await until_stored(
+            lambda: database.fetch(ASKS_FOR_LOCK), lambda rows: len(rows) == 2
+        )  # the holder and the waiter
         async with asyncio.timeout(20):  # it waits for every statement that began before it
             await database.scan("CREATE INDEX CONCURRENTLY tried ON t (n)")
         assert not waiting.done()

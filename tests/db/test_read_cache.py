@@ -1,4 +1,4 @@
-"""What is remembered: never an answer from before a commit."""
+"""The read cache never returns a value from before a commit."""
 
 from almanac.core.database import Database, Transaction
 from almanac.db.read_cache import ReadCache

@@ -1,4 +1,4 @@
-"""What only SQLite does: group commit, one file, and a disk that fills up."""
+"""SQLite only: group commit, the single file, and a full disk."""
 
 import asyncio
 import sqlite3
@@ -160,7 +160,7 @@ async def test_a_violation_found_only_at_commit_is_its_own_bodys(db: SqliteDatab
 
 async def test_reads_leave_no_transaction_open(db: SqliteDatabase) -> None:
     await db.write(lambda tx: tx.execute_many("INSERT INTO t (id) VALUES ($1)", [(id,) for id in range(500)]))
-    row = await db.fetch_one("SELECT id FROM t ORDER BY id")  # more rows than are taken
+    row = await db.fetch_one("SELECT id FROM t ORDER BY id")  # more rows than are read
     assert row is not None
     assert row["id"] == 0
     await db.scan("SELECT id FROM t")
@@ -204,7 +204,7 @@ async def test_opening_a_database_again_keeps_the_locks_that_guard_it_from_other
     await first.write(lambda tx: tx.execute("CREATE TABLE marks (n BIGINT)"))
     again = await SqliteDatabase.open(path)
     await again.close()
-    # The last process to close a database deletes its WAL. It must see that we are still there.
+    # The last process to close a database deletes its WAL. It must notice that another connection is open.
     stranger = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('INSERT INTO marks VALUES (1)')"
     stranger += "; c.commit(); c.close()"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", stranger, str(path))
@@ -214,7 +214,7 @@ async def test_opening_a_database_again_keeps_the_locks_that_guard_it_from_other
 
 
 async def test_a_transaction_of_many_statements_takes_time_in_proportion(tmp_path: Path):
-    """With its temporary files in memory, each statement in a savepoint took SQLite longer than the one before."""
+    """With temporary files in memory, SQLite needs more time for each further statement in a savepoint."""
     db = await SqliteDatabase.open(tmp_path / "a.db")
     for statement in (
         "CREATE TABLE things (id INTEGER PRIMARY KEY, key TEXT, state TEXT, text TEXT)",

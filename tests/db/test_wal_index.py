@@ -1,4 +1,4 @@
-"""The WAL index: it tells of every commit, by whichever connection or process, and of nothing else."""
+"""The WAL index: it changes with every commit of any connection or process, and with nothing else."""
 
 import os
 import sqlite3
@@ -91,7 +91,7 @@ async def test_closing_one_of_two_leaves_the_locks_of_the_other(tmp_path: Path):
     path = tmp_path / "a.db"
     stays, goes = await make(path), await make(path)
     await goes.close()
-    # Were the shared lock gone, another process would believe itself alone and remove the index when it leaves.
+    # Without the shared lock, another process would remove the index when it closes.
     subprocess.run([sys.executable, "-c", COMMIT_ELSEWHERE, path], check=True)
     assert (tmp_path / "a.db-shm").exists()
     assert (await stays.fetch("SELECT count(*) AS n FROM things"))[0]["n"] == 1

@@ -1,4 +1,4 @@
-"""What the tests of identity stand on."""
+"""Fixtures of the identity tests."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Two organisations and whoever a test wants in them."""
+"""Two organisations, and functions that add users."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass
 class Town:
-    """A database with two organisations that know nothing of each other."""
+    """A database with two separate organisations."""
 
     db: Database
     acme: Org
@@ -45,7 +45,7 @@ class Town:
         return (await self.do(lambda tx: tokens.issue(tx, holder, **limits)))[0]
 
     async def actor(self, holder: Principal, **limits: Any) -> Actor:
-        """Someone as their token lets them act, the way the door finds out."""
+        """The caller of a new token, resolved as the endpoints do it."""
         found = await tokens.resolve(self.db, await self.token(holder, **limits))
         assert found is not None
         return found

@@ -1,4 +1,4 @@
-"""Who may do what to which: every combination, against a table written by hand."""
+"""Access rights: every combination, against a table written by hand."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +16,7 @@ from tests.identity.people import Town
 LETTERS = {"s": "search", "r": "read", "w": "write", "m": "manage", "o": "own"}
 LEVELS = ("personal", "group", "organization")
 
-# Relation and role; then what may be done to a personal, a group's and an organisation's thing. A "." is nothing.
+# Relation and role; then the rights on a personal, a group's and an organisation's resource. A "." is none.
 EXPECTED = """
 owner               -                   srwmo   .       sr
 operator            -                   srwmo   srwmo   srwmo
@@ -56,7 +56,7 @@ def expectations() -> Iterator[tuple[str, str, dict[str, set[str]]]]:
 
 
 class Village:
-    """Three things of Acme's, one of each level, and one person for each line of the table."""
+    """Three resources of Acme, one of each level, and one user for each line of the table."""
 
     def __init__(self, town: Town) -> None:
         self.town = town
@@ -88,7 +88,7 @@ class Village:
     ) -> None:
         if relation.endswith("member"):
             await groups.set_member(tx, home, holder, role)
-        elif relation.endswith("granted"):  # for a foreigner: a row that should not be there must not help
+        elif relation.endswith("granted"):  # for a foreigner: a wrong row must not grant anything
             for thing in self.things.values():
                 await access.grant(tx, thing, role, principal_id=holder.id)
         else:

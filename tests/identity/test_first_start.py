@@ -1,4 +1,4 @@
-"""The first start: someone to be, once."""
+"""The first start creates the first administrator, once."""
 
 import asyncio
 import subprocess

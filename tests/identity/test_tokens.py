@@ -1,4 +1,4 @@
-"""Tokens: their form, what is kept of them, what they allow, and when they stop."""
+"""Tokens: their form, the stored hash, their scopes, and their end."""
 
 import hashlib
 import re

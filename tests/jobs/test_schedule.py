@@ -1,4 +1,4 @@
-"""Schedules: every due moment once, however many processes look at the clock."""
+"""Schedules: every due time once, with any number of processes."""
 
 import asyncio
 from datetime import datetime
@@ -30,7 +30,7 @@ async def runs(db: Database, name: str = "mow") -> list[int]:
 
 
 def moments(rule: Cron, start: str, number: int) -> list[str]:
-    """The next due moments, in local time and UTC offset."""
+    """The next due times, in local time and UTC offset."""
     zone = ZoneInfo(rule.timezone)
     moment = int(datetime.fromisoformat(start).replace(tzinfo=zone).timestamp()) * SECOND
     due: list[str] = []

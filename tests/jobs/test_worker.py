@@ -77,7 +77,7 @@ async def state(db: Database, id: int) -> Job:
 
 
 async def settled(db: Database) -> None:
-    """Until nothing is running or due."""
+    """Wait until no job is running or due."""
 
     async def idle() -> bool:
         sql = "SELECT 1 FROM jobs WHERE state = 'running' OR (state = 'queued' AND run_at <= $1)"
@@ -88,7 +88,7 @@ async def settled(db: Database) -> None:
 
 @asynccontextmanager
 async def working(db: Database, handlers: Mapping[str, Handler], **options: Any) -> AsyncGenerator[asyncio.Event]:
-    """A worker at work; it is stopped, and its end awaited, on the way out."""
+    """Run a worker within the block, and wait for its end."""
     stop = asyncio.Event()
     options.setdefault("poll", POLL)
     task = asyncio.create_task(Worker(db, handlers, **options).run(stop))
@@ -319,7 +319,7 @@ async def test_a_cancelled_worker_gives_its_jobs_back(db: Database) -> None:
 
 
 class Flaky:
-    """A database that is away while `away` is set."""
+    """A database that is unavailable while `away` is set."""
 
     def __init__(self, db: Database) -> None:
         self._db = db

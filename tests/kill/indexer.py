@@ -29,7 +29,7 @@ AT_ONCE = 8  # passages: many small batches, so that kills happen between batche
 
 
 class Slow:
-    """A slow embedder, whose vectors depend on nothing but the text."""
+    """A slow embedder with vectors that depend only on the text."""
 
     name = "slow"
     dimension = DIMENSION
@@ -53,7 +53,7 @@ def vector_of(text: str) -> Vectors:
 
 
 async def tend(settings: Settings, db: Database, stop: asyncio.Event) -> None:
-    """Do without a pause what the schedule does every half minute."""
+    """Run continuously the jobs that the schedule starts every half minute."""
     while not stop.is_set():
         if settings.on_sqlite:
             await compaction.compact(db, backends.folder_of(settings), least=1, masked=0.1)

@@ -80,7 +80,7 @@ async def run_worker() -> None:
             await db.write(
                 lambda tx: tx.execute("INSERT INTO attempts (job_id, fence, at) VALUES ($1, $2, $3)", *attempt)
             )
-            await asyncio.sleep(JOB_SECONDS)  # the duration of the work, during which a kill can happen
+            await asyncio.sleep(JOB_SECONDS)  # the duration of the job
 
             async def effect(tx: Transaction) -> None:
                 row = (job.id, job.payload["name"], clock.now())

@@ -1,4 +1,4 @@
-"""Starts, kills and stops programs, and looks into their database, for the kill tests."""
+"""Starts, kills and stops programs, and reads their database, for the kill tests."""
 
 import asyncio
 import socket

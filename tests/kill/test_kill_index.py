@@ -1,7 +1,7 @@
 """kill −9 of the worker while passages are analysed and embedded and their index is compacted.
 
-Whatever it dies in the middle of: a search beside it sees what is stored, and when all is done every passage has its
-words and its own vector, the index agrees with the store, and no file is left that nobody needs.
+Every kill happens at another point of the work. A concurrent search always sees the stored passages. At the end, every
+passage has its words and its own vector, the index agrees with the database, and no unused file is left.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ def test_whenever_the_worker_dies_the_index_comes_to_agree_with_the_store(databa
     try:
         for turn in range(KILLS):
             has = with_database(database_url, progress)
-            wait_until(lambda has=has: with_database(database_url, progress) > has, seconds=30)  # it is at work
+            wait_until(lambda has=has: with_database(database_url, progress) > has, seconds=30)  # it works
             time.sleep(random.Random(turn).uniform(0, 0.1))
             worker.kill()
             with_database(database_url, lambda db, turn=turn: disturb(db, settings, turn))
@@ -57,7 +57,7 @@ def test_whenever_the_worker_dies_the_index_comes_to_agree_with_the_store(databa
 
 
 async def fill(db: Database) -> None:
-    """Things that wait to be embedded; some have not been analysed either."""
+    """Add sources that are not embedded yet; some are not analysed either."""
     shelf = await open_shelf(db)
     for number in range(THINGS):
         await put(shelf, number)
@@ -69,7 +69,7 @@ async def fill(db: Database) -> None:
 
 
 def word(kind: str, number: int) -> str:
-    """A word of letters alone, which nothing but the same number shares."""
+    """A word of letters only, unique for the number."""
     return kind + "".join("bcdfghjkmn"[int(digit)] for digit in f"{number:02}")
 
 
@@ -79,7 +79,7 @@ async def put(shelf: Shelf, number: int, version: int = 0) -> None:
 
 
 async def disturb(db: Database, settings: Settings, turn: int) -> None:
-    """Change things while nobody is at work, and see that a search knows of it at once."""
+    """Change sources while no worker runs, and check that a search sees it at once."""
     rows = await db.fetch("SELECT id FROM orgs")
     shelf = Shelf(db, rows[0]["id"])
     moved, gone = turn, THINGS - 1 - turn
@@ -92,13 +92,13 @@ async def disturb(db: Database, settings: Settings, turn: int) -> None:
         assert len(found.ids) == 1 + moved % 9
         assert len((await search.index.keyword_hits(scope, terms(word("thing", gone)), 50)).ids) == 0
     assert await collection_status.compare(settings, db) == []
-    # How long one waits, and how often a job is tried, is the queue's affair.
+    # Delays and retries are covered by the tests of the queue.
     await db.write(lambda tx: tx.execute("UPDATE jobs SET attempts = 0, run_at = 0 WHERE state = 'queued'"))
     await db.write(lambda tx: tx.execute("UPDATE jobs SET attempts = 0, lease_until = 0 WHERE state = 'running'"))
 
 
 async def progress(db: Database) -> int:
-    """How much has been written: words, vectors, and files of the index."""
+    """The amount of written words, vectors, and index files."""
     rows = await db.fetch("SELECT sum(version) AS n FROM sources")
     return rows[0]["n"]
 
@@ -116,14 +116,14 @@ async def check(db: Database, settings: Settings) -> None:
     await check_vectors(db, settings)
     if settings.on_sqlite:
         folder = backends.folder_of(settings)
-        await compaction.compact(db, folder)  # which also removes what was left half-written
+        await compaction.compact(db, folder)  # this also removes incomplete files
         there = await asyncio.to_thread(lambda: {file.name for file in folder.iterdir()})
         assert there == {row["file"] for row in await db.fetch("SELECT file FROM segments")}
         assert await collection_status.compare(settings, db) == []
 
 
 async def check_vectors(db: Database, settings: Settings) -> None:
-    """Each passage has the vector of its own text, and is found by it."""
+    """Check that each passage has the vector of its own text and is found by it."""
     rows = [row for name in COLLECTIONS async for batch in collection_status.walk(db, name, 50) for row in batch]
     assert len(rows) > THINGS
     async with open_search(settings, db) as search:

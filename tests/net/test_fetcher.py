@@ -1,4 +1,4 @@
-"""The fetcher against real servers on loopback. Names are resolved by a stub, and nothing else is ever connected to."""
+"""The fetcher against real servers on loopback. A stub resolves names, and no other address is contacted."""
 
 import asyncio
 import gzip
@@ -32,14 +32,14 @@ from almanac.net.url import plain
 PUBLIC = "93.184.215.14"
 LOOPBACK = "127.0.0.1"
 HERE = FetchRules(allow=("127.0.0.1/32",), connect_seconds=5, total_seconds=20)
-NO_TRUST = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # nobody at all
+NO_TRUST = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # no connection at all
 
 Handler = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
 @pytest.fixture(autouse=True)
 def connected(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The addresses connected to. Any but loopback is taken down and refused without leaving this machine."""
+    """The contacted addresses. Addresses other than loopback are recorded and refused on this machine."""
     addresses: list[str] = []
     connect = cast(Callable[..., Awaitable[Any]], anyio.connect_tcp)
 
@@ -75,7 +75,7 @@ def names(**table: Sequence[str]) -> Names:
 
 @dataclass
 class Site:
-    """A server on loopback that answers by path and remembers what it was asked."""
+    """A server on loopback that answers by path and records the requests."""
 
     pages: dict[str, bytes | Handler] = field(default_factory=dict[str, bytes | Handler])
     requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list[tuple[str, dict[str, str], bytes]])
@@ -130,7 +130,7 @@ def redirect(to: str, status: int = 302) -> bytes:
 
 
 class Kept:
-    """A sink that keeps what it is given."""
+    """A sink that records its chunks."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
@@ -159,12 +159,12 @@ async def download(
 async def failure(url: str, rules: FetchRules = HERE, resolve: Names | None = None, **how: Any) -> FetchError:
     with pytest.raises(FetchError) as caught:
         await download(url, rules, resolve, **how)
-    assert caught.value.__cause__ is None  # a cause would be printed with the error, and it knows the address
+    assert caught.value.__cause__ is None  # a cause would be printed with the error, and it contains the address
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
     return caught.value
 
 
-# What is fetched
+# Content
 
 
 async def test_a_download_is_streamed_and_described(site: Site):
@@ -318,7 +318,7 @@ async def test_cookies_are_not_kept(site: Site):
     assert ["cookie" in headers for _, headers, _ in site.requests] == [False, False]
 
 
-# What is sent
+# Requests
 
 
 async def test_a_request_is_sent_with_its_content_and_answered_whatever_the_status(site: Site):
@@ -364,7 +364,7 @@ async def test_methods_that_are_not_for_this_are_refused(site: Site, method: str
     assert site.requests == []
 
 
-# Where it does not go
+# Refused addresses
 
 BAD = [
     "", " ", "docs.example", "//docs.example/", "/etc/passwd", "file:///etc/passwd", "ftp://docs.example/", "gopher://x/",
@@ -575,7 +575,7 @@ async def test_another_port_is_another_origin(site: Site):
         assert "authorization" not in other.requests[0][1]
 
 
-# How much, how long
+# Limits of size and time
 
 
 async def test_a_length_beyond_the_limit_is_refused_before_the_body(site: Site):
@@ -787,7 +787,7 @@ async def test_the_caller_may_give_up_itself(site: Site):
 
 @dataclass(frozen=True)
 class Authority:
-    """One that signs certificates for names, and what trusts it."""
+    """A certificate authority, and a TLS context that trusts it."""
 
     folder: Path
     key: ec.EllipticCurvePrivateKey
@@ -902,7 +902,7 @@ async def test_a_redirect_from_https_to_http_is_blocked(site: Site, authority: A
     assert site.requests == []
 
 
-# Whatever comes
+# Random input
 
 
 async def test_no_message_tells_more_than_the_host(site: Site):
@@ -924,7 +924,8 @@ EXAMPLES = int(os.environ.get("ALMANAC_TEST_EXAMPLES", "300"))
 fuzz = settings(
     max_examples=EXAMPLES,
     deadline=None,
-    derandomize="ALMANAC_TEST_EXAMPLES" not in os.environ,  # the same every day, unless asked to look further
+    derandomize="ALMANAC_TEST_EXAMPLES"
+    not in os.environ,  # the same examples in each run, unless a longer run is requested
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

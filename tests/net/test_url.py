@@ -1,4 +1,4 @@
-"""Where URLs point and what counts as public, against `ipaddress` and by the table."""
+"""The hosts of URLs and the definition of public addresses, against `ipaddress` and a table."""
 
 import os
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
@@ -15,7 +15,8 @@ EXAMPLES = int(os.environ.get("ALMANAC_TEST_EXAMPLES", "500"))
 fuzz = settings(
     max_examples=EXAMPLES,
     deadline=None,
-    derandomize="ALMANAC_TEST_EXAMPLES" not in os.environ,  # the same every day, unless asked to look further
+    derandomize="ALMANAC_TEST_EXAMPLES"
+    not in os.environ,  # the same examples in each run, unless a longer run is requested
     database=None,
 )
 

@@ -1,4 +1,4 @@
-"""Rate limits: the same answers from memory and from Redis, and no answer means no."""
+"""Rate limits: the same answers from memory and from Redis, and refusals without Redis."""
 
 import asyncio
 import secrets
@@ -26,7 +26,7 @@ from tests.waiting import wait_for_port
 T = TypeVar("T")
 STRATEGIES = ("fixed", "moving")
 LONG = 60  # seconds: no window ends while a test runs
-AGE = 10**9  # seconds: nor does one that is aligned, which may have begun long ago
+AGE = 10**9  # seconds: nor does an aligned window, which may have begun earlier
 
 
 class Pair:
@@ -74,7 +74,7 @@ def unique(name: str = "test") -> str:
 
 
 RULES = st.tuples(st.integers(1, 6), st.sampled_from([*STRATEGIES, "aligned"]))
-HITS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=30)  # which rule, whose hit
+HITS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=30)  # rule, and key of the hit
 
 
 @given(rules=st.lists(RULES, min_size=3, max_size=3), hits=HITS)
@@ -94,7 +94,7 @@ def test_memory_and_redis_agree_about_any_sequence_of_hits(
             memory, shared = pair.ask(lambda one, rule=rule, who=who: one.status(rule, str(who)))
             assert memory.remaining == shared.remaining == max(rule.calls - counted[rule.name, who], 0)
             if counted[rule.name, who]:
-                assert abs(memory.resets_at - shared.resets_at) < 1.5  # Redis knows whole seconds only
+                assert abs(memory.resets_at - shared.resets_at) < 1.5  # Redis counts whole seconds only
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -105,7 +105,7 @@ def test_memory_and_redis_agree_about_a_window_nobody_has_used(pair: Pair, strat
 
 
 def test_memory_and_redis_agree_about_the_end_of_a_window(pair: Pair):
-    """Hits a little apart, in windows of a second: the fixed one is whole again before the moving one."""
+    """Hits in windows of a second: the fixed window is free again before the moving one."""
     seen: list[list[str]] = []
     for _ in range(5):
         begun = time.monotonic()
@@ -144,7 +144,7 @@ def test_a_refusal_says_how_long_to_wait(pair: Pair, strategy: str):
 
 
 def test_waiting_as_long_as_a_refusal_says_is_long_enough(pair: Pair, redis_url: str):
-    """Redis rounds what is left of a window to whole seconds; a caller who waits so long must then be let in."""
+    """Redis rounds the rest of a window to whole seconds. After this time, the caller must be accepted."""
     rule = RateLimit(unique(), 1, LONG)
     with redis_client(redis_url) as client:
 
@@ -242,7 +242,7 @@ def test_of_many_hits_at_once_an_aligned_window_takes_as_many_as_the_rule_says(p
     assert pair.ask(race) == [20, 20]
 
 
-# Redis away
+# Redis is unavailable
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""Usage counters: never below zero, never over the quota, whoever races."""
+"""Usage counters: never below zero, never over the quota, also with concurrent calls."""
 
 import asyncio
 import secrets

@@ -1,4 +1,4 @@
-"""The naive reference both indexes are held against: BM25 and cosine in plain Python, over every row, read afresh."""
+"""The naive reference for both indexes: BM25 and cosine in plain Python, over every row, without caches."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,12 +26,12 @@ WHERE s.is_live = 1 AND s.collection = $1 AND v.model = $2
 
 @dataclass(frozen=True)
 class Reference:
-    """What an index should answer. Ask with a large limit to have the score of every passage that matches."""
+    """The expected results of an index. A large limit gives the score of every matching passage."""
 
     db: Database
 
     async def words(self, scope: SearchScope, terms: Sequence[int], limit: int = 1_000_000) -> KeywordHits:
-        """Passages whose words are still to be analysed count for nothing; a term asked for twice counts twice."""
+        """The keyword search. Passages without analysis do not count; a repeated term counts twice."""
         kept = await self._kept(scope)
         counted: dict[int, dict[int, int]] = {}
         source_of: dict[int, int] = {}
@@ -85,7 +85,7 @@ class Reference:
 
 
 def assert_agrees(found: Hits, everything: Hits, limit: int, tolerance: float) -> None:
-    """Whether these are the best `limit` of everything that matches, scores being equal within a tolerance."""
+    """Check that these are the best `limit` of all matches, with scores equal within a tolerance."""
     expected: dict[int, float] = dict(zip(everything.ids.tolist(), everything.scores.tolist(), strict=True))
     ids, scores = found.ids.tolist(), found.scores.tolist()
     assert len(ids) == min(limit, len(expected))
@@ -103,7 +103,7 @@ def assert_agrees(found: Hits, everything: Hits, limit: int, tolerance: float) -
 
 
 def assert_weighs(weights: NDArray[np.float32], near: Hits, everything: KeywordHits) -> None:
-    """Whether passages have the weights that the words leg would have given them: 0 where it has no word of theirs."""
+    """Check that passages have the weights of the keyword leg: 0 without a common word."""
     expected: dict[int, float] = dict(zip(everything.ids.tolist(), everything.scores.tolist(), strict=True))
     assert weights.tolist() == [pytest.approx(expected.get(id, 0.0), rel=1e-5, abs=1e-6) for id in near.ids.tolist()]
 

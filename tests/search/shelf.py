@@ -1,4 +1,4 @@
-"""A shelf of made-up things to search: as much text, as many collections and vectors as a test of an index needs."""
+"""Generated sources for tests of the indexes: texts, collections and vectors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ HANZI = "水泵压力阀门维修手册系统检查报告安全温度记录电�
 
 
 def tongue(seed: int, size: int = 3_000) -> list[str]:
-    """Words that do not exist, the commonest first; every fifth is written in Chinese."""
+    """Invented words, the most frequent first; every fifth is written in Chinese."""
     rng = np.random.default_rng(seed)
     letters = [list("bcdfghklmnprstvz"), list("aeiou")]
     words: dict[str, None] = {}
@@ -33,13 +33,13 @@ def tongue(seed: int, size: int = 3_000) -> list[str]:
 
 
 def write(rng: np.random.Generator, words: Sequence[str], length: int) -> str:
-    """A text in which words are as frequent as in a language: the second half as often as the first, and so on."""
+    """A text with word frequencies by Zipf's law."""
     places = np.minimum(rng.zipf(1.25, length) - 1, len(words) - 1)
     return " ".join(words[int(place)] for place in places)
 
 
 def turn(rng: np.random.Generator, number: int, dimension: int) -> NDArray[np.float32]:
-    """Vectors of length one that lie in heaps, as those of texts do."""
+    """Vectors of length one in clusters, like those of texts."""
     heaps = np.random.default_rng(0).standard_normal((40, dimension))
     found = heaps[rng.integers(0, len(heaps), number)] + 0.6 * rng.standard_normal((number, dimension))
     return (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)
@@ -47,7 +47,7 @@ def turn(rng: np.random.Generator, number: int, dimension: int) -> NDArray[np.fl
 
 @dataclass
 class Shelf:
-    """What a test has put into a database."""
+    """The sources of a test in a database."""
 
     db: Database
     org_id: str
@@ -58,7 +58,7 @@ class Shelf:
     async def put(
         self, name: str, texts: Sequence[str], collection: str = "base:1", title: str = "", folder_id: int = 0
     ) -> Source:
-        """Put a thing there, in the place of what was called like this."""
+        """Store a source; it replaces one of the same name."""
         source = Source(self.org_id, collection, "document", name, title, 1, 1, folder_id)
         found = [Passage(0, len(text), text) for text in texts]
         prepared = passage_store.analyse(source.title, found)
@@ -75,7 +75,7 @@ class Shelf:
         await self.db.write(lambda tx: sources.remove(tx, "document", [name]))
 
     async def embed(self, name: str, vectors: NDArray[np.float32] | None = None, model: str = MODEL) -> None:
-        """Give the passages of a thing vectors: as many of the first as there are vectors."""
+        """Store vectors for the first passages of a source."""
 
         async def body(tx: Transaction) -> None:
             rows = await tx.fetch(
@@ -91,7 +91,7 @@ class Shelf:
         await self.db.write(body)
 
     async def fill(self, number: int, collections: Sequence[str], dimension: int = 32, per: int = 10) -> None:
-        """Put a number of things there, each with passages and vectors, in some collection or other."""
+        """Store a number of sources with passages and vectors in random collections."""
         for n in range(number):
             texts = [write(self.rng, self.words, int(self.rng.integers(15, 80))) for _ in range(per)]
             collection = collections[int(self.rng.integers(len(collections)))]
@@ -99,7 +99,7 @@ class Shelf:
             await self.embed(f"{n}", turn(self.rng, per, dimension))
 
     def question(self, length: int, skipped: int = 0) -> list[int]:
-        """The terms of a question: as rare or common as those of a text, apart from the very commonest."""
+        """The terms of a question, with the frequencies of a text, without the most frequent words."""
         return terms(write(self.rng, self.words[skipped:], length))
 
 

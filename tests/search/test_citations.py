@@ -1,4 +1,4 @@
-"""Citations: what was quoted is found where it was, somewhere else, changed, or not at all."""
+"""Citations: a quotation is found at its place, at another place, changed, or not at all."""
 
 import time
 from dataclasses import replace
@@ -45,7 +45,7 @@ async def check(db: Database, text: str | None = None, place: tuple[int, int] | 
 
 
 def said(outcome: str, quoted: str, page: int, text: str = TEXT, spans: list[tuple[int, int]] = CUTS) -> CitationCheck:
-    """The verdict on something that stands in one of the passages."""
+    """The verdict on a quotation from one of the passages."""
     start, end = spans[page - 1]
     at = text.index(quoted)
     return CitationCheck(outcome, at, at + len(quoted), page, passage_hash(text[start:end]))
@@ -106,7 +106,7 @@ async def test_a_passage_that_is_a_part_of_a_longer_one_now_is_known_by_its_hash
     assert await check(database, place=(0, 45), hash=passage_hash(quoted)) == CitationCheck(
         "unchanged", 0, 45, 1, passage_hash(grown)
     )
-    assert await check(database, hash=passage_hash(quoted)) == CitationCheck("changed")  # how long it was is not known
+    assert await check(database, hash=passage_hash(quoted)) == CitationCheck("changed")  # its length is unknown
     later = f"Read this first.\n\n{grown}"
     await save(database, manual, [Passage(0, len(later), later, page=1)])
     assert await check(database, place=(0, 45), hash=passage_hash(quoted)) == CitationCheck(
@@ -166,4 +166,4 @@ async def test_a_quotation_that_almost_fits_everywhere_takes_no_longer(database:
     begun = time.process_time()
     assert (await check(database, "a " * 9_000 + "b")).outcome == "changed"
     assert (await check(database, "a", (10**6, 10**6 + 1))).outcome == "moved"
-    assert time.process_time() - begun < 10  # it would be minutes
+    assert time.process_time() - begun < 10  # it would take minutes

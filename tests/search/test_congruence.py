@@ -1,9 +1,9 @@
-"""The same things in both databases are found alike.
+"""Both databases give the same results for the same sources.
 
 By words: the same passages, with scores that differ by no more than a thousandth (in fact by the last digits of a
-float32), and those of the naive reference. By vectors: the same passages but for those whose scores are nearer to each
-other than the embedded index's 8 bits a number can tell; at least 95 of 100, on average, with scores that differ by no
-more than `QUANTISED`.
+float32), and those of the naive reference. By vectors: the same passages, except for score
+differences below the precision of the embedded index's 8 bits a number; at least 95 of 100, on average, with scores
+that differ by no more than `QUANTISED`.
 """
 
 import json
@@ -46,7 +46,7 @@ QUANTISED = 4e-3  # of a cosine
 
 @dataclass
 class Pair:
-    """The two indexes, each over a database of its own kind."""
+    """The two indexes, one for each kind of database."""
 
     embedded: EmbeddedIndex
     postgres: PostgresIndex
@@ -58,7 +58,7 @@ class Pair:
         return self.embedded, self.postgres
 
     async def words(self, scope: SearchScope, asked: list[int]) -> None:
-        """Hold what both find by words against each other and against the reference."""
+        """Compare the keyword results of both with each other and with the reference."""
         one, other = [await index.keyword_hits(scope, asked, 10) for index in self.indexes]
         assert (one.passages, one.frequencies) == (other.passages, other.frequencies)
         assert one.average == pytest.approx(other.average)
@@ -68,7 +68,7 @@ class Pair:
         assert overlap(one, other) == 1
 
     async def vectors(self, scope: SearchScope, vector: NDArray[np.float32]) -> float:
-        """The same by vectors; how many of the ten best both find."""
+        """The same by vectors; return the number of common passages among the ten best."""
         one, other = [await index.vector_hits(scope, MODEL, vector, 10) for index in self.indexes]
         everything = await Reference(self.shelves[1].db).vectors(scope, MODEL, vector)
         assert_agrees(one, everything, 10, QUANTISED)
@@ -99,7 +99,7 @@ async def pair(postgres_cluster: Cluster, sqlite_template: Path, tmp_path: Path)
 @pytest.mark.parametrize("is_compacted", [True, False])
 async def test_made_up_things_are_found_alike(pair: Pair, is_compacted: bool, monkeypatch: pytest.MonkeyPatch):
     if not is_compacted:
-        monkeypatch.setattr(keyword_scan, "_FEW", 1)  # so that terms are looked up in whatever a filter leaves
+        monkeypatch.setattr(keyword_scan, "_FEW", 1)  # so that terms are looked up in the filtered passages
     for shelf in pair.shelves:
         await shelf.fill(300, SOME)
         for name in ("3", "40", "77"):
@@ -138,7 +138,7 @@ def lines(name: str) -> Iterable[dict[str, Any]]:
 
 
 def project(text: str, dimension: int = 256) -> NDArray[np.float32]:
-    """A vector of a text by its terms alone, each of which has a direction of its own."""
+    """The vector of a text as the sum of a fixed vector for each term."""
     total = np.zeros(dimension)
     for term in analyser.terms_of(text):
         total += _direction(analyser.term_hash(term), dimension)

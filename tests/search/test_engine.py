@@ -121,7 +121,7 @@ async def test_a_question_is_embedded_first_and_its_words_are_looked_for_meanwhi
     embed, happened, is_looked_for = embedder.query, list[str](), asyncio.Event()
 
     async def embed_slowly(text: str) -> Any:
-        for _ in range(5):  # as a question does on its way to the thread that embeds it
+        for _ in range(5):  # like the hand-over to the embedding thread
             await asyncio.sleep(0)
         happened.append("embedded")
         await asyncio.wait_for(is_looked_for.wait(), 5)
@@ -180,7 +180,7 @@ async def test_words_that_nothing_has_make_what_has_the_others_less_likely(searc
 
     whole, half, third = [await score(text) for text in ("bearing", "zebra bearing", "zebra quagga bearing")]
     assert whole > 0.6 > 0.3 > half > third
-    assert await score("bearings") == whole  # of the forms of a word one is enough
+    assert await score("bearings") == whole  # one form of a word is enough
 
 
 async def test_a_result_says_where_it_stands_and_can_be_verified(search: SearchEngine, database: Database):
@@ -358,7 +358,7 @@ async def test_whether_vectors_are_lacking_is_told_without_reading_what_waits_el
     org, asked, here = await orgs.get_by_name(database, "acme"), list[str](), (*HERE, "base:8")
     await database.write(lambda tx: tx.execute("UPDATE sources SET is_embedded = 1"))
     if database.dialect == "postgres":
-        await database.write(lambda tx: tx.execute("ANALYZE"))  # it believes for a while that nothing waits anywhere
+        await database.write(lambda tx: tx.execute("ANALYZE"))  # for a while, its cache says that nothing is pending
     for number in range(300, 400):
         await save(database, Source(org.id, "base:9", "document", str(number), "", 1, 1), [Passage(0, 6, "a pump")])
 

@@ -1,4 +1,4 @@
-"""Grades: what a score means where a threshold is to mean the same in every mode."""
+"""Grades: scores with the same threshold in every mode."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Sources and passages as search keeps them: whose they are, in which collection, found or hidden."""
+"""Stored sources and passages: owner, collection, and visibility."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ async def put(db: Database, source: Source) -> int:
 
 
 async def live(db: Database) -> set[tuple[str, str, str]]:
-    """The sources and collections of what search may find."""
+    """The sources and collections that search may return."""
     rows = await db.fetch("SELECT kind, owner_id, collection FROM sources WHERE is_live = 1")
     return {(row["kind"], row["owner_id"], row["collection"]) for row in rows}
 

@@ -1,4 +1,4 @@
-"""Servers that a whole file shares."""
+"""Servers shared by the tests of a file."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,7 +9,7 @@ from tests.conftest import Cluster
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def shared_url(request: pytest.FixtureRequest, new_sqlite: Callable[[], str]) -> Iterator[str]:
-    """A fresh, migrated database for a whole file, of each kind."""
+    """A new, migrated database for a file, of each kind."""
     if request.param == "sqlite":
         yield new_sqlite()
         return

@@ -1,8 +1,8 @@
-"""The memory surface's document, sentence by sentence, and the tests in test_memory.py that hold us to each."""
+"""The sentences of the memory surface's document, and the tests of each in test_memory.py."""
 # ruff: noqa: E501
 
-# Every line of the document, in its order, and the tests that hold us to it. A line of a table is known by its first
-# cell; what is no promise (headings, rules of tables, the names of the other system's files) has none.
+# Every line of the document, in its order, and its tests. A line of a table is identified by its first cell. A line
+# without a promise (headings, rules of tables, the names of the other system's files) has no tests.
 SENTENCES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("MCP knowledge tools", ()),
     ("Module: apps/mcp/src/tools/knowledge/ Scopes: knowledge:read for search_knowledge, knowledge:write for store_knowledge and supersede_knowledge.", ("test_each_tool_needs_its_scope_and_says_which",)),

@@ -1,4 +1,4 @@
-"""Our own surface, through the front door."""
+"""The surface /mcp over HTTP."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The catalogue on our own surface, through the front door."""
+"""The catalogue's tools on /mcp, over HTTP."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def live(shared_url: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def ask(live: Running, tool: str, token: str | None = None, era: str = ERAS[0], **arguments: Any) -> dict[str, Any]:
-    """What a tool answers, held to the schema it promises."""
+    """Call a tool; return its answer, checked against its schema."""
     result = live.call(tool, arguments, token=token, era=era)
     assert result["isError"] is False, result
     [schema] = [

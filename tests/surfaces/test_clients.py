@@ -21,7 +21,11 @@ from almanac.identity import tokens
 from scripts import conformance
 from tests.live_server import LEGACY, MODERN, Running, request, running, settings_for
 
-MODES = {"legacy": LEGACY, "auto": MODERN, MODERN: MODERN}  # how a client connects: the version it ends up with
+MODES = {
+    "legacy": LEGACY,
+    "auto": MODERN,
+    MODERN: MODERN,
+}  # connection mode of a client: the resulting protocol version
 TOOLS = [tool.name for tool in SURFACES[0].operations]
 AGENTS_TOOLS = [tool.name for tool in SURFACES[0].operations if tool.scopes <= scopes.DEFAULT_AGENT_SCOPES]
 
@@ -153,7 +157,7 @@ warnings.warn("of Python")
 
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_logs_of_every_kind_go_to_standard_error(live: Running, form: str):
-    # As `stdio` sets them up: when all goes well it has nothing to say, so here is something.
+    # As `stdio` sets them up. Without an error nothing is logged, so the test logs a line.
     env = os.environ | environment(live, ALMANAC_LOG_LEVEL="debug", ALMANAC_LOG_FORMAT=form)
     run = subprocess.run([sys.executable, "-c", LOGGING], capture_output=True, text=True, env=env, check=True)
     assert run.stdout == ""
@@ -161,7 +165,7 @@ def test_logs_of_every_kind_go_to_standard_error(live: Running, form: str):
 
 
 def _talk(live: Running, lines: list[str], level: str) -> subprocess.CompletedProcess[str]:
-    """Say all of it, hear all of it, then close: the server answers until its input ends."""
+    """Send all messages, read all answers, then close: the server answers until its input ends."""
     command = [sys.executable, "-m", "almanac", "stdio", "--token", live.token]
     process = subprocess.Popen(
         command,

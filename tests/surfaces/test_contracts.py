@@ -1,4 +1,4 @@
-"""The contracts: what is served is what the committed files say, and an agent can afford to read it."""
+"""The contracts: the served tools equal the committed files, and the tool list is small enough for an agent."""
 
 import json
 import re
@@ -15,14 +15,14 @@ from almanac.surfaces.surface import Surface
 from tests.live_server import ERAS, LEGACY, Running, running, settings_for
 from tests.surfaces.gateway.caller import Caller
 
-# A call of each tool whose answer is held against its schema. A tool that is missing here fails a test below.
+# A call of each tool, to check its answer against its schema. A tool that is missing here fails a test below.
 EXAMPLES: dict[str, dict[str, dict[str, Any]]] = {
     "almanac": {"whoami": {}, "server_status": {}, "list_bases": {}, "browse_categories": {}},
-    "external": {},  # its answers are texts, which tests/surfaces/external holds to their document
+    "external": {},  # its answers are texts; tests/surfaces/external checks them against their document
     "gateway": {},
     "memory": {"search_knowledge": {"query": "anything"}},
 }
-# Those that need something to be there first, and the test that holds their answers to their schemas.
+# Tools that need stored data, and the test that checks their answers against their schemas.
 ELSEWHERE: dict[str, set[str]] = {
     "almanac": {tool.name for tool in almanac_surface.SURFACE.operations}
     - {"whoami", "server_status", "list_bases", "browse_categories"},
@@ -80,7 +80,7 @@ def test_differences_are_found(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_our_own_list_costs_an_agent_at_most_5000_tokens(live: Running):
-    # About four characters to a token, in the compact form in which a client passes it on.
+    # About four characters to a token, in the compact form that a client sends to its model.
     assert len(json.dumps(almanacs_tools(live), separators=(",", ":"))) / 4 <= 5000
 
 
@@ -124,7 +124,7 @@ def test_answers_keep_to_their_schemas(live: Running, surface: Surface, era: str
         result = live.call(name, arguments, era=era, token=token, path=surface.path)
         assert _problems(schemas[name], result["structuredContent"]) == []
         assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
-        assert _problems(schemas[name], {}) != []  # or the schema would let anything pass
+        assert _problems(schemas[name], {}) != []  # otherwise the schema would accept anything
 
 
 def _problems(schema: Any, value: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Whatever is sent, the door never answers with a 5xx or a stack trace, and answers in time."""
+"""For any input, the endpoint answers in time, without a 5xx and without a stack trace."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.surfaces.trial import PATH
 from tests.surfaces.wire import Answer, exchange, settled
 
 EXAMPLES = int(os.environ.get("ALMANAC_TEST_EXAMPLES", "300"))
-SECONDS = 5.0  # that any answer may take: far beyond what one takes, far below a hang
+SECONDS = 5.0  # the limit for an answer: far above the usual time, far below a hang
 
 TOOLS = ["whoami", "server_status", "echo", "fail", "count", "touch", "recall", "govern", "never-was", ""]
 METHODS = [
@@ -55,7 +55,8 @@ HEADERS = [
 fuzz = settings(
     max_examples=EXAMPLES,
     deadline=None,
-    derandomize="ALMANAC_TEST_EXAMPLES" not in os.environ,  # the same every day, unless asked to look further
+    derandomize="ALMANAC_TEST_EXAMPLES"
+    not in os.environ,  # the same examples in each run, unless a longer run is requested
     database=None,
     phases=(Phase.explicit, Phase.generate, Phase.shrink),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
@@ -106,7 +107,7 @@ messages = st.fixed_dictionaries(
         "error": anything,
     },
 )
-# Any byte a header may hold, and some that none may.
+# All bytes that are valid in a header, and some that are not.
 header_values = st.binary(max_size=40).map(lambda raw: raw.replace(b"\r", b"").replace(b"\n", b"")) | st.sampled_from(
     [b"application/json", b"*/*", b"text/event-stream", b"tools/call", b"whoami", *(era.encode() for era in ERAS)]
 )
@@ -119,7 +120,7 @@ def live(new_sqlite: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
     options = {"rate_limit_calls": 0, "request_deadline_seconds": 2.0}
     with running(settings_for(new_sqlite(), home, **options), (*SURFACES, trial.SURFACE)) as server:
         yield server
-        # Whatever was sent: it serves, and no tool came to harm.
+        # After all inputs: it serves, and no tool failed internally.
         assert {row["outcome"] for row in settled(server)} <= {"ok", "bad_request", "not_found", "unknown_tool"}
 
 
@@ -146,7 +147,7 @@ def assert_sane(live: Running, answer: Answer) -> None:
     assert b"site-packages" not in answer.body
     assert live.token.encode() not in answer.body
     if answer.headers.get("content-type", "").startswith("text/plain"):
-        assert (answer.status, answer.body) == (400, b"Invalid HTTP request received.")  # it was not even HTTP
+        assert (answer.status, answer.body) == (400, b"Invalid HTTP request received.")  # it was not HTTP
     elif answer.headers.get("content-type", "").startswith("text/event-stream"):
         assert answer.body.startswith((b"event: ", b": "))
     elif answer.body:
@@ -159,7 +160,7 @@ def assert_sane(live: Running, answer: Answer) -> None:
 
 
 def as_json(value: Any) -> bytes:
-    # With NaN, Infinity and lone surrogates where they occur: what the standard forbids is what we want to send.
+    # With NaN, Infinity and lone surrogates, because the test sends values that the standard forbids.
     return json.dumps(value).encode("utf-8", "surrogatepass")
 
 
@@ -180,7 +181,7 @@ def test_no_json_upsets_the_door(live: Running, message: Any, sent: dict[str, by
 
 @st.composite
 def mutated(draw: st.DrawFn) -> tuple[bytes, dict[str, bytes]]:
-    """A good request of either era, of which one thing or a few are changed."""
+    """A valid request of either era with one or a few changes."""
     tool = draw(st.sampled_from(TOOLS))
     method = draw(st.sampled_from(METHODS))
     era = draw(st.sampled_from(ERAS))
@@ -219,7 +220,7 @@ def test_no_arguments_upset_a_tool(live: Running, arguments: Any, tool: str, era
         result = answer.json["result"]
         assert result["isError"] or tool in ("echo", "count", "touch", "recall", "govern")
         if not result["isError"] and tool == "echo":
-            # What came back is what was sent: nothing was converted on the way.
+            # The answer contains exactly the sent values: nothing was converted.
             assert arguments.items() <= result["structuredContent"].items()
 
 
@@ -229,7 +230,7 @@ def test_no_arguments_upset_a_tool(live: Running, arguments: Any, tool: str, era
     begin=st.sampled_from([b"", b"POST /mcp HTTP/1.1\r\n", b"POST /mcp HTTP/1.1\r\nhost: x\r\n"]),
 )
 def test_no_bytes_upset_the_server(live: Running, raw: bytes, begin: bytes):
-    # Two empty lines and a line of no protocol: whatever came before, the server now knows what to make of it.
+    # Two empty lines and a line of no protocol end any earlier input, so that the server can answer.
     answer = exchange(live.port, begin + raw + b"\r\n\r\n\r\n\x00\r\n\r\n")
     assert_sane(live, answer)
 

@@ -1,7 +1,7 @@
 """Hostile requests, each with its exact answer.
 
-One row is one request: its name, its bytes, the status and the body that must come back. Afterwards the server still
-serves, nothing was written and nothing went wrong inside.
+One row is one request: its name, its bytes, and the expected status and body. Afterwards the server still serves,
+nothing was written, and no internal error was logged.
 """
 
 import gzip
@@ -21,8 +21,8 @@ from almanac.identity import orgs, principals, tokens
 from tests.live_server import LEGACY, MODERN, Running, running, settings_for
 from tests.surfaces.wire import SERVER_INFO, Answer, audit_of, exchange, failed, http, modern, refused, rpc, settled
 
-MOST = 16 * 1024 * 1024
-DEADLINE = 0.5  # seconds that a body may take to arrive
+MAX_BODY_BYTES = 16 * 1024 * 1024
+DEADLINE = 0.5  # seconds for the arrival of a body
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Case:
 Rows = list[Case]
 
 
-# --- what is answered --------------------------------------------------------------------------------------
+# --- answers -----------------------------------------------------------------------------------------------
 
 NOT_HTTP = b"Invalid HTTP request received."
 UNAUTHORISED = refused("unauthorized", Unauthorized().text)
@@ -50,7 +50,9 @@ WRONG_TYPE = refused(
     "unsupported_media_type",
     "The request body must be application/json. Send the header 'Content-Type: application/json'.",
 )
-TOO_LARGE = refused("too_large", f"The request is larger than this server accepts. Send at most {MOST} bytes.")
+TOO_LARGE = refused(
+    "too_large", f"The request is larger than this server accepts. Send at most {MAX_BODY_BYTES} bytes."
+)
 TOO_SLOW = refused("request_timeout", "The request body did not arrive in time. Send it again.")
 NO_PATH = {"error": "There is nothing at this path. GET / lists what is served.", "code": "not_found"}
 NO_METHOD = {"error": "This path does not take that method.", "code": "method_not_allowed"}
@@ -123,7 +125,7 @@ def surplus(*names: str) -> str:
     return f"bad_request: {problems}. It takes no arguments."
 
 
-# --- what is sent ------------------------------------------------------------------------------------------
+# --- requests ----------------------------------------------------------------------------------------------
 
 
 def whole(text: str) -> bytes:
@@ -162,7 +164,7 @@ def chunk(body: bytes) -> bytes:
 NESTED_500 = "[" * 500 + "]" * 500
 NESTED_10000 = '{"a":' * 10_000 + "1" + "}" * 10_000
 CALL = rpc()
-NAMELESS = ("authorization",)  # what a request lacks that says not who sends it
+NAMELESS = ("authorization",)  # the missing headers of a request without a credential
 
 JSON: Rows = [
     Case("no body", http(), 400, EMPTY),
@@ -569,9 +571,9 @@ HEADERS: Rows = [
 ]
 
 SIZES: Rows = [
-    Case("a body declared one byte too long", http(content_length=b"%d" % (MOST + 1)), 413, TOO_LARGE),
+    Case("a body declared one byte too long", http(content_length=b"%d" % (MAX_BODY_BYTES + 1)), 413, TOO_LARGE),
     Case("a body declared beyond all bounds", http(content_length=b"18446744073709551615"), 413, TOO_LARGE),
-    Case("a body sent one byte too long", chunked(chunk(b" " * (MOST + 1))[:-2]), 413, TOO_LARGE),
+    Case("a body sent one byte too long", chunked(chunk(b" " * (MAX_BODY_BYTES + 1))[:-2]), 413, TOO_LARGE),
     Case("a body without end", chunked(chunk(b" " * 65536) * 257), 413, TOO_LARGE),
     Case("a body that stops early", http(b'{"jsonrpc"', content_length=b"500"), 408, TOO_SLOW),
     Case("a chunk that stops early", chunked(b"500\r\n", b'{"jsonrpc"'), 408, TOO_SLOW),
@@ -590,7 +592,7 @@ PLACES: Rows = [
         for verb in ("GET", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
     ),
     Case("HEAD", http(first=b"HEAD /mcp HTTP/1.1"), 405, b""),
-    # A stream would say nothing, for ever, uncounted, and outlive its token.
+    # A stream would stay open without events, without a rate limit, and beyond the end of its token.
     Case("GET for events", http(first=b"GET /mcp HTTP/1.1", accept=b"text/event-stream"), 405, ONLY_POST),
     Case(
         "GET in the modern era",
@@ -644,7 +646,7 @@ PLACES: Rows = [
 
 TABLE: Rows = [*JSON, *ENVELOPE, *METHODS, *MODERN_ERA, *TOKENS, *NEIGHBOURS, *HEADERS, *SIZES, *PLACES]
 
-# Strange, but within the rules: each is answered as `whoami` is, with this id.
+# Unusual but valid: each gets the answer of `whoami`, with this id.
 ALLOWED: list[tuple[str, bytes, Any]] = [
     ("arguments left out", call('{"name":"whoami"}'), 1),
     ("null for arguments", arguments("null"), 1),
@@ -657,7 +659,7 @@ ALLOWED: list[tuple[str, bytes, Any]] = [
     ("an id with quotes", http(rpc(id='"')), '"'),
     ("a call that asks for a task", call('{"name":"whoami","task":{"ttl":60000}}'), 1),
     ("params nobody knows", call('{"name":"whoami","extra":[1]}'), 1),
-    ("white space up to the limit", http(b" " * (MOST - len(CALL)) + CALL), 1),
+    ("white space up to the limit", http(b" " * (MAX_BODY_BYTES - len(CALL)) + CALL), 1),
     ("chunks", chunked(chunk(CALL[:10]), chunk(CALL[10:]), b"0\r\n\r\n"), 1),
     ("chunks with an extension", chunked(b"%x;a=b\r\n%s\r\n" % (len(CALL), CALL), b"0\r\n\r\n"), 1),
     ("HTTP/1.0", http(CALL, first=b"POST /mcp HTTP/1.0"), 1),
@@ -683,7 +685,7 @@ ALLOWED: list[tuple[str, bytes, Any]] = [
 ]
 
 
-# --- a server to send it to --------------------------------------------------------------------------------
+# --- the server --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -695,7 +697,7 @@ def live(shared_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="module")
 def words(live: Running) -> Mapping[bytes, bytes]:
-    """What the words between @ in the table stand for."""
+    """The values of the words between @ in the table."""
     made = live.run(lambda db: db.write(_make_useless_tokens))
     words = {"TOKEN": live.token, "CAPITALS": live.token.upper(), "SHORT": live.token[:-1], **made}
     return {f"@{name}@".encode(): value.encode() for name, value in words.items()}

@@ -1,4 +1,4 @@
-"""The tools for knowledge bases on our own surface, through the front door, with a real worker behind them."""
+"""The tools for knowledge bases on /mcp, over HTTP, with a real worker."""
 
 import base64
 import json
@@ -16,7 +16,7 @@ TEXT = "# Pumps\n\nThe pump runs at forty turns a minute.\n\n## Care\n\nOil it e
 
 
 def ask(server: Running, tool: str, **arguments: Any) -> Any:
-    """Call a tool that must succeed; its structured answer, which its schema must allow."""
+    """Call a tool that must succeed; return its structured content, checked against its schema."""
     result = server.call(tool, arguments)
     assert not result["isError"], result["content"]
     assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
@@ -24,7 +24,7 @@ def ask(server: Running, tool: str, **arguments: Any) -> Any:
 
 
 def refused(server: Running, tool: str, *, token: str | None = None, **arguments: Any) -> str:
-    """Call a tool that must refuse; what it says."""
+    """Call a tool that must fail; return its error."""
     result = server.call(tool, arguments, token=token)
     assert result["isError"], result
     return result["content"][0]["text"]

@@ -1,4 +1,4 @@
-"""The door: its fast path answers as the SDK does, and everything around a call that is not the tool itself."""
+"""The MCP endpoint: its fast path gives the SDK's answers; other methods, request ids, limits and cancellation."""
 
 import json
 import socket
@@ -21,11 +21,11 @@ BOTH = (*SURFACES, trial.SURFACE)
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28", None)
 
 
-class SdkDoor(McpEndpoint):
-    """A door that hands everything over.
+class SdkOnlyEndpoint(McpEndpoint):
+    """An endpoint without the fast path.
 
-    `_version` is where the fast path is chosen: None from it means that the SDK answers. Any change to the request
-    itself that had the same effect would compare the answers to two different requests.
+    `_version` chooses the fast path: with None, the SDK answers. A change to the request with the same effect would
+    compare the answers to two different requests.
     """
 
     def _version(self, message: dict[str, Any], method: Any, headers: dict[bytes, bytes]) -> str | None:
@@ -43,9 +43,9 @@ def live(new_sqlite: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="module")
 def sdk(live: Running) -> Iterator[Running]:
-    """A server beside it whose every answer is the SDK's."""
+    """A second server with all answers from the SDK."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(app, "McpEndpoint", SdkDoor)
+        patch.setattr(app, "McpEndpoint", SdkOnlyEndpoint)
         with beside(live, BOTH) as server:
             yield server
 
@@ -106,7 +106,7 @@ def test_whoami_is_the_same_on_both_paths(live: Running, sdk: Running, version: 
 
 
 def test_the_comparison_has_two_sides(live: Running, sdk: Running, monkeypatch: pytest.MonkeyPatch):
-    # Without its fast path a call through the door would reach the SDK, and the comparison above would be of one thing.
+    # Without the fast path, a call would reach the SDK, and the comparison above would compare the SDK with itself.
     handed_over: list[int] = []
     handle = McpEndpoint._hand_over  # pyright: ignore[reportPrivateUsage]
 
@@ -207,7 +207,7 @@ def test_the_request_id_is_the_one_in_the_audit_trail(live: Running):
 
 @pytest.fixture(scope="module")
 def small(live: Running) -> Iterator[Running]:
-    """A server beside it that takes little and waits little."""
+    """A second server with a small body limit and a short deadline."""
     with beside(live, BOTH, max_body_bytes=1024, request_deadline_seconds=0.2) as server:
         yield server
 
@@ -255,7 +255,7 @@ def test_a_tool_is_cancelled_when_its_caller_hangs_up(live: Running, era: str, p
     raw = raw.replace(b"@TOKEN@", live.token.encode())
     with socket.create_connection(("127.0.0.1", live.port)) as connection:
         connection.sendall(raw[:-20])
-        time.sleep(pause)  # a body that takes its time must not make the server look away
+        time.sleep(pause)  # a slow body must not stop the server from noticing a disconnect
         connection.sendall(raw[-20:])
         assert WATCHED.begun.wait(5)
     hung_up = time.monotonic()

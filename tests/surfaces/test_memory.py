@@ -1,4 +1,4 @@
-"""The memory surface through the front door: memory_sentences.py says which test holds us to which sentence."""
+"""The memory surface over HTTP: memory_sentences.py names the tests of each sentence of its document."""
 
 import asyncio
 import json
@@ -287,7 +287,7 @@ def test_a_title_is_found_by_a_part_of_it(server: Running, ada: str):
 def test_the_probe_width_is_64_unless_told_otherwise(server: Running, ada: str):
     store(server, ada, "Oil.")
     assert memory.NoteSearchArguments.model_validate({"query": "q"}).efSearch == 64
-    for width in (1, 64, 200):  # which the graph takes is in tests/memory/test_note_search.py
+    for width in (1, 64, 200):  # tests/memory/test_note_search.py covers the graph's part
         assert len(titles(ask(server, "search_knowledge", token=ada, query="oil", efSearch=width))) == 1
 
 
@@ -334,7 +334,7 @@ def test_chains_lead_to_their_end_and_circles_are_refused(server: Running, ada: 
     }
 
 
-# What the document leaves to its neighbours
+# Topics beyond the document
 
 
 def test_each_tool_needs_its_scope_and_says_which(server: Running):

@@ -1,4 +1,4 @@
-"""Remembering, recalling and revising on our own surface, through the front door."""
+"""Storing, searching and revising notes on /mcp, over HTTP."""
 
 import uuid
 from datetime import UTC, datetime

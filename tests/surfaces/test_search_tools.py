@@ -1,4 +1,4 @@
-"""Searching, fetching and citing on our own surface, through the front door, with a real worker behind it."""
+"""Searching, fetching and citing on /mcp, over HTTP, with a real worker."""
 
 import json
 from typing import Any
@@ -19,7 +19,7 @@ LAMPS = "# Lamps\n\nThe lamp is lit with whale oil.\n"
 
 @pytest.fixture
 def shelf(server: Running, base: int) -> dict[str, int]:
-    """Two documents that have been read, by name."""
+    """Two ingested documents, by name."""
     for name, text in {"pumps.md": PUMPS, "lamps.md": LAMPS}.items():
         ask(server, "add_document", base_id=base, name=name, content=text, tags=[name[:4]], folder=name[:4])
     server.work()
@@ -27,7 +27,7 @@ def shelf(server: Running, base: int) -> dict[str, int]:
 
 
 def held(server: Running, tool: str, result: Any) -> None:
-    """Hold an answer to the schema that its tool promises."""
+    """Check an answer against the schema of its tool."""
     tools = {each["name"]: each for each in server.rpc("tools/list").json()["result"]["tools"]}
     assert list(Draft202012Validator(tools[tool]["outputSchema"]).iter_errors(result)) == []  # pyright: ignore[reportUnknownMemberType]
 

@@ -1,4 +1,4 @@
-"""A clean stop: calls in flight are finished, or told of it, and every one of them is accounted for."""
+"""A clean stop: calls in flight finish or get an error, and each has an audit row."""
 
 import asyncio
 import sqlite3
@@ -20,7 +20,7 @@ GRACE = 1
 
 
 class Stopping:
-    """A server with one slow call in flight, which is then told to stop."""
+    """A server that is stopped during one slow call."""
 
     def __init__(self, database: Path, home: Path, seconds: float) -> None:
         settings = settings_for(f"sqlite:///{database}", home, shutdown_grace_seconds=GRACE)

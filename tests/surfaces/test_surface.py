@@ -1,4 +1,4 @@
-"""A surface: who may see and call which tools, how often, and what is kept of it."""
+"""A surface: scopes, tokens, rate limits, and the audit trail."""
 
 import hashlib
 import json
@@ -117,7 +117,7 @@ def test_a_token_limited_to_some_tools_sees_only_those(live: Running, era: str):
 
 
 def test_a_tool_the_sdk_calls_is_held_to_the_same_scopes(live: Running):
-    # A `task` makes the door hand the call over.
+    # A `task` makes the endpoint pass the call to the SDK.
     token = live.new_token("handed over", scope=["search:read"])
     for tool, code in (("govern", -32602), ("never-was", -32602)):
         body = live.rpc("tools/call", {"name": tool, "task": {}}, token=token, path=PATH).json()
@@ -138,7 +138,7 @@ def test_an_administrator_who_is_one_no_longer_loses_the_scopes_at_once(live: Ru
     assert set(live.call("whoami", token=token)["structuredContent"]["scopes"]) == scopes.UNPRIVILEGED_SCOPES
 
 
-# --- tokens that end ---------------------------------------------------------------------------------------
+# --- expired and revoked tokens ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -148,7 +148,7 @@ def test_a_revocation_holds_from_the_very_next_call(live: Running, era: str):
     for _ in range(3):
         assert answer(live, "count", era=era, token=token)[0] == 200
     before = WATCHED.count
-    live.run(lambda db: db.write(lambda tx: tokens.revoke(tx, number)))  # from a connection of its own
+    live.run(lambda db: db.write(lambda tx: tokens.revoke(tx, number)))  # from its own connection
     assert answer(live, "count", era=era, token=token) == UNAUTHORISED
     assert live.rpc("tools/list", era=era, token=token).status_code == 401
     assert live.rpc("ping", token=token).status_code == 401
@@ -199,7 +199,7 @@ def test_another_organisations_token_acts_in_its_own_alone(live: Running):
     assert me["id"] != they["id"]
     assert they["organisation"]["id"] != me["organisation"]["id"]
     theirs_used = live.call("server_status", token=theirs)["structuredContent"]["usage_this_month"]
-    assert theirs_used.get("tool_calls", 0) < 5  # nothing of what the others here have used
+    assert theirs_used.get("tool_calls", 0) < 5  # a database that no other test here has used
     live.call("count", token=theirs, path=PATH, headers={"x-request-id": "theirs"})
     [row] = audit_of(live, "theirs")
     assert (row["org_id"], row["principal_id"], row["token_id"]) == (
@@ -209,7 +209,7 @@ def test_another_organisations_token_acts_in_its_own_alone(live: Running):
     )
 
 
-# --- what is kept ------------------------------------------------------------------------------------------
+# --- audit and metrics -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -255,7 +255,7 @@ def test_the_trail_keeps_a_keyed_digest_and_never_the_arguments(live: Running):
     }.items():
         live.call("touch", arguments, path=PATH, headers={"x-request-id": f"digest-{name}"})
     a, b, c, d = (audit_of(live, f"digest-{name}")[0] for name in "abcd")
-    assert a["digest"] == b["digest"]  # the order of arguments says nothing
+    assert a["digest"] == b["digest"]  # the order of arguments does not matter
     assert len({a["digest"], c["digest"], d["digest"]}) == 3
     assert len(bytes.fromhex(a["digest"])) == 16
     plain = orjson.dumps({"number": 1, "text": marker}, option=orjson.OPT_SORT_KEYS)
@@ -410,7 +410,7 @@ def test_a_limit_is_one_across_surfaces_and_methods(limited: Running):
 
 
 class Clock(SimpleNamespace):
-    """The time, as the test says."""
+    """A clock that the test sets."""
 
     now = 1_000_000.0
 
@@ -445,7 +445,7 @@ def test_windows_move_or_stay_as_the_setting_says(
 
 
 class Store:
-    """A Redis of our own, to be stopped and started."""
+    """A Redis server that can be stopped and started."""
 
     def __init__(self, program: str) -> None:
         with socket.socket() as probe:
@@ -524,7 +524,7 @@ def test_a_shared_limit_comes_back_after_its_window(new_sqlite: Callable[[], str
         token = _unused_token(server, redis_url)
         wait_until(lambda: server.call("count", token=token, path=PATH)["isError"], lambda failed: not failed)
         assert server.call("count", token=token, path=PATH)["content"][0]["text"].endswith(
-            ("Wait 1 s, then call again.", "Wait 2 s, then call again.")  # Redis tells whole seconds
+            ("Wait 1 s, then call again.", "Wait 2 s, then call again.")  # Redis counts whole seconds
         )
         wait_until(lambda: server.call("count", token=token, path=PATH)["isError"], lambda failed: not failed)
 

@@ -1,4 +1,4 @@
-"""A surface for tests only: tools that echo, fail, take their time, or need a scope."""
+"""A surface for tests only: tools that echo, fail, wait, or need a scope."""
 
 import asyncio
 import threading
@@ -41,7 +41,7 @@ class Slow(Arguments):
 
 
 class Watched:
-    """What became of the calls of `slow` and `count`."""
+    """A record of the calls of `slow` and `count`."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()

@@ -1,4 +1,4 @@
-"""Bytes to a server and back, for what no HTTP client would send; and what several files here look up."""
+"""Raw requests that no HTTP client would send, and audit rows, for several files."""
 
 import json
 import socket
@@ -20,7 +20,7 @@ SERVER_INFO = {"io.modelcontextprotocol/serverInfo": {"name": "almanac", "title"
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back before the server closed the connection."""
+    """The answer before the server closed the connection."""
 
     status: int
     headers: Mapping[str, str]
@@ -33,7 +33,7 @@ class Answer:
 
 def exchange(port: int, raw: bytes) -> Answer:
     """Send bytes as they are and read until the server closes, so that a second answer would be seen."""
-    # A server that has refused need not read the rest, and the reset that follows can overtake its answer.
+    # A server that refuses a request need not read the rest, and its TCP reset can overtake the answer.
     got = _attempt(port, raw) or _attempt(port, raw) or _attempt(port, raw)
     head, _, body = got.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
@@ -60,7 +60,7 @@ def http(
     length: bool = True,
     **headers: bytes,
 ) -> bytes:
-    """A request, good unless told otherwise: `headers` replace the usual ones, `more` are lines added as they are.
+    """A valid request by default: `headers` replace the usual ones, `more` are added lines.
 
     `@TOKEN@` stands for the administrator's token.
     """
@@ -93,7 +93,7 @@ def modern(
     without: tuple[str, ...] = (),
     **headers: bytes,
 ) -> bytes:
-    """A request of the modern era, good unless told otherwise."""
+    """A request of the modern era, valid by default."""
     if params is None:
         params = {"name": "whoami", "arguments": {}} if method == "tools/call" else {}
     if meta is None:
@@ -116,7 +116,7 @@ def beside(live: Running, surfaces: tuple[Surface, ...] = SURFACES, **options: A
 
 
 def audit_of(live: Running, request_id: str, rows: int = 1) -> list[Row]:
-    """The audit rows of a request, once that many are written."""
+    """Wait for a number of audit rows of a request, and return them."""
 
     async def read(db: Database) -> list[Row]:
         sql = "SELECT a.*, p.name AS actor FROM audit a JOIN principals p ON p.id = a.principal_id"
@@ -139,5 +139,5 @@ def failed(code: int, message: str, *, id: Any = None, data: Any = None) -> dict
 
 
 def refused(code: str, text: str) -> dict[str, Any]:
-    """What the door itself says: a JSON-RPC error that a client shows to its model."""
+    """An error of the endpoint itself: a JSON-RPC error that a client shows to its model."""
     return failed(-32000, text, data={"code": code})

@@ -1,4 +1,4 @@
-"""A client of the REST endpoints, as tests use it."""
+"""A client of the REST endpoints for tests."""
 
 import asyncio
 import importlib
@@ -23,13 +23,13 @@ _PATTERNS = [(re.compile(re.sub(r"\{\w+\}", r"[^/]+", path)), item) for path, it
 
 
 def validate(schema: Any, value: Any) -> None:
-    """Hold a value to a schema of the description."""
+    """Check a value against a schema of the description."""
     whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     jsonschema.Draft202012Validator({**whole, "components": DESCRIBED["components"]}).validate(value)
 
 
 def check(method: str, path: str, response: httpx2.Response) -> None:
-    """Hold an answer to what is described: its status, and its form."""
+    """Check the status and the form of an answer against the description."""
     found = [item for pattern, item in _PATTERNS if pattern.fullmatch(path.partition("?")[0])]
     item = next((each for each in found if method.lower() in each), None)
     if item is None or method == "HEAD":
@@ -45,7 +45,7 @@ def check(method: str, path: str, response: httpx2.Response) -> None:
 
 @dataclass(frozen=True)
 class Api:
-    """Someone's requests."""
+    """The requests of a caller."""
 
     live: Running
     token: str
@@ -57,13 +57,13 @@ class Api:
         return response
 
     def ask(self, method: str, path: str, status: int = 200, **how: Any) -> Any:
-        """The answer, which has this status."""
+        """Send a request; return its answer, which must have this status."""
         response = self.send(method, path, **how)
         assert response.status_code == status, (method, path, response.status_code, response.text)
         return response.json() if response.content else None
 
     def refused(self, method: str, path: str, **how: Any) -> tuple[int, str]:
-        """The status and the code of a refusal, which has the form that all have."""
+        """The status and the code of an error, which must have the common form."""
         response = self.send(method, path, **how)
         body = response.json()
         assert body.keys() == {"error", "code"}, body
@@ -71,7 +71,7 @@ class Api:
         return response.status_code, body["code"]
 
     def by(self, token: str) -> "Api":
-        """The same, by somebody else."""
+        """The same requests by another caller."""
         return replace(self, token=token)
 
     def base(self, name: str = "Manuals", **more: Any) -> int:
@@ -84,17 +84,17 @@ class Api:
         return self.add(base_id, json={"name": name, "content": content, **more})
 
     def add(self, base_id: int, status: int = 201, **how: Any) -> Any:
-        """Add a document; the document, and with it the outcome."""
+        """Add a document; return the document and the outcome."""
         return flat(self.ask("POST", f"/bases/{base_id}/documents", status, **how))
 
 
 def flat(answer: Any) -> Any:
-    """The answer of an upload as one object: the document, and with it the outcome."""
+    """The answer of an upload as one object: the document and the outcome."""
     return {**answer["document"], "outcome": answer["outcome"]}
 
 
 def ingest(live: Running) -> None:
-    """Let a worker read every document that waits."""
+    """Run a worker until every document is ingested."""
 
     async def work(db: Database) -> None:
         stop = asyncio.Event()
@@ -109,12 +109,12 @@ def ingest(live: Running) -> None:
 
 
 def drafts(live: Running) -> list[str]:
-    """What lies in the file store without being a document's file yet."""
+    """The files in the store that belong to no document yet."""
     return sorted(str(path) for path in (live.settings.home / "files" / "incoming").rglob("*") if path.is_file())
 
 
 def blobs(live: Running) -> list[str]:
-    """The files in their places."""
+    """The files of documents."""
     folder = live.settings.home / "files"
     return sorted(path.name for path in folder.rglob("*") if path.is_file() and "incoming" not in path.parts)
 

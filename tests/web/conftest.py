@@ -1,4 +1,4 @@
-"""Servers that the tests of REST share."""
+"""Servers shared by the tests of REST."""
 
 import shutil
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tests.web.api import Api
 def shared(
     request: pytest.FixtureRequest, sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Running]:
-    """A server for a whole file, on a database of each kind."""
+    """A server for a file, on a database of each kind."""
     home = tmp_path_factory.mktemp("home")
     if request.param == "sqlite":
         shutil.copy(sqlite_template, home / "almanac.db")

@@ -1,4 +1,4 @@
-"""What operators and their machines ask: alive, ready, how is it doing, what is it."""
+"""The endpoints for operators: liveness, readiness, metrics and version."""
 
 import shutil
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ ENDPOINTS = {
 
 
 class Breakable:
-    """A real database that answers nothing while it is away."""
+    """A real database that fails while it is unavailable."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -62,13 +62,13 @@ def breakable(
 
 @pytest.fixture
 def embedded(tmp_path: Path, sqlite_template: Path) -> str:
-    """The URL of a database where the kind of it plays no part."""
+    """The URL of a database, for tests that do not depend on its kind."""
     shutil.copy(sqlite_template, tmp_path / "almanac.db")
     return f"sqlite:///{tmp_path / 'almanac.db'}"
 
 
 def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Every sample, by its name and labels, of a scrape that Prometheus itself would accept."""
+    """The samples of a scrape, by name and labels, parsed by Prometheus' own parser."""
     families = list(text_string_to_metric_families(text))
     names = [family.name for family in families]
     assert len(names) == len(set(names)), "a metric appears twice"
@@ -115,7 +115,7 @@ def test_without_its_database_the_server_is_alive_but_not_ready(breakable: tuple
     body = answer.json()
     assert body["status"] == "not ready"
     assert body["checks"]["database"] == "The database cannot be reached or is busy."
-    assert "db.internal" not in answer.text  # anyone may ask, so where the database is stays unsaid
+    assert "db.internal" not in answer.text  # the endpoint is public, so it does not reveal the address of the database
     assert live.http.get("/health").status_code == 200
     db.is_away = False
     assert live.http.get("/ready").status_code == 200

@@ -1,4 +1,4 @@
-"""Knowledge bases, folders and documents over REST, through the front door, on both databases."""
+"""Knowledge bases, folders and documents over REST, on both databases."""
 
 from datetime import datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""Uploads through the front door: forms, raw bodies, JSON; hostile, slow, broken off, and large."""
+"""Uploads over HTTP: forms, raw bodies and JSON; hostile, slow, interrupted and large ones."""
 
 import hashlib
 import json
@@ -169,12 +169,12 @@ def test_fields_without_end_are_refused(api: Api):
 def test_nothing_is_read_of_what_somebody_sends_who_may_not(api: Api):
     base = api.base("Not yours")
     stranger = api.by(api.live.new_token("stranger"))
-    # The body never comes to its end: who is refused before it is read does not have to send it.
+    # The body never ends: a caller who is refused before the body is read need not send it.
     answer = send(stranger, f"/bases/{base}/documents", FILE, content_length=b"400000000")
     assert (answer.status, answer.json["code"]) == (404, "not_found")
 
 
-# In other ways
+# Other forms of uploads
 
 
 def test_new_content_comes_as_a_form_as_json_or_as_it_is(api: Api):
@@ -229,7 +229,7 @@ def test_the_trail_tells_of_an_upload_without_telling_what_it_was(api: Api):
     assert f"base:{base}" in one["touched"].split()
 
 
-# Slow, broken off, too large
+# Slow, interrupted and too large
 
 
 @pytest.fixture
@@ -240,7 +240,7 @@ def small(database_url: str, tmp_path: Path) -> Iterator[Api]:
 
 
 def pieces(api: Api, path: str, body: bytes, method: str = "POST", **headers: bytes) -> bytes:
-    """The head of a request whose body is sent by the caller."""
+    """The head of a request; the caller sends the body."""
     kept: dict[str, Any] = {"content_type": KIND, "content_length": b"%d" % len(body), **headers}
     raw = http(b"", first=f"{method} /api/v1{path} HTTP/1.1".encode(), **kept)
     return raw.replace(b"@TOKEN@", api.token.encode())
@@ -318,7 +318,7 @@ def test_a_file_of_just_the_largest_size_is_taken(small: Api):
 
 
 def peak(pid: int) -> int:
-    """The most memory a process has used, in bytes."""
+    """The peak memory of a process, in bytes."""
     [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM:")]
     return int(line.split()[1]) * 1024
 

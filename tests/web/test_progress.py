@@ -1,4 +1,4 @@
-"""How far the vectors of a base are, as its doors tell it: over REST and on our own surface."""
+"""The progress of a base's vectors, over REST and on /mcp."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ TEXT = "# Pumps\n\nForty turns a minute.\n\n## Care\n\nOil the bearing.\n"
 
 
 def told(api: Api, base: int) -> list[tuple[Any, Any]]:
-    """What is told of a base: in a list, alone, and by the tool."""
+    """The progress of a base: in the list, alone, and by the tool."""
     listed = api.ask("GET", "/bases", params={"query": "embedded by and by"})["items"]
     tool = api.live.call("list_bases", {"query": "embedded by and by"})["structuredContent"]["items"]
     found = [*listed, api.ask("GET", f"/bases/{base}"), *tool]

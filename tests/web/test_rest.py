@@ -1,4 +1,4 @@
-"""The one way of every REST request: who is let in, what is refused and how, what is counted, noted and described."""
+"""The pipeline of REST requests: authentication, errors, metrics, audit, and the description."""
 
 import asyncio
 import json
@@ -25,11 +25,11 @@ from tests.live_server import Running, running, settings_for
 from tests.surfaces.wire import audit_of, beside, exchange, http
 from tests.web.api import DESCRIBED, Api, check, validate
 
-# What is refused
+# Invalid requests
 
 
 class Wrong:
-    """A request with something wrong in it, and what is answered."""
+    """An invalid request, and its answer."""
 
     def __init__(self, why: str, status: int, code: str, raw: bytes) -> None:
         self.why, self.status, self.code, self.raw = why, status, code, raw
@@ -170,7 +170,7 @@ def test_a_refusal_names_the_field_and_what_is_expected(api: Api, sent: Any, tol
     assert answer.json()["error"].startswith(f"{told} It takes: name, description (optional), ")
 
 
-# Who is let in
+# Authentication
 
 
 def test_a_token_comes_as_bearer_or_as_a_key(api: Api):
@@ -207,7 +207,7 @@ def test_a_head_is_a_get_without_a_body(api: Api):
     assert head.headers["content-length"] == whole.headers["content-length"]
 
 
-# What is counted and noted
+# Metrics and audit
 
 
 def test_a_request_carries_its_id_through_to_the_trail(api: Api):
@@ -262,7 +262,7 @@ def test_a_limit_counts_requests_and_tool_calls_together(shared: Running):
         assert audit_of(live, "limited-1")[0]["outcome"] == "rate_limited"
 
 
-# What goes wrong on our side
+# Internal errors
 
 
 class Nap(Arguments):
@@ -334,7 +334,7 @@ def test_a_body_that_ends_too_early_changes_nothing(api: Api):
     assert api.ask("GET", "/bases", params={"query": "half"})["total"] == 0
 
 
-# What is described
+# The description
 
 
 def test_the_description_is_served_without_a_token(shared: Running):
@@ -348,7 +348,7 @@ def test_every_endpoint_is_described_and_everything_described_is_served(shared: 
     described = {(method.upper(), path) for path, item in DESCRIBED["paths"].items() for method in item}
     assert described == {(it.rest.method, it.rest.path) for it in API_OPERATIONS if it.rest}
     for method, path in described:
-        # Asked without a token: what is served says so, and what is not says something else.
+        # Without a token, an existing path gives another error than a missing one.
         answer = shared.http.request(method, "/api/v1" + re.sub(r"\{\w+\}", "1", path))
         assert answer.status_code == 401, (method, path)
 
@@ -388,7 +388,7 @@ def test_every_reference_in_the_description_leads_somewhere():
     assert '"$defs"' not in told
 
 
-# Whatever is sent
+# Random requests
 
 EXAMPLES = int(os.environ.get("ALMANAC_TEST_EXAMPLES", "300"))
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampled_from(["", "\0", "a" * 300, "a/b"])
@@ -400,7 +400,7 @@ ids = st.sampled_from([str(number) for number in range(1, 8)]) | st.integers().m
 
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[str, str, dict[str, Any]]:
-    """A request of some endpoint: mostly what it takes, with anything at all in the place of some of it."""
+    """A request of an endpoint: mostly valid, with random values in some places."""
     chosen = [each for each in API_OPERATIONS if each.name not in ("remove_base", "download_file")]
     operation = draw(st.sampled_from(chosen))
     rest = operation.rest

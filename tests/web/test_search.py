@@ -1,4 +1,4 @@
-"""Search over REST, through the front door, on both databases."""
+"""Search over REST, on both databases."""
 
 from typing import Any
 

@@ -32,7 +32,7 @@ def make(*, takes_mean: bool) -> tuple[Weights, Floats]:
         for name in ("attended", "out"):
             arrays[f"{layer}.{name}.norm.w"], arrays[f"{layer}.{name}.norm.b"] = 1 + draw(HIDDEN), draw(HIDDEN)
             arrays[f"{layer}.{name}.norm.w"][LOUD] = 40
-        for name in ("qkv", "in"):  # which hardly listen to it, as in models that were trained
+        for name in ("qkv", "in"):  # with small weights for it, as in trained models
             arrays[f"{layer}.{name}.w"][:, LOUD] /= 40
     words = draw(WORDS, HIDDEN, scale=1)
     return Weights(LAYERS, HEADS, 1e-12, tabulate(words), arrays, takes_mean), words

@@ -1,8 +1,8 @@
-"""Passages of a handful of files, kept to be compared with.
+"""The passages of a few files, stored for comparison.
 
     python -m tests.knowledge.corpus.goldens --write
 
-writes them anew; look at what changed before you keep it.
+writes them again; check the changes before you commit them.
 """
 
 import json
@@ -17,7 +17,7 @@ FOLDER = FILES.parent / "golden"
 
 
 def passages(name: str) -> list[dict[str, Any]]:
-    """The passages of a file, as JSON has them."""
+    """The passages of a file as JSON values."""
     with opened(FILES / name) as content:
         found = parse_message.unpack(parse_file.parse_and_split(content, name, {})).passages
     return json.loads(json.dumps([asdict(passage) for passage in found]))

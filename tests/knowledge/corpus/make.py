@@ -1,9 +1,9 @@
-"""How every file of the corpus was made, by the tools that people use.
+"""Makes the files of the corpus with common programs.
 
     python -m tests.knowledge.corpus.make [NAME…]
 
-It needs LibreOffice (`soffice`), `pandoc` and `chromium`, with fonts for Chinese and Arabic. The files are kept with
-the tests, so that these need none of that; what each must say is in `expected.py`. Source code, plain text and the
+It needs LibreOffice (`soffice`), `pandoc` and `chromium`, with fonts for Chinese and Arabic. The files are committed,
+so that the tests need none of that; `expected.py` has the expected content of each. Source code, plain text and the
 like in `files/` were written by hand and are not made here.
 """
 
@@ -55,7 +55,7 @@ POLISH = (
 
 
 def office(source: str, made: str) -> Callable[[Path], None]:
-    """Let LibreOffice save a source in another format."""
+    """Convert a source with LibreOffice."""
 
     def make(target: Path) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -70,7 +70,7 @@ def office(source: str, made: str) -> Callable[[Path], None]:
 
 
 def pandoc(source: str) -> Callable[[Path], None]:
-    """Let pandoc convert a source to the format that the target's name says."""
+    """Convert a source with pandoc to the format of the target's name."""
     return lambda target: run("pandoc", "--standalone", str(SOURCES / source), "-o", str(target))
 
 
@@ -98,7 +98,7 @@ def run(*command: str) -> None:
 
 
 def long_pdf(target: Path) -> None:
-    """Five hundred pages with a sentence on each that is on no other, printed by Chromium."""
+    """Five hundred pages, each with a unique sentence, printed by Chromium."""
     words = ("amber", "birch", "cedar", "dune", "ember", "fjord", "grove", "heath", "islet", "juniper")
     pages = [
         f"<section><h1>Station {n}</h1><p>Station {n} keeps the {words[n % 10]} lantern of line {n // 10}, "
@@ -120,7 +120,7 @@ def long_pdf(target: Path) -> None:
 
 
 def scan(target: Path) -> None:
-    """The first page of the printed note as a scanner sees it: grey, a little askew, a little noisy."""
+    """The first page of the printed note as a scan: grey, slightly rotated, with noise."""
     document: Any = pypdfium2.PdfDocument(FILES / "note.pdf")
     page = cast("Image.Image", document[0].render(scale=150 / 72).to_pil()).convert("L")
     askew = page.rotate(0.6, resample=Image.Resampling.BICUBIC, fillcolor=255).filter(ImageFilter.GaussianBlur(0.6))
@@ -130,7 +130,7 @@ def scan(target: Path) -> None:
 
 
 def scanned_pdf(target: Path) -> None:
-    """A PDF with nothing on its page but the picture of the scan."""
+    """A PDF with only the image of the scan on its page."""
     Image.open(FILES / "scan.png").convert("L").save(target, "PDF", resolution=150, quality=55)
 
 
@@ -234,7 +234,7 @@ office.wait(30)
 
 
 def locked(source: str, form: str) -> Callable[[Path], None]:
-    """Let LibreOffice save a source with a password. It is driven by the system's Python, which has `python3-uno`."""
+    """Save a source with a password, with LibreOffice controlled by the system's Python, which has `python3-uno`."""
 
     def make(target: Path) -> None:
         command = ["/usr/bin/python3", "-c", LOCKING, (SOURCES / source).as_uri(), target.as_uri(), form]

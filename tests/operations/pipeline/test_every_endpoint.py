@@ -129,7 +129,7 @@ class Blocker:
 
 @dataclass
 class Served:
-    """A server whose operations are replaced."""
+    """A server with replaced operations."""
 
     live: Running
     blocker: Blocker
@@ -203,7 +203,7 @@ def test_a_repeated_header_is_refused(served: Served):
 def test_without_a_credential_nothing_runs(served: Served):
     for sample in SAMPLES:
         if sample.operation == "verify_key":
-            continue  # its credential is in the body, which is what it verifies
+            continue  # it verifies the credential in the body
         secrets = (name.replace("-", "_") for name, value in sample.headers.items() if "@" in value)
         answer = served.send(sample, "nobody", without=("authorization", *secrets))
         assert (answer.status, answer.headers["x-request-id"]) == (401, "nobody"), sample
@@ -274,7 +274,7 @@ def _in_flight_beside_this_call(served: Served) -> int:
 
 
 def _audited(served: Served, name: str) -> list[tuple[str, str, str]]:
-    """The tool, outcome and actor of the calls whose request ids begin with a name."""
+    """The tool, outcome and actor of the calls with a prefix of the request id."""
     sql = "SELECT a.*, p.name AS actor FROM audit a JOIN principals p ON p.id = a.principal_id"
     sql = f"{sql} WHERE a.request_id LIKE $1"
     rows = wait_until(

@@ -1,4 +1,4 @@
-"""The guard ends code that takes too long, and never claims a cancellation that is somebody else's."""
+"""The guard ends code that takes too long, and does not convert cancellations from elsewhere."""
 
 import asyncio
 import time
@@ -127,7 +127,7 @@ async def test_a_body_that_turns_the_cancellation_into_an_error_of_its_own_leave
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
-    with pytest.raises(DeadlineExceeded), guard(SHORT):  # the next one is none the worse for it
+    with pytest.raises(DeadlineExceeded), guard(SHORT):  # the next one is not affected
         await never()
 
 

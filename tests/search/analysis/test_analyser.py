@@ -1,4 +1,4 @@
-"""Analysis: words that a reader takes for the same are the same term, whatever the language."""
+"""Analysis: forms of one word are one term, in every language."""
 
 import unicodedata
 
@@ -74,7 +74,7 @@ def test_a_question_meets_the_text_that_a_reader_would_expect(question: str, tex
 @pytest.mark.parametrize(
     ("question", "text"),
     [
-        ("what is the", "what is the"),  # nothing but common words
+        ("what is the", "what is the"),  # only common words
         ("C++", "written in C"),
         ("天气", "空前"),
         ("art", "Die Karte ist hier."),

@@ -1,4 +1,4 @@
-"""Conditions on metadata: what they mean, the same in Python and in both databases, and what is refused."""
+"""Conditions on metadata: their meaning in Python and in both databases, and invalid conditions."""
 
 import asyncio
 import math
@@ -24,14 +24,14 @@ def is_(key: str, op: str, value: Any) -> Json:
 
 
 async def store(tx: Transaction, kept: list[Json]) -> None:
-    """Sources with these metadata, numbered in their order."""
+    """Store sources with these metadata, numbered in order."""
     org = await orgs.add(tx, "acme")
     for number, metadata in enumerate(kept):
         await sources.put(tx, Source(org.id, "base:1", "document", str(number), "a title", 1, 1, metadata=metadata))
 
 
 async def met(db: Reader, raw: Json, start: int = 1) -> list[int]:
-    """Which of the stored sources meet a condition, as the database says."""
+    """The stored sources that meet a condition, by the database."""
     where, args = conditions.to_sql(conditions.parse(raw), start)
     before = [f"${n + 1} = {n}" for n in range(start - 1)]
     sql = f"SELECT s.owner_id FROM sources s WHERE {' AND '.join([*before, where])}"
@@ -39,13 +39,13 @@ async def met(db: Reader, raw: Json, start: int = 1) -> list[int]:
 
 
 async def agreed(db: Reader, raw: Json, kept: list[Json]) -> list[int]:
-    """The same, once Python has said so too."""
+    """As `met`, after Python has given the same result."""
     expected = [n for n, metadata in enumerate(kept) if conditions.holds(conditions.parse(raw), metadata)]
     assert await met(db, raw) == expected
     return expected
 
 
-# What the operators mean
+# Operators
 
 SHELF: list[Json] = [
     {"year": 2019, "lang": "de", "title": "Part and whole", "ok": True, "tags": ["red", 7]},
@@ -193,7 +193,7 @@ async def test_the_language_of_a_postgres_database_changes_nothing(postgres_url:
     assert (row["rules"], row["small"]) == ('"C"', "É")
 
 
-# Whatever is stored and asked
+# Random conditions
 
 TEXTS = st.one_of(
     st.sampled_from(
@@ -215,7 +215,7 @@ STORED = st.recursive(
 
 @st.composite
 def asked(draw: st.DrawFn) -> tuple[Json, list[Json]]:
-    """A condition, and metadata it has a chance with: their keys and values are often the same ones."""
+    """A condition, and metadata that often have its keys and values."""
     keys = draw(st.lists(KEYS.filter(fit), min_size=1, max_size=3))
     values = draw(st.lists(SCALARS, min_size=1, max_size=4))
     stored = st.one_of(st.sampled_from(values), st.lists(st.sampled_from(values), max_size=3), STORED)
@@ -249,7 +249,7 @@ def stands(raw: Json) -> bool:
 
 
 class Undone(Exception):
-    """What a transaction ends with that is to leave nothing behind, and costs no commit."""
+    """Raised to roll a transaction back, which saves the commit."""
 
 
 def test_python_and_the_databases_agree_whatever_is_stored_and_asked(database_url: str):
@@ -273,7 +273,7 @@ def test_python_and_the_databases_agree_whatever_is_stored_and_asked(database_ur
             runner.run(db.close())
 
 
-# What is refused
+# Invalid conditions
 
 
 @pytest.mark.parametrize(

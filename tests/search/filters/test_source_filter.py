@@ -1,4 +1,4 @@
-"""Filters: of many sources those that are meant, whatever their tags are made of."""
+"""Filters: they select the right sources, with any characters in tags."""
 
 import asyncio
 from dataclasses import replace
@@ -33,7 +33,7 @@ async def store(tx: Transaction, things: list[Source]) -> None:
 
 
 async def kept(db: Reader, filter: SourceFilter) -> list[str]:
-    """What a filter leaves, as 'kind:id': the same whether facts lead to it or every source is looked at."""
+    """The sources that pass a filter, as 'kind:id': the same by the table of facts and by a scan of all sources."""
     found: list[list[str]] = []
     for collections in ((), ("base:1", "never")):
         where, args = source_filter.resolve(filter, collections=collections)
@@ -132,12 +132,12 @@ def test_what_facts_say_in_one_look_is_known_from_what_they_do_not():
 TAGS = st.one_of(
     st.text(st.sampled_from("\",\\[]- 'n"), max_size=5),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=4),
-    st.text("ab", max_size=3).map(lambda end: "x" * 39 + end),  # as much as facts keep of a text, and more
+    st.text("ab", max_size=3).map(lambda end: "x" * 39 + end),  # longer than the stored part of a text
 )
 
 
 class Undone(Exception):
-    """What a transaction ends with that is to leave nothing behind, and costs no commit."""
+    """Raised to roll a transaction back, which saves the commit."""
 
 
 def test_tags_are_found_whatever_they_are_made_of(database_url: str):

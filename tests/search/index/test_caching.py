@@ -1,4 +1,4 @@
-"""What was found out lately: believed for a while, then renewed without anyone waiting."""
+"""The refreshing cache: values are used for a while, then renewed in the background."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from tests.waiting import never
 
 
 class Counter:
-    """Something to find out, another number each time."""
+    """A source with another number at each call."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.times, self.fails = seconds, 0, False

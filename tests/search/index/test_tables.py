@@ -1,4 +1,4 @@
-"""What each database keeps beside the passages: always as it follows from them."""
+"""The derived tables of each database always follow from the passages."""
 
 import numpy as np
 import pytest
@@ -100,7 +100,7 @@ def test_a_passage_is_listed_under_each_term_and_again_where_it_stands_often():
     assert set(often) <= set(one)
     assert set(seldom) & set(one) == {seldom[0]}
     assert len(set(one)) == len(one)
-    assert not set(one) & set(two)  # nobody else's lists grow
+    assert not set(one) & set(two)  # other lists do not grow
 
 
 @pytest.mark.parametrize("database_url", ["postgres"], indirect=True)

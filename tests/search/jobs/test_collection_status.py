@@ -1,4 +1,4 @@
-"""The upkeep of an index: how far it is, words that are still to be analysed, and all of it made anew."""
+"""The maintenance of an index: status, pending analysis, and rebuilds."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -29,7 +29,7 @@ JOB = queue.Job(1, "reword", {}, "reword", "running", 0, 1, 5, 1, None, None, No
 
 
 class Flat:
-    """An embedder whose vectors all point in one direction."""
+    """An embedder with equal vectors for all texts."""
 
     name = MODEL
     dimension = 32
@@ -72,7 +72,7 @@ async def execute(db: Database, *statements: str) -> None:
 
 
 async def forget_words(db: Database) -> None:
-    """As a migration leaves passages."""
+    """Remove the words of passages, as a migration does."""
     if db.dialect == "postgres":
         await execute(db, "DELETE FROM terms", "UPDATE sources SET passages = 0, length = 0")
     await execute(db, "UPDATE passages SET words = NULL", "UPDATE sources SET version = version + 1")
@@ -211,7 +211,7 @@ async def test_a_vector_of_a_title_that_has_changed_meanwhile_is_not_stored(shel
     assert await shelf.db.fetch("SELECT 1 FROM vectors") == []
 
 
-# How far it is
+# Status
 
 
 async def test_only_collections_that_lack_vectors_are_counted(shelf: Shelf, search: SearchEngine):
@@ -266,7 +266,7 @@ async def test_what_an_index_is_made_of_has_a_size(shelf: Shelf, settings: Setti
     assert await collection_status.changes(settings, shelf.db) == 0
 
 
-# Made anew
+# Rebuild
 
 
 @pytest.mark.parametrize("collection", [None, "base:2"])
@@ -279,7 +279,7 @@ async def test_an_index_that_differs_from_the_store_is_made_anew_while_it_is_sea
     assert await collection_status.compare(settings, shelf.db) == []
     await shelf.put("valve", ["Close the valve."], "base:2")
     if settings.on_sqlite:
-        await execute(shelf.db, "DELETE FROM changes")  # so that no file will ever have it
+        await execute(shelf.db, "DELETE FROM changes")  # so that no file will have it
     else:
         await execute(shelf.db, "DELETE FROM terms WHERE passage_id = (SELECT max(id) FROM passages)",
                       "UPDATE vectors SET collection = 'base:9' WHERE collection = 'base:2'")  # fmt: skip
@@ -340,7 +340,7 @@ async def test_after_a_change_of_model_nothing_is_left_of_the_one_before(
 
 
 class Wide(Flat):
-    """The same by name, and yet another model."""
+    """Another model with the same name."""
 
     dimension = 16
 

@@ -1,4 +1,4 @@
-"""An external caller, as the document of the surface imagines one, and a small organisation for it to look at."""
+"""An external caller, as in the surface's document, and a small organisation for it."""
 
 import json
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ NO_LIMITS: dict[str, Any] = {
 
 @dataclass
 class Caller:
-    """Someone with a token."""
+    """A caller with a token."""
 
     live: Running
     token: str
@@ -45,7 +45,7 @@ class Caller:
         return self.live.post(json.dumps(message), sent, self.mount + TRANSPORT)
 
     def call(self, tool: str, arguments: Mapping[str, Any] | None = None, **how: Any) -> Any:
-        """What a tool says: one text, which is JSON."""
+        """Call a tool; return its result, one text with JSON."""
         response = self.post("tools/call", {"name": f"wegent_kb_{tool}", "arguments": arguments or {}}, **how)
         assert response.status_code == 200, response.text
         result = response.json()["result"]
@@ -71,12 +71,12 @@ class Caller:
         return self.call("search_content", arguments)
 
     def fetch(self, document_id: int, token: str | None = None, **headers: str) -> httpx2.Response:
-        """The file of a document, with a credential of its own."""
+        """Download the file of a document with a new credential."""
         sent = headers | ({HEADER: token} if token is not None else {})
         return self.live.http.get(f"{self.mount}/documents/{document_id}/file", headers=sent)
 
     def redeem(self, credential: Mapping[str, Any]) -> httpx2.Response:
-        """As the document says: request `resource_url` with the returned headers."""
+        """Request `resource_url` with the returned headers, as the document says."""
         return self.live.http.get(credential["resource_url"], headers=credential["headers"])
 
 
@@ -86,7 +86,7 @@ def failed(code: str, message: str) -> dict[str, str]:
 
 @dataclass
 class Town:
-    """An organisation with people, a group and a few bases; and another one beside it."""
+    """An organisation with users, a group and a few bases; and a second organisation."""
 
     live: Running
     ids: dict[str, int] = field(default_factory=dict[str, int])
@@ -114,7 +114,7 @@ async def _actor(db: Database, secret: str) -> Actor:
 
 
 async def found(live: Running, db: Database) -> Town:
-    """Ada has a base of her own and one of her group, and sees the organisation's; what Bob has nobody else sees."""
+    """Ada has a base of her own and one of her group, and sees the organisation's. Bob's base is private."""
     town, files = Town(live), FileStore(live.settings.home, 10_000_000)
     org = await orgs.get_by_name(db, "main")
     other = await db.write(lambda tx: orgs.add(tx, "elsewhere"))
@@ -176,10 +176,10 @@ async def add_document(
 
 
 async def acting(db: Database, caller: Caller) -> Call:
-    """A call of somebody's, beside the server."""
+    """The call of a user, outside the server."""
     return Call(await _actor(db, caller.token), db, "beside")
 
 
 def moment(text: str) -> int:
-    """A moment that the surface told, as the database holds it."""
+    """A time in an answer, as stored in the database."""
     return round(datetime.fromisoformat(text).timestamp() * clock.SECOND)

@@ -1,4 +1,4 @@
-"""A server with the surface on and a small organisation in it, for all files, on each kind of database."""
+"""A server with the surface enabled and a small organisation, for all files, on each kind of database."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,13 +43,13 @@ def ada(town: Town) -> Caller:
 
 @pytest.fixture
 def bob(town: Town) -> Caller:
-    """Whose base tests may add to."""
+    """A caller with a base that tests may change."""
     return town.caller("bob")
 
 
 @pytest.fixture(autouse=True)
 def own_handlers() -> Iterator[None]:
-    """Whatever a test replaces is put back."""
+    """Restore the handlers that a test replaces."""
     yield
     set_external_knowledge_auth_handler(None)
     set_external_knowledge_creator_resolver(None)
@@ -57,7 +57,7 @@ def own_handlers() -> Iterator[None]:
 
 @pytest.fixture
 def sqlite_home(tmp_path: Path, sqlite_template: Path) -> str:
-    """The URL of a fresh SQLite database, for what does not depend on the kind."""
+    """The URL of a new SQLite database, for tests that do not depend on the kind."""
     path = tmp_path / "almanac.db"
     path.write_bytes(sqlite_template.read_bytes())
     return f"sqlite:///{path}"

@@ -1,4 +1,4 @@
-"""Who an external caller is: by default the owner of a user's own token, or whoever a deployment's handler says."""
+"""The identity of an external caller: the owner of the token, or the result of a deployment's own handler."""
 
 import re
 import threading
@@ -91,7 +91,7 @@ def test_an_api_key_or_a_user_name_establishes_nobody(ada: Caller):
 
 
 def saying(user: ExternalKnowledgeUser | None) -> Callable[[str | None, Request], ExternalKnowledgeUser | None]:
-    """A handler that says the same of everybody."""
+    """A handler with the same answer for all callers."""
 
     def handler(token: str | None, request: Request) -> ExternalKnowledgeUser | None:
         return user
@@ -225,7 +225,7 @@ def test_a_resolver_that_fails_is_stood_in_for_by_our_own(town: Town, ada: Calle
     assert base["creator"] == {"user_id": town["ada"], "user_name": "ada", "attributes": {}}
 
 
-# --- as an operator does it --------------------------------------------------------------------------------
+# --- by an operator ----------------------------------------------------------------------------------------
 
 
 def test_the_module_of_the_guide_is_imported_by_the_program_and_decides(tmp_path: Path):

@@ -24,7 +24,7 @@ REFUSED = failed("bad_request", "max_results must be between 1 and 50")
 
 
 def node_named(items: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    """The node of that name, wherever it is in a tree."""
+    """The node with a name in a tree."""
     waiting = list(items)
     while waiting:
         node = waiting.pop()
@@ -35,7 +35,7 @@ def node_named(items: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 async def workflow(http: httpx2.AsyncClient, call: Any) -> dict[str, Any]:
-    """List bases, browse, read by pages, download with the credential, search: as the document has it."""
+    """The workflow of the document: list bases, browse, read by pages, download with the credential, search."""
     bases = await call("list_knowledge_bases", {"query": "manuals"})
     base = bases["items"][0]["knowledge_base_id"]
     tree = await call("list_nodes", {"knowledge_base_id": base, "recursive": True})

@@ -1,4 +1,4 @@
-"""The table of what the document of this surface says, line by line, and the tests that show it.
+"""The lines of this surface's document, and the tests of each.
 
 The number is the line of the document (seed 000), the words are ours. A line that holds no promise (a heading, the
 frame of a table) is in `SILENT`. That nothing is left out is itself a test.
@@ -43,7 +43,7 @@ FILES_ORDER = "test_downloads_are_limited_by_address_then_by_address_and_documen
 HIDDEN = "test_what_is_not_the_callers_is_not_there_in_the_same_words_as_what_never_was"
 
 TABLE: list[tuple[int, str, str]] = [
-    # What it is and where
+    # Name and location
     (3, "five things can be done", "test_the_tools_are_listed_character_for_character_as_the_contract_has_them"),
     (3, "a caller lists bases, browses, reads, or searches", "test_bare_http_runs_the_documented_workflow"),
     (5, "it is not exposed by default", "test_it_is_not_exposed_unless_it_is_enabled"),
@@ -179,7 +179,7 @@ TABLE: list[tuple[int, str, str]] = [
      "test_a_runtime_is_told_the_basic_spec_and_nothing_of_how_we_would_search"),
     (125, "local when it is to be, or must stand in",
      "test_our_own_search_stands_in_where_the_failure_is_passing_or_the_runtime_s"),
-    # Failing
+    # Errors
     (127, "errors are JSON strings", CODES),
     *((line, "a code", CODES) for line in range(135, 145)),
     (136, "unauthorized", "test_nobody_reaches_the_transport_without_a_token"),
@@ -208,7 +208,7 @@ def test_every_line_of_the_document_is_shown_by_a_test_that_is_there():
     assert {name for _, _, name in TABLE} - there == set()
 
 
-# --- what belongs to no one tool ---------------------------------------------------------------------------
+# --- all tools ---------------------------------------------------------------------------------------------
 
 PARAMETERS: dict[str, dict[str, Any]] = {
     "list_knowledge_bases": {
@@ -232,7 +232,7 @@ def test_the_parameters_are_those_of_the_document_with_their_defaults():
         assert schema.get("required", []) == [name for name, default in expected.items() if default is ...]
         for name, default in expected.items():
             assert schema["properties"][name].get("default", ...) == default
-    # What is listed is what is done: a call with nothing but what is required takes the same defaults.
+    # The listed defaults are the real ones: a call with only the required arguments gives the same result.
     assert arguments.parse_list_bases({}) == arguments.BaseListArguments("all", None, None, (), 50, 0)
     assert arguments.parse_list_nodes({"knowledge_base_id": 1}) == arguments.NodeListArguments(
         1, 0, False, True, 100, 0
@@ -275,7 +275,7 @@ def test_a_crash_is_an_internal_error_and_says_nothing_of_itself(ada: Caller, mo
 
 
 def test_documents_are_counted_for_the_page_alone(town: Town, ada: Caller, monkeypatch: pytest.MonkeyPatch):
-    """In one query, whatever the length of the page, and of no base that is not on it."""
+    """In one query for any length of the page, and only for the bases on it."""
     counted: list[list[int]] = []
     completed = bases._with_roles_and_counts  # pyright: ignore[reportPrivateUsage]
 

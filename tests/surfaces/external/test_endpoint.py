@@ -1,4 +1,4 @@
-"""Where the surface is and when: its paths, its metadata, its transport in both eras, and many callers at once."""
+"""The endpoint: its paths, its metadata, its transport in both eras, and many concurrent callers."""
 
 import asyncio
 import json
@@ -108,7 +108,7 @@ def test_a_strange_host_is_refused(ada: Caller):
 
 @pytest.mark.parametrize("era", ERAS)
 def test_two_hundred_requests_at_once_are_all_answered(town: Town, ada: Caller, era: str):
-    """Each way through the transport: the fast path, and what is handed to the SDK, whose tasks must be running."""
+    """Both ways through the transport: the fast path, and the SDK with its running tasks."""
     asked: list[tuple[str, dict[str, Any]]] = [
         ("tools/call", {"name": "wegent_kb_list_knowledge_bases", "arguments": {}}),
         ("tools/list", {}),

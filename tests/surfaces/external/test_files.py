@@ -1,4 +1,4 @@
-"""The file endpoint: a credential for one user, one document and one disposition, and all that is checked again."""
+"""The file endpoint: a credential for one user, one document and one disposition, and the checks at its use."""
 
 import time
 from typing import Any
@@ -83,7 +83,7 @@ def test_a_credential_for_another_document_user_or_disposition_or_past_its_time_
         (town["guide"], signed(ada, {**claims, "disposition": "both"})),
         (town["guide"], signed(ada, {**claims, "user_id": str(claims["user_id"])})),
         (town["guide"], signed(ada, {**claims, "document_id": str(town["guide"])})),
-        (town["guide"], signed(ada, {**claims, "user_id": town["bob"]})),  # not who asked for it
+        (town["guide"], signed(ada, {**claims, "user_id": town["bob"]})),  # not the caller who requested it
         (town["guide"], f"{head}.{body}.{mark[:-2]}AA"),
         (town["guide"], jwt.encode({**claims, "disposition": "attachment"}, OTHER_KEY, "HS256")),
         (town["guide"], jwt.encode({**claims, "user_id": town["bob"]}, OTHER_KEY, "HS256")),

@@ -1,4 +1,4 @@
-"""Searches through the RAG query gateway: a runtime elsewhere, what it is told, and when our own search stands in."""
+"""Searches through the RAG query gateway: the remote runtime, its requests, and the fallback to our own search."""
 
 import json
 import threading
@@ -25,7 +25,7 @@ Reply = tuple[int, Any]
 
 
 class Elsewhere:
-    """A knowledge runtime that answers what it is told to, and remembers what it was asked."""
+    """A knowledge runtime that sends prepared answers and records its requests."""
 
     def __init__(self) -> None:
         self.reply: Reply = (200, {"records": []})
@@ -71,7 +71,7 @@ def answering() -> Generator[tuple[Elsewhere, str]]:
 
 @pytest.fixture(scope="module")
 def place(new_sqlite: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Town, Elsewhere]]:
-    """A server whose queries go elsewhere; here it could answer them by words."""
+    """A server that sends queries to the runtime; its own search could answer them by words."""
     with answering() as (elsewhere, url):
         options = {
             **NO_LIMITS, "embedding": False, "rag_runtime_mode": '{"default": "local", "query": "remote"}',

@@ -1,4 +1,4 @@
-"""How often: every limit of the document, its dimension, its order, its keys; and what happens without Redis."""
+"""Rate limits: every limit of the document, its dimension, its order, its keys, and refusals without Redis."""
 
 import asyncio
 import hashlib
@@ -81,7 +81,7 @@ def test_the_transport_is_limited_by_address_whatever_is_asked(sqlite_home: str,
     on = {"external_rate_limit_enabled": True, "external_rate_limit_requests": 3}
     with serve(sqlite_home, tmp_path / "home", **on) as server:
         other = server.new_token("other")
-        for _ in range(5):  # whoever is nobody is refused before anything is counted
+        for _ in range(5):  # an unauthenticated caller is refused before any count
             assert listing(server, "wg-nobody").status_code == 401
         assert [listing(server, token).status_code for token in (server.token, other, server.token)] == [200] * 3
         for token in (server.token, other):
@@ -219,12 +219,12 @@ def test_limits_that_are_switched_off_or_nought_limit_nothing(sqlite_home: str, 
         external_rate_limit_enabled=True,
         external_rate_limit_requests=0,
         external_download_preauth_ip_rate_limit_requests=1,
-        redis_url=f"redis://127.0.0.1:{free_port()}",  # nobody asks it
+        redis_url=f"redis://127.0.0.1:{free_port()}",  # no call reaches it
     ) as (ada, (guide, _)):
         assert [ada.fetch(1, guide).status_code for _ in range(4)] == [200] * 4
 
 
-# --- what Redis holds --------------------------------------------------------------------------------------
+# --- the content of Redis ----------------------------------------------------------------------------------
 
 
 def test_keys_in_redis_have_the_documented_form_and_hold_hashes_of_addresses_and_tokens(
@@ -291,7 +291,7 @@ def test_without_redis_everything_is_refused_before_any_costly_work(
 
 
 def _switch(live: Running, name: str) -> None:
-    """Switch a limit on in a server that runs."""
+    """Switch a limit on in a running server."""
     object.__setattr__(live.settings, name, True)
 
 
@@ -299,7 +299,7 @@ def _switch(live: Running, name: str) -> None:
 
 
 async def rush(urls: list[str], token: str | list[str], number: int) -> Counter[int]:
-    """So many requests at once, over the servers in turn; the statuses."""
+    """Send a number of requests at once, to the servers in turn; return the statuses."""
     message, headers = request("tools/list", {}, era=LEGACY)
     tokens = [token] * len(urls) if isinstance(token, str) else token
 

@@ -1,4 +1,4 @@
-"""How long an answer takes tells nobody whether what they may not see is there."""
+"""The time of an answer does not reveal whether an invisible document exists."""
 
 import random
 import re
@@ -18,13 +18,13 @@ from tests.surfaces.external.caller import Caller, Town, acting
 pytestmark = pytest.mark.xdist_group("external")
 
 ROUNDS = 150
-MARGIN = 0.15  # of the time an answer takes; a query more would be felt beyond it
+MARGIN = 0.15  # of the time of an answer; one more query takes longer
 
 Ask = Callable[[int], Any]
 
 
 def asks(ada: Caller, town: Town) -> dict[str, tuple[Ask, dict[str, int]]]:
-    """Something to ask of an id, and the ids that must take the same time."""
+    """A request with an id, and the ids that must take the same time."""
     bases = {"unknown": 987_654, "foreign": town["foreign"], "hidden": town["bobs"]}
     documents = {"unknown": 987_654, "foreign": town["foreign_text"], "hidden": town["secret"]}
     return {
@@ -40,7 +40,7 @@ def test_foreign_and_hidden_ids_take_as_long_as_unknown_ones(town: Town, ada: Ca
     ask, ids = asks(ada, town)[tool]
     answers = {name: ask(id) for name, id in ids.items()}
     assert answers["foreign"] == answers["unknown"] == answers["hidden"]
-    # A busy machine slows some requests at random; what is there or not must not matter once in five tries.
+    # A busy machine slows some requests at random; one of five tries must show no difference.
     differences = [_largest_difference(ask, ids)]
     while min(differences) > MARGIN and len(differences) < 5:
         differences.append(_largest_difference(ask, ids))
@@ -48,8 +48,8 @@ def test_foreign_and_hidden_ids_take_as_long_as_unknown_ones(town: Town, ada: Ca
 
 
 def _largest_difference(ask: Ask, ids: dict[str, int]) -> float:
-    """Between the times for each kind of id, asked for in random order, as a share of the time itself. The time is what
-    a fifth of the answers come within: other work on the machine only ever adds to one, and a query more to all."""
+    """The largest difference between the times for each kind of id, in random order, as a share of the time. The time
+    is the first quintile: other work on the machine slows some answers, and one more query slows all."""
     times: dict[str, list[float]] = {name: [] for name in ids}
     order = [name for name in ids for _ in range(ROUNDS)]
     random.Random(5).shuffle(order)
@@ -63,7 +63,7 @@ def _largest_difference(ask: Ask, ids: dict[str, int]) -> float:
 
 
 class Recorder:
-    """A database that remembers what it was asked."""
+    """A database that records its queries."""
 
     def __init__(self, db: Database) -> None:
         self._db = db

@@ -1,4 +1,4 @@
-"""The five tools of the external surface: what they take, what they answer, and in which order."""
+"""The five tools of the external surface: their arguments, their results, and the order of results."""
 
 from typing import Any
 
@@ -251,7 +251,7 @@ def test_a_base_too_large_is_refused_before_it_is_loaded(town: Town, ada: Caller
         assert ada.nodes(knowledge_base_id=town["own"], recursive=True) == failed(
             "result_too_large", "Recursive result has 5 nodes, which exceeds the limit of 4"
         )
-    # What is in a folder is listed all the same, whatever else the base holds.
+    # The content of a folder is listed independently of the rest of the base.
     below = ada.nodes(knowledge_base_id=town["own"], folder_id=town["machines"], recursive=True)
     assert below["total_returned"] == 2
 
@@ -425,7 +425,7 @@ def test_ids_are_deduplicated_before_they_are_counted(town: Town, ada: Caller):
     assert ada.search(query="pump", knowledge_base_ids=[town["own"], *many[:99]])["total"] > 0
 
 
-# --- what is refused ---------------------------------------------------------------------------------------
+# --- invalid calls -----------------------------------------------------------------------------------------
 
 HUGE = 2**63
 BAD: list[tuple[str, dict[str, Any], str]] = [
@@ -529,7 +529,7 @@ def test_ids_that_no_database_could_hold_are_simply_not_there(ada: Caller):
     )
 
 
-# --- who may see what --------------------------------------------------------------------------------------
+# --- permissions -------------------------------------------------------------------------------------------
 
 
 def test_what_is_not_the_callers_is_not_there_in_the_same_words_as_what_never_was(town: Town, ada: Caller):

@@ -14,7 +14,7 @@ HELLO = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "
 
 
 def post(live: Running, message: Any, headers: Mapping[str, str]) -> httpx2.Response:
-    """A message with these headers and no others that matter."""
+    """Send a message with only these headers."""
     sent = {"content-type": "application/json", "accept": "application/json, text/event-stream", **headers}
     return live.http.post(PATH, content=json.dumps(message), headers=sent)
 
@@ -26,7 +26,7 @@ def initialize(live: Running, headers: Mapping[str, str]) -> httpx2.Response:
 
 @dataclass
 class Caller:
-    """Somebody who is connected, and is known by their session or, in the newest era, by their key."""
+    """A connected caller, identified by the session or, in the newest era, by the key."""
 
     live: Running
     headers: dict[str, str] = field(default_factory=dict[str, str])
@@ -47,7 +47,7 @@ class Caller:
         return post(self.live, message, {**sent, **self.headers})
 
     def call(self, tool: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Call a tool; its result, which is one text and nothing else."""
+        """Call a tool; return its result, one text."""
         response = self.rpc("tools/call", {"name": tool, "arguments": arguments or {}})
         assert response.status_code == 200, response.text
         result = response.json()["result"]
@@ -56,7 +56,7 @@ class Caller:
         return result
 
     def ask(self, tool: str, **arguments: Any) -> Any:
-        """What a tool answers, as JSON, which is written with two spaces to a level."""
+        """Call a tool; return its answer from JSON, which is indented by two spaces."""
         result = self.call(tool, arguments)
         assert result["isError"] is False, result
         text = result["content"][0]["text"]
@@ -65,7 +65,7 @@ class Caller:
         return value
 
     def refused(self, tool: str, **arguments: Any) -> str:
-        """What a tool says is wrong."""
+        """Call a tool that fails; return the error text."""
         result = self.call(tool, arguments)
         assert result["isError"] is True, result
         return result["content"][0]["text"]

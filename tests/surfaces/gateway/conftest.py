@@ -11,7 +11,7 @@ from tests.surfaces.gateway.caller import Caller
 
 
 def stock(live: Running, org: str | None = None) -> None:
-    """Fill a server's catalogue, and let its vectors be made."""
+    """Fill a server's catalogue, and compute its vectors."""
 
     async def work(db: object) -> None:
         call = await (call_of(db) if org is None else call_of(db, org))  # pyright: ignore[reportArgumentType]
@@ -32,5 +32,5 @@ def shop(shared_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def caller(shop: Running) -> Caller:
-    """Somebody connected to it."""
+    """A caller connected to it."""
     return Caller.connect(shop)

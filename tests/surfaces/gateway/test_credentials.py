@@ -1,4 +1,4 @@
-"""Keys and sessions: the three headers and their order, what a session stands for, and when it ends."""
+"""Keys and sessions: the three headers and their order, and the content and end of a session."""
 
 import json
 import time
@@ -198,7 +198,7 @@ async def test_a_session_that_is_not_used_ends(database: Database, monkeypatch: 
     moment = [now]
     monkeypatch.setattr(sessions.clock, "now", lambda: moment[0])
     id = await kept.open(GatewaySession("d", 1, 2))
-    for _ in range(3):  # each use counts anew
+    for _ in range(3):  # each use extends it
         moment[0] += 20 * clock.MINUTE
         assert await kept.get(id) == GatewaySession("d", 1, 2)
     moment[0] += 30 * clock.MINUTE
@@ -243,7 +243,7 @@ def test_the_same_names_in_two_tenants_never_meet(shop: Running):
     for make in (Caller.connect, Caller.newest):
         us, them = make(shop), make(shop, theirs)
         ours: dict[str, Any] = {}
-        for _ in range(2):  # the second time from whatever is kept
+        for _ in range(2):  # the second time from the cache
             ours, rivals = us.ask("get-entity", name="PowerJet 1800"), them.ask("get-entity", name="PowerJet 1800")
             assert ours["_id"] != rivals["_id"]
             assert (ours["description"] == "of the rival", rivals["description"]) == (False, "of the rival")

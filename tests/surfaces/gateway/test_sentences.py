@@ -1,4 +1,4 @@
-"""The gateway's document, sentence by sentence, and the tests that hold each of them."""
+"""The sentences of the gateway's document, and the tests of each."""
 
 import ast
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 FOLDER = Path(__file__).parent
 
-# What the document says: the file of this folder and the tests that try it.
+# Each sentence, with the file in this folder and the tests in it.
 SENTENCES: dict[str, tuple[str, ...]] = {
     "There are currently 4 MCP tools in the public gateway.": ("tools there_are_exactly_four_tools",),
     "There is currently no active auth-whoami or auth-verify-key MCP tool.": ("tools there_are_exactly_four_tools",),

@@ -1,4 +1,4 @@
-"""The gateway as a gateway: in front of another server, or of something that fails in every way a service can."""
+"""The gateway in front of another server, or of a service with every kind of failure."""
 
 import json
 import socket
@@ -26,7 +26,7 @@ SERVICE = "a-service-key-that-nobody-guesses-0123456789"
 def chain(
     shared_url: str, new_sqlite: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Running, Running]]:
-    """A server with a catalogue, and another that is its gateway and has nothing of its own."""
+    """A server with a catalogue, and another one that is only its gateway."""
     there = settings_for(shared_url, tmp_path_factory.mktemp("there"), gateway_service_key=SERVICE)
     with running(there) as upstream:
         stock(upstream)
@@ -106,12 +106,12 @@ def test_only_the_service_key_speaks_for_a_tenant(chain: tuple[Running, Running]
     assert write.status_code == 403
 
 
-# A service that behaves as it is told
+# A service with prepared answers
 
 
 @dataclass
 class Double:
-    """A stand-in for a remote service: answers with what is next in line, and keeps what it was asked."""
+    """A stand-in for a remote service, which sends prepared answers in turn and records its requests."""
 
     url: str
     answers: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])

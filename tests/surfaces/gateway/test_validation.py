@@ -1,4 +1,4 @@
-"""What is said of wrong arguments: Zod's own account, taken down from the real library (zod 3.25.76) in zod.json."""
+"""Error texts for invalid arguments: those of Zod, recorded from the real library (zod 3.25.76) in zod.json."""
 
 import json
 from pathlib import Path

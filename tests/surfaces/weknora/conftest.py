@@ -21,7 +21,7 @@ TEA = "# 茶叶\n\n龙井茶产于杭州西湖一带。每年清明前采摘的�
 
 @dataclass(frozen=True)
 class Library:
-    """A server, and what is in it."""
+    """A server and its contents."""
 
     live: Running
     base: int
@@ -33,7 +33,7 @@ class Library:
         return answer
 
     def message(self, text: str, status: int = 200, query: str = "", **more: Any) -> httpx2.Response:
-        """A message whose context has the key and the base, unless told otherwise."""
+        """A message with the key and the base in its context, unless the arguments differ."""
         context = {"api_key": self.live.token, "kb_ids": [str(self.base)], "weknora_base_url": self.live.url}
         body = {"message": text, "context": {**context, **more.pop("context", {})}, **more}
         answer = self.live.http.post(f"/a2a/weknora/messages{query}", json=body)

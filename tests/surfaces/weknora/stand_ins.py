@@ -1,4 +1,4 @@
-"""What stands in for others: an endpoint that speaks WeKnora's REST, and a language model's API, each on loopback."""
+"""Stand-ins on loopback: an endpoint with WeKnora's REST API, and the API of a language model."""
 
 import json
 import threading
@@ -51,7 +51,7 @@ def said(value: Any, status: int = 200, **more: Any) -> Answer:
 
 @dataclass
 class StandIn:
-    """A server that answers as it is told: by each of its answers in turn, then by the last again."""
+    """A server that sends prepared answers in turn, and then repeats the last."""
 
     answers: list[Answer] = field(default_factory=list[Answer])
     requests: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -125,12 +125,12 @@ def _events(chunks: list[dict[str, Any]]) -> Answer:
 
 
 def speech(*words: str) -> Answer:
-    """A model of OpenAI's API that says something, a few words at a time."""
+    """Answers of OpenAI's API: a text, a few words at a time."""
     return _events([*(_chunk({"role": "assistant", "content": each}) for each in words), _chunk({}, "stop")])
 
 
 def tool_use(**arguments: Any) -> Answer:
-    """The same, asking for its tool."""
+    """Answers of OpenAI's API: a call of the tool."""
     call = {"name": "weknora_search", "arguments": json.dumps(arguments)}
     use = {"index": 0, "id": "call_1", "type": "function", "function": call}
     return _events([_chunk({"role": "assistant", "tool_calls": [use]}), _chunk({}, "tool_calls")])

@@ -43,7 +43,7 @@ def test_the_card_is_at_the_well_known_path_and_below_each_agent_s_own(library: 
 
 
 def through_the_client(library: Library, text: str, *, streaming: bool, **more: Any) -> list[dict[str, Any]]:
-    """What the protocol's own client makes of what we answer."""
+    """Our answer, as parsed by the protocol's own client."""
 
     async def go() -> list[dict[str, Any]]:
         headers = {"authorization": f"Bearer {library.live.token}"}
@@ -145,7 +145,7 @@ def test_both_places_for_metadata_count_and_the_message_s_own_comes_first(librar
     assert "whale oil" in post("/a2a/weknora", json=body).text
     body["params"] = {**message(LAMP, metadata={"api_key": "wg-nobody"}), "metadata": {"api_key": library.live.token}}
     assert post("/a2a/weknora", json=body).status_code == 401
-    body["params"], body["context"] = message(LAMP), {"api_key": library.live.token}  # which nobody reads here
+    body["params"], body["context"] = message(LAMP), {"api_key": library.live.token}  # not read here
     assert post("/a2a/weknora", json=body).status_code == 401
 
 

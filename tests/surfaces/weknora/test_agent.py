@@ -1,4 +1,4 @@
-"""The agent over HTTP: messages as WeKnora's document sends them, their tasks, and what may go wrong with either."""
+"""The agent over HTTP: the messages of WeKnora's document, tasks, and errors."""
 
 import json
 import threading
@@ -134,7 +134,7 @@ def test_an_agent_that_is_not_there_is_not_found(library: Library):
     assert library.live.http.get("/a2a/nobody/.well-known/agent-card.json").status_code == 404
 
 
-# Trying again
+# Retries
 
 
 def test_where_the_threshold_leaves_nothing_the_agent_looks_below_it_and_says_so(library: Library):
@@ -248,7 +248,7 @@ def test_a_task_can_be_looked_at_by_its_sender_alone(library: Library):
 
 @pytest.fixture
 def slow(library: Library) -> Iterator[tuple[Library, Running, StandIn]]:
-    """A server that may search at an endpoint which takes its time."""
+    """A server that may search at a slow endpoint."""
     with standing_in(StandIn([Answer(pause=30)])) as endpoint:
         settings = settings_for(library.live.settings.store_url, library.live.settings.home, fetch_allow="127.0.0.1")
         with second(library, settings) as live:
@@ -341,7 +341,7 @@ def test_an_agent_that_takes_too_long_is_stopped(slow: tuple[Library, Running, S
         assert (answer.status_code, answer.json()["code"]) == (504, "deadline_exceeded")
 
 
-# Addresses from outside
+# External addresses
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The agent with a language model, behind stand-ins for the two APIs; and without, where a model fails."""
+"""The agent with a language model behind stand-ins for the two APIs, and its fallback when the model fails."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ MODEL_KEY = "sk-model-key-that-nobody-may-see"
 def speaking(
     new_sqlite: Callable[[], str], home: Path, *answers: Answer, **options: Any
 ) -> Generator[tuple[Library, StandIn]]:
-    """A server that has a model to talk to, which answers as it is told."""
+    """A server with a language model that sends prepared answers."""
     with standing_in(StandIn(list(answers))) as model:
         chosen = {
             "chat_provider": "openai",
@@ -43,7 +43,7 @@ def test_a_model_searches_with_the_tool_reads_and_answers_with_citations(new_sql
         told = library.message("What does the lamp burn?", query="?stream=true").text
         events = [json.loads(line[6:]) for line in told.splitlines() if line.startswith("data: ")]
         done = events[-1]
-        assert done["response"] == "It burns whale oil. [1] Trust me."  # of what was never found nothing is cited
+        assert done["response"] == "It burns whale oil. [1] Trust me."  # passages that no search returned are not cited
         assert [each["knowledge_title"] for each in done["citations"]] == ["Lamps"]
         assert done["metadata"]["model"] == "small"
         assert [each["query"] for each in done["metadata"]["searches"]] == ["lamp oil"]
@@ -130,7 +130,7 @@ def test_a_model_that_hangs_is_stood_in_for_while_there_is_time(new_sqlite: Call
 
 
 class Halting:
-    """A model that searches, says a little, and then nothing more."""
+    """A model that searches, sends a few words, and then stops."""
 
     name = "halting"
 
@@ -140,7 +140,7 @@ class Halting:
         await asyncio.Event().wait()
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Nothing is open."""
 
 
 def test_words_that_are_not_the_answer_are_taken_back(new_sqlite: Callable[[], str], tmp_path: Path):
@@ -163,7 +163,7 @@ def test_words_that_are_not_the_answer_are_taken_back(new_sqlite: Callable[[], s
     updates = [each["result"].get("artifactUpdate") for each in events_of(streamed)]
     appended = [(each["artifact"]["parts"][0]["text"], each["append"]) for each in updates if each]
     assert appended[0] == ("It burns ", False)
-    assert appended[1][1] is False  # in place of the words before
+    assert appended[1][1] is False  # replaces the words before
 
 
 def test_anthropic_s_api_is_spoken_too(new_sqlite: Callable[[], str], tmp_path: Path):
@@ -202,7 +202,7 @@ def test_settings_by_which_no_model_can_be_asked_are_refused_at_the_start(
         check_settings(settings_for("", tmp_path, chat_provider="openai"))
 
     def not_there(_: str) -> None:
-        """As of a package that is not installed."""
+        """Raise the error of a package that is not installed."""
 
     monkeypatch.setattr("importlib.util.find_spec", not_there)
     with pytest.raises(InvalidSetting, match="not installed"):

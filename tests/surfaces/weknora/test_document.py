@@ -1,4 +1,4 @@
-"""WeKnora's document, line by line, and the tests that hold us to it."""
+"""The lines of WeKnora's document, and their tests."""
 
 import ast
 from pathlib import Path
@@ -34,7 +34,7 @@ SILENT = [
     (438, 444), (453, 456), (471, 477),
 ]  # fmt: skip
 
-# (first line, last line), what is said there, and the test of it.
+# (first line, last line), the statement, and its test.
 TABLE = [
     ((5, 5), "knowledge bases as an MCP tool for agents", SDK),
     ((9, 9), "in process", SDK),

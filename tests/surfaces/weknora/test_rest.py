@@ -1,4 +1,4 @@
-"""Search over REST as WeKnora's clients know it: its document's form, and its server's."""
+"""Search over REST for WeKnora's clients: in the form of its document, and in that of its server."""
 
 from typing import Any
 
@@ -168,12 +168,12 @@ def test_a_mode_is_one_leg_and_the_match_says_which(library: Library, mode: str,
     assert {each["match_type"] for each in found} == match
     hybrid = library.search("whale oil", min_score=0.0).json()["results"]
     assert hybrid[0]["match_type"] == "hybrid"
-    assert "vector" in {each["match_type"] for each in hybrid}  # what has no word of it
+    assert "vector" in {each["match_type"] for each in hybrid}  # a text without its words
 
 
 @pytest.mark.parametrize(("mode", "rerank"), [("hybrid", True), ("hybrid", False), ("keyword", True), ("vector", True)])
 def test_grades_mean_what_the_tool_says_they_do_in_every_mode(library: Library, mode: str, rerank: bool):
-    """What answers passes the usual threshold, and nothing else does."""
+    """Only passages that answer pass the usual threshold."""
     asked = {
         "What does the lamp in the hall burn?": "Lamps",
         "How many turns a minute does the pump P-40 run at?": "Pumps",
@@ -225,7 +225,7 @@ def test_a_token_needs_the_scope_and_a_search_is_in_the_audit_trail(library: Lib
 
 
 def test_the_endpoint_is_described(library: Library):
-    api = Api(library.live, library.live.token)  # which holds every answer to the description
+    api = Api(library.live, library.live.token)  # it checks every answer against the description
     api.ask("POST", "/knowledge-search", json={"question": "oil", "knowledge_base_ids": [library.base]})
     described = library.live.http.get("/api/v1/openapi.json").json()["paths"]["/knowledge-search"]["post"]
     assert described["operationId"] == "knowledge_search"

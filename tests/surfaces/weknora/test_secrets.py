@@ -1,4 +1,4 @@
-"""After a run in which everything fails that can, the keys are in nothing that the process wrote."""
+"""After a run with every kind of failure, the process has written no key anywhere."""
 
 import io
 import logging
@@ -18,7 +18,7 @@ MODEL_KEY = "sk-model-key-that-nobody-may-see"
 
 
 def tables(live: Any) -> str:
-    """All that the database holds of what was asked and done."""
+    """The content of the tables with requests and results."""
 
     async def read(db: Database) -> list[Any]:
         names = ("audit", "agent_tasks", "jobs")

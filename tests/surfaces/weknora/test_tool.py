@@ -42,7 +42,7 @@ def context_of(endpoint: StandIn, **more: Any) -> WeKnoraContext:
 
 
 def use(context: WeKnoraContext, *calls: Mapping[str, Any], settings: Settings = QUICK) -> list[tuple[bool, list[str]]]:
-    """What calls of the tool come to: whether each failed, and its texts."""
+    """The results of calls of the tool: whether each failed, and its texts."""
 
     async def go() -> list[tuple[bool, list[str]]]:
         async with Client(create_weknora_server(context, settings)) as client:
@@ -145,13 +145,13 @@ def test_arguments_out_of_bounds_are_an_error_and_nothing_is_asked(endpoint: Sta
     assert endpoint.requests == []
 
 
-# What is asked
+# Requests
 
 
 def test_the_endpoint_is_asked_as_the_document_says(endpoint: StandIn):
     ask(endpoint)
     assert endpoint.paths == ["/api/v1/knowledge-search"]
-    # The same under the name that a real WeKnora's server knows it by.
+    # The same under the name in a real WeKnora server.
     assert endpoint.requests == [{**EXAMPLE_REQUEST, "query": EXAMPLE_REQUEST["question"]}]
     [headers] = endpoint.headers
     assert headers["content-type"] == "application/json"
@@ -187,7 +187,7 @@ def test_a_context_that_nothing_can_be_searched_with_is_refused_at_once(
         integrate_weknora({}, context, QUICK)
 
 
-# What is answered
+# Answers
 
 
 def test_the_example_of_the_document_is_told_in_its_words(endpoint: StandIn):
@@ -290,7 +290,7 @@ def test_an_endpoint_that_answers_with_more_than_was_asked_for_is_cut_short(endp
     assert len(texts[1]) < 1500
 
 
-# What fails
+# Failures
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ def test_the_key_is_in_no_text_that_anybody_reads(endpoint: StandIn, capfd: pyte
     assert [failed for failed, _ in told] == [True, True, False, True, True]
     everything = [repr(context), str(context), repr(told), json.dumps(tools.CONTRACT), caplog.text, *capfd.readouterr()]
     assert all(KEY not in each for each in everything)
-    assert all(header["authorization"] == f"Bearer {KEY}" for header in endpoint.headers)  # it was there to be told
+    assert all(header["authorization"] == f"Bearer {KEY}" for header in endpoint.headers)  # the service had it
 
 
 # The Agent SDK
@@ -382,7 +382,7 @@ def rpc(id: int, method: str, **params: Any) -> dict[str, Any]:
 
 
 def through_the_sdk(options: ClaudeAgentOptions, *calls: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Send messages to a server the way that the Agent SDK does when its program asks for it."""
+    """Send messages to a server like the Agent SDK when its program requests it."""
     servers: Any = options.mcp_servers
 
     async def go() -> list[dict[str, Any]]:

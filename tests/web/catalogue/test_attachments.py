@@ -1,4 +1,4 @@
-"""Attachments through the front door: uploaded, sent back, found by what is written in them, gone with their file."""
+"""Attachments over REST: upload, download, search by their content, and removal with their file."""
 
 import base64
 import hashlib

@@ -21,7 +21,7 @@ KB = "/knowledge-base"
 
 
 def send(live: Running, method: str, path: str, token: str | None = None, **how: Any) -> httpx2.Response:
-    """A request whose answer is held to the description."""
+    """Send a request; check the answer against the description."""
     response = live.http.request(method, path, headers={"x-api-key": token or live.token}, **how)
     plain = path.partition("?")[0]
     found = [
@@ -308,7 +308,7 @@ def test_all_of_a_tenant_s_catalogue_is_removed_and_nothing_of_another_s(
     assert send(shop, "DELETE", f"/tenants/{org}", token=reader).status_code == 403
     assert send(shop, "DELETE", "/tenants/nobody", token=boss).status_code == 403
     assert len(ask(shop, "GET", f"{KB}/entities", token=boss)) == 7
-    for _ in range(2):  # what is gone can be removed
+    for _ in range(2):  # a missing entity can be removed
         ask(shop, "DELETE", f"/tenants/{org}", 204, token=boss)
         for kind in ("entities", "categories", "indexes", "attachments"):
             assert ask(shop, "GET", f"{KB}/{kind}", token=boss) == []

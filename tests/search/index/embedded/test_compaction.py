@@ -1,4 +1,6 @@
-"""Compaction: whenever it is cut short, all is found as the database has it; and no more is written than need be."""
+"""Compaction: after an interruption at any point, searches agree with the database, and no more is written than
+needed.
+"""
 
 import asyncio
 import os
@@ -42,7 +44,7 @@ async def put_many(shelf: Shelf, first: int, number: int, collection: str = "bas
 
 
 async def counts(shelf: Shelf) -> tuple[int, int]:
-    """How many files the database names, and how many changes it keeps."""
+    """The number of files in the database, and of stored changes."""
     row = await shelf.db.fetch_one("SELECT (SELECT count(*) FROM segments), (SELECT count(*) FROM changes)")
     assert row is not None
     return row[0], row[1]
@@ -56,7 +58,7 @@ async def assert_right(shelf: Shelf, files: Path) -> None:
     assert {file.name for file in files.iterdir()} >= {file.name for file in await change_log.files(shelf.db)}
 
 
-# When, and how much
+# Triggers and size
 
 
 async def test_a_few_changes_are_not_worth_a_file(shelf: Shelf, files: Path):
@@ -89,7 +91,7 @@ async def test_what_no_longer_holds_is_got_rid_of_when_it_is_much(shelf: Shelf, 
 
 
 def written(file: Path) -> tuple[int, int, int]:
-    """When a file was written, and which it is; reading it changes nothing of this."""
+    """The modification time and inode of a file, which reads do not change."""
     known = file.stat()
     return known.st_ino, known.st_size, known.st_mtime_ns
 
@@ -99,7 +101,7 @@ async def test_a_large_file_is_not_written_again_for_a_few_passages(shelf: Shelf
     await compact(shelf.db, files, least=1)
     (large,) = files.iterdir()
     stamp = written(large)
-    await put_many(shelf, 55, 10)  # some of them in the place of others
+    await put_many(shelf, 55, 10)  # some of them replace others
     assert await compact(shelf.db, files, least=1) == Compaction(20, 0)
     assert written(large) == stamp
     assert len(list(files.iterdir())) == 2
@@ -146,11 +148,11 @@ async def test_when_everything_was_removed_an_empty_file_says_so(shelf: Shelf, f
     await assert_right(shelf, files)
 
 
-# Cut short
+# Interruptions
 
 
 class CutError(OSError):
-    """What stands for the end of the process."""
+    """Stands for the end of the process."""
 
 
 @pytest.mark.parametrize("verb", [compact, rebuild])
@@ -232,7 +234,7 @@ async def test_foreign_files_in_the_folder_are_left_alone(shelf: Shelf, files: P
     assert len(list(files.iterdir())) == 2
 
 
-# Comparing
+# Comparison with the database
 
 
 async def test_index_and_store_agree_whatever_happened(shelf: Shelf, files: Path):
@@ -280,7 +282,7 @@ async def test_a_rebuild_keeps_vectors_as_near_as_they_were(shelf: Shelf, files:
     assert np.array_equal(before.scores, after.scores)
 
 
-# In a process of its own
+# In its own process
 
 
 @pytest.fixture
@@ -290,7 +292,7 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.subprocess.Process]:
-    """The processes that were begun."""
+    """The started processes."""
     started: list[asyncio.subprocess.Process] = []
     start: Any = asyncio.create_subprocess_exec
 
@@ -303,7 +305,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.subprocess.Process]:
 
 
 async def lose_file(shelf: Shelf, files: Path) -> None:
-    """After which there is something to do, however little changed."""
+    """Remove a file, so that there is work to do even without changes."""
     await put_many(shelf, 0, 10)
     await compact(shelf.db, files, least=1)
     for file in files.iterdir():

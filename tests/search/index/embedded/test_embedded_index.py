@@ -1,4 +1,4 @@
-"""The embedded index answers as the naive reference does, whatever happened before."""
+"""The embedded index gives the results of the naive reference, after any sequence of changes."""
 
 import asyncio
 import shutil
@@ -40,10 +40,10 @@ from almanac.search.ranking import bm25
 from tests.search.reference import Reference, assert_agrees, assert_weighs
 from tests.search.shelf import MODEL, Shelf, open_shelf, terms, turn
 
-WORDS = [f"zk{letter}" for letter in "bdfghjklmnpq"]  # no analysis makes anything else of them
+WORDS = [f"zk{letter}" for letter in "bdfghjklmnpq"]  # analysis does not change them
 COLLECTIONS = ("base:1", "base:2", "base:3", "base:4")
 EXACT = 1e-5  # relative: sums of float32
-QUANTISED = 4e-3  # of a cosine, by 8 bits a number at few dimensions; the first are as exact as what is stored
+QUANTISED = 4e-3  # of a cosine, by 8 bits a number at few dimensions; the first are as exact as the stored values
 
 
 @asynccontextmanager
@@ -75,7 +75,7 @@ async def agree(
     vector: NDArray[np.float32],
     limit: int = 5,
 ) -> None:
-    """Both legs, and what is known beside them, are what the reference says."""
+    """Check both legs and the statistics against the reference."""
     reference = Reference(db)
     found, expected = await index.keyword_hits(scope, asked, limit), await reference.words(scope, asked)
     assert (found.passages, found.frequencies) == (expected.passages, expected.frequencies)
@@ -88,7 +88,7 @@ async def agree(
     assert await index.coverage(scope.collections, MODEL) == await reference.coverage(scope.collections, MODEL)
 
 
-# Whatever happens
+# Random changes
 
 
 names = st.sampled_from([f"thing {n}" for n in range(6)])
@@ -116,7 +116,7 @@ asking = st.tuples(
 
 
 async def do(shelf: Shelf, index: EmbeddedIndex, files: Path, step: tuple[Any, ...]) -> EmbeddedIndex:
-    """One step; and the index to go on with."""
+    """Take one step; return the index for the next."""
     match step:
         case ("put", name, passages, collection):
             await shelf.put(name, passages, collection)
@@ -158,7 +158,7 @@ async def change(shelf: Shelf, what: str, name: str, to: Any = None) -> None:
 
 
 async def unread(shelf: Shelf, name: str) -> None:
-    """Have the first passage of a thing wait for its words."""
+    """Mark the first passage of a source as not analysed."""
 
     async def body(tx: Transaction) -> None:
         sql = (
@@ -236,7 +236,7 @@ async def test_passages_that_lack_the_rarest_word_are_found_where_they_beat_thos
 
 
 async def write_words(shelf: Shelf, counted: list[dict[str, int]]) -> None:
-    """One thing whose passages have these words, as often as it says."""
+    """Add a source with these words in its passages, each with its frequency."""
     await shelf.put("words", [""] * len(counted))
 
     async def body(tx: Transaction) -> None:
@@ -256,7 +256,7 @@ async def test_common_words_are_looked_up_and_not_gone_through(
     await shelf.put("common", ["the of"] * 500)
     await shelf.put("rare", ["the pump valve of"] * 20)
     gone_through: list[int] = []
-    gather: Callable[..., Any] = getattr(keyword_scan, "_Space").gather  # noqa: B009 - it is no one else's
+    gather: Callable[..., Any] = getattr(keyword_scan, "_Space").gather  # noqa: B009 - private
 
     def count(*args: Any) -> Any:
         found = gather(*args)
@@ -283,7 +283,7 @@ async def test_equal_passages_come_by_id_however_they_are_spread(shelf: Shelf, f
     assert (await index.vector_hits(scope, MODEL, vector[0], 12)).ids.tolist() == ids[:12]
 
 
-# Where it looks
+# Scopes
 
 
 async def test_what_is_in_other_collections_does_not_change_a_score(shelf: Shelf, files: Path):
@@ -315,7 +315,7 @@ async def test_a_filter_changes_what_is_found_and_not_how_it_is_judged(shelf: Sh
 
 @pytest.fixture
 def touched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """How many rows each search looked at: postings and vectors."""
+    """The number of rows that each search read: postings and vectors."""
     counted: list[int] = []
     searches = {module: module.search for module in (keyword_scan, vector_scan)}
 
@@ -353,7 +353,7 @@ async def test_of_what_stands_between_two_collections_no_row_is_looked_at(
     index = EmbeddedIndex(shelf.db, files)
     for scope, number in ((("base:0", "base:5"), 80), (("base:0", "base:2"), 120), (("base:1", "base:2"), 80)):
         assert len((await index.keyword_hits(SearchScope(scope), terms("pump"), 200)).ids) == 80
-        assert touched.pop() == number  # a narrow gap is cheaper to look at than to leave out
+        assert touched.pop() == number  # reading a narrow gap is cheaper than skipping it
 
 
 async def test_a_filter_that_leaves_one_source_looks_at_its_rows_only(shelf: Shelf, files: Path, touched: list[int]):
@@ -457,7 +457,7 @@ async def test_with_sketches_nearly_all_of_the_nearest_are_found(
         monkeypatch.setattr(vector_scan, name, few)
     monkeypatch.setattr(vector_tools, "LEAST_SKETCHED", 50)
     compared: list[int] = []
-    rescore: Callable[..., Any] = getattr(vector_scan, "_rescore")  # noqa: B009 - what comes before it is to be watched
+    rescore: Callable[..., Any] = getattr(vector_scan, "_rescore")  # noqa: B009 - private, to count the steps before it
 
     def watch(blocks: Any, chosen: Any, reached: Any, *args: Any) -> Any:
         compared.append(sum(map(len, reached)))
@@ -489,7 +489,7 @@ async def test_however_many_threads_compare_the_same_is_found(
         if n == 1:
             await compaction.compact(shelf.db, files, least=1)
     index, vector, threads = EmbeddedIndex(shelf.db, files), turn(shelf.rng, 1, 96)[0], set[int]()
-    products: Callable[..., Any] = getattr(vector_scan, "_products")  # noqa: B009 - who does it is to be watched
+    products: Callable[..., Any] = getattr(vector_scan, "_products")  # noqa: B009 - private, to record the thread
     meeting = threading.Barrier(1)
 
     def watch(*args: Any, **more: Any) -> Any:
@@ -535,7 +535,7 @@ async def test_a_search_fails_in_whichever_thread_comparing_does(
 async def test_of_the_nearest_as_many_are_found_as_are_asked_for_whichever_a_filter_leaves(
     shelf: Shelf, files: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    # A filter that leaves those in step with the sample: of what was sampled nearly all, of all others none.
+    # A filter that matches the sampling step: it keeps nearly all sampled vectors and none of the others.
     monkeypatch.setattr(vector_scan, "MOST_EXACT", 20)
     monkeypatch.setattr(vector_scan, "MIN_EXACT_VECTORS", 60)
     monkeypatch.setattr(vector_scan, "MAX_EXACT_SHARE", 1.0)
@@ -702,7 +702,7 @@ async def test_a_file_that_goes_while_it_is_being_opened_is_looked_up_again(
     assert segments.read is read
 
 
-# Files that are lost
+# Lost files
 
 
 def cut(file: Path) -> None:

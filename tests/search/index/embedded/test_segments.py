@@ -1,4 +1,4 @@
-"""Segments: what is put into one is in it, and comes out of a file as it was or not at all."""
+"""Segments: they hold their input, and a file is read back unchanged or not at all."""
 
 import errno
 import os
@@ -43,7 +43,7 @@ def segment_of(rows: Any) -> Segment:
 
 
 def contents(segment: Segment) -> dict[int, Any]:
-    """All that a segment says, by passage: read from its arrays one by one."""
+    """All content of a segment, by passage, read from its arrays one by one."""
     found: dict[int, Any] = {}
     collection_of = {
         source: name
@@ -221,7 +221,7 @@ def test_a_file_of_which_anything_was_changed_is_not_read(
     path = tmp_path_factory.mktemp("harm") / "one.segment"
     segments.write(path, segments.copy(sample()))
     whole = path.read_bytes()
-    filler = range(40, 64)  # between the header and what follows nothing is stored
+    filler = range(40, 64)  # the gap after the header holds nothing
     place = data.draw(st.integers(0, len(whole) - 1).filter(lambda place: place not in filler))
     harmed = bytearray(whole)
     harmed[place] ^= data.draw(st.integers(1, 255))
@@ -264,7 +264,7 @@ def test_a_file_is_written_where_room_cannot_be_reserved_by_a_call(tmp_path: Pat
     assert contents(segments.read(tmp_path / "one.segment")) == contents(sample())
 
 
-# Which are merged
+# The choice of segments to merge
 
 
 def test_segments_stay_few_and_the_large_are_rarely_written_again():

@@ -1,4 +1,4 @@
-"""What lists say of a passage, held against what its words are worth."""
+"""The bounds of candidate lists, compared with the real weights of passages."""
 
 import numpy as np
 from hypothesis import given
@@ -21,7 +21,7 @@ choices = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), unique_by=la
 
 
 def pack(counts: list[int], rest: int) -> bytes:
-    """A passage that has the terms so often, and something else."""
+    """A passage with these frequencies of the terms, and another word."""
     has = np.flatnonzero(counts)
     hashes = np.concatenate((TERMS[has], OTHER))
     numbers = np.append(np.array(counts, np.uint8)[has], np.uint8(rest))
@@ -35,7 +35,7 @@ def lists_of(words: list[bytes], lists: Lists) -> CandidateLists:
     on = [set((tables.listed(NAME, each) ^ tables.collection_salt(NAME)).tolist()) for each in words]
     everything = np.arange(1, len(words) + 1, dtype=">i8")
     found = [everything[[int(key) in each for each in on]].tobytes() for key in keys]
-    return CandidateLists.of([*found, everything.tobytes()])  # the last is one that was not followed
+    return CandidateLists.of([*found, everything.tobytes()])  # the last list was not read
 
 
 @given(passages, choices, st.floats(20, 20_000), st.lists(st.floats(0, 16), min_size=4, max_size=4))
@@ -53,6 +53,6 @@ def test_no_passage_is_worth_more_than_its_lists_say(
 def test_a_passage_that_is_on_no_list_of_a_term_gains_nothing_by_it():
     listed = lists_of([pack([10, 0, 0, 0], 90), pack([10, 200, 0, 0], 90)], [(0, 0), (0, 1), (2, 2)])
     weights = np.array([4.0, 2.0, 1.0, 0.5])
-    off = 0.7  # of the third term: what stands there more often is on the list
+    off = 0.7  # of the third term: passages with more occurrences are on the list
     assert listed.ids.tolist() == [1, 2]
     assert np.allclose(listed.most([(0, 0), (0, 1), (2, 2)], weights, 500), [4.5 + off, 6.5 + off], rtol=1e-4)

@@ -1,4 +1,4 @@
-"""The index in PostgreSQL against the naive reference: what it finds, how it judges, what it keeps in order."""
+"""The index in PostgreSQL against the naive reference: results, scores, and maintained tables."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -38,7 +38,7 @@ async def shelf(db: Database) -> Shelf:
 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits that make a few thousand passages a large scope, as a few hundred thousand are otherwise."""
+    """Lower the limits, so that a few thousand passages are a large scope."""
     monkeypatch.setattr(postgres_index, "CANDIDATES", 300)
     monkeypatch.setattr(postgres_index, "MIN_CANDIDATES", 75)
     monkeypatch.setattr(postgres_index, "MAX_FILTERED_PASSAGES", 300)
@@ -187,7 +187,7 @@ async def test_other_collections_make_no_difference(shelf: Shelf):
     keys = tables.short(np.array(asked)) ^ tables.collection_salt("base:1")
     sql = "SELECT DISTINCT s.collection FROM matching($1, 9) m JOIN sources s ON s.id = m.source_id"
     rows = await shelf.db.fetch(sql, keys.tolist())  # pyright: ignore
-    assert [row["collection"] for row in rows] == ["base:1"]  # no list leads anywhere else, so none grows longer
+    assert [row["collection"] for row in rows] == ["base:1"]  # lists have no other readers, so none grows longer
 
 
 async def test_what_cannot_be_among_the_best_is_not_read(shelf: Shelf, monkeypatch: pytest.MonkeyPatch):
@@ -223,7 +223,7 @@ async def test_the_best_are_the_same_however_few_are_read_at_first(shelf: Shelf,
 
 
 async def overlap(shelf: Shelf, scope: SearchScope) -> float:
-    """How many of the ten best are found, on average over some questions. What is found is judged as it should be."""
+    """The mean share of the ten best that are found, over some questions. Found passages have exact scores."""
     index, reference, found_of = PostgresIndex(shelf.db), Reference(shelf.db), list[float]()
     for length in (1, 2, 3, 4, 6, 8, 10, 12):
         asked = shelf.question(length, skipped=20)
@@ -327,7 +327,7 @@ async def test_what_a_condition_leaves_is_looked_up(shelf: Shelf, monkeypatch: p
         monkeypatch.setattr(postgres_index, "CANDIDATES", 10)
         monkeypatch.setattr(postgres_index, "MAX_FILTERED_PASSAGES", 20)
     index = PostgresIndex(shelf.db)
-    # A condition that holds only where lookups were made cheap.
+    # A condition that is true only if lookups are cheap.
     looked_up = SearchScope(SOME, "current_setting('random_page_cost') = $1", ("1.1",))
     vector = turn(shelf.rng, 1, 32)[0]
     assert len((await index.vector_hits(looked_up, MODEL, vector, 10)).ids) == 10
