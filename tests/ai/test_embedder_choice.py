@@ -20,7 +20,7 @@ def put_model(home: Path, name: str) -> None:
     folder = home / "models" / name
     folder.mkdir(parents=True)
     given = json.loads((DEFAULT.path / DESCRIPTION).read_bytes())
-    (folder / DESCRIPTION).write_text(json.dumps({**given, "name": f"{name} of the house"}))
+    (folder / DESCRIPTION).write_text(json.dumps({**given, "name": f"{name} in the home"}))
 
 
 async def test_the_bundled_model_is_the_default():
@@ -42,13 +42,13 @@ def test_an_endpoint_needs_the_name_of_its_model():
 
 async def test_a_model_in_the_home_folder_is_used_by_its_name(tmp_path: Path):
     put_model(tmp_path, "ours")
-    assert open_embedder(Settings(home=tmp_path, embedding_model="ours")).name == "ours of the house"
+    assert open_embedder(Settings(home=tmp_path, embedding_model="ours")).name == "ours in the home"
 
 
 async def test_a_multilingual_model_in_the_home_folder_comes_before_an_installed_one(tmp_path: Path):
     put_model(tmp_path, "multilingual")
     found = open_embedder(Settings(home=tmp_path, embedding_model="multilingual"))
-    assert found.name == "multilingual of the house"
+    assert found.name == "multilingual in the home"
 
 
 def test_a_model_that_is_not_there_is_an_error_that_names_the_setting(tmp_path: Path):

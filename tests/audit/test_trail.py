@@ -150,7 +150,7 @@ def test_every_outcome_leaves_a_row_and_no_row_holds_what_was_asked(server: Runn
     assert "marker" not in repr(lines)
 
 
-def test_equal_arguments_have_equal_digests_and_another_house_s_key_gives_others(
+def test_equal_arguments_have_equal_digests_and_another_installation_s_key_gives_others(
     server: Running, tmp_path: Path, sqlite_template: Path
 ):
     for arguments in ({}, {}, {"a": 1}, {"a": 2}):

@@ -2,8 +2,10 @@
 
 import asyncio
 import uuid
+from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from almanac.core import clock
 from almanac.core.database import Reader, Transaction
@@ -186,10 +188,11 @@ async def test_redis_stores_the_documented_key_for_a_minute(memory: AgentMemory,
     token = str(uuid.uuid4())
     note = await memory.store("In Redis.", token=token)
     key = f"idem:k.store:{memory.town.acme.id}:{memory.ada.actor.id}:{token}"
-    redis = store._redis  # pyright: ignore[reportPrivateUsage] - the documented key is checked in Redis itself
+    redis: Any = Redis.from_url(redis_url, decode_responses=True)  # pyright: ignore[reportUnknownMemberType]
     assert await redis.get(key) == note.id
     assert 50 < await redis.ttl(key) <= 60
     await redis.delete(key)
+    await redis.aclose()
     assert (await memory.store("Anew.", token=token)).id != note.id
     await store.close()
 

@@ -169,13 +169,13 @@ def as_json(value: Any) -> bytes:
 @example(body=b"[" * 100_000)
 @example(body=b'{"a":' * 5_000)
 @example(body=b'"' + b"\\u0000" * 1000 + b'"')
-def test_no_body_upsets_the_door(live: Running, body: bytes):
+def test_no_body_upsets_the_endpoint(live: Running, body: bytes):
     assert_sane(live, send(live, body, {}, "/mcp"))
 
 
 @fuzz
 @given(message=messages | anything, sent=headers, path=st.sampled_from(["/mcp", PATH]))
-def test_no_json_upsets_the_door(live: Running, message: Any, sent: dict[str, bytes], path: str):
+def test_no_json_upsets_the_endpoint(live: Running, message: Any, sent: dict[str, bytes], path: str):
     assert_sane(live, send(live, as_json(message), sent, path))
 
 
@@ -205,7 +205,9 @@ def mutated(draw: st.DrawFn) -> tuple[bytes, dict[str, bytes]]:
 
 @fuzz
 @given(asked=mutated(), path=st.sampled_from(["/mcp", PATH]))
-def test_no_change_to_a_good_request_upsets_the_door(live: Running, asked: tuple[bytes, dict[str, bytes]], path: str):
+def test_no_change_to_a_good_request_upsets_the_endpoint(
+    live: Running, asked: tuple[bytes, dict[str, bytes]], path: str
+):
     body, sent = asked
     assert_sane(live, send(live, body, sent, path))
 

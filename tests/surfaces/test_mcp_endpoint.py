@@ -110,9 +110,9 @@ def test_the_comparison_has_two_sides(live: Running, sdk: Running, monkeypatch: 
     handed_over: list[int] = []
     handle = McpEndpoint._hand_over  # pyright: ignore[reportPrivateUsage]
 
-    async def counted(door: McpEndpoint, *args: Any) -> None:
+    async def counted(endpoint: McpEndpoint, *args: Any) -> None:
         handed_over.append(1)
-        await handle(door, *args)
+        await handle(endpoint, *args)
 
     monkeypatch.setattr(McpEndpoint, "_hand_over", counted)
     for version in VERSIONS:

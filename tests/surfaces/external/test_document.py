@@ -57,11 +57,11 @@ TABLE: list[tuple[int, str, str]] = [
     (14, "also below the prefix", "test_bare_http_runs_the_documented_workflow"),
     (14, "only with a prefix", "test_without_a_prefix_there_is_one_mount"),
     (14, "concurrent requests find the task group running", "test_two_hundred_requests_at_once_are_all_answered"),
-    (16, "mounted by itself, with its own doors", "test_the_house_s_own_limit_is_not_this_surface_s"),
+    (16, "mounted by itself, with its own endpoints", "test_the_server_s_own_limit_is_not_this_surface_s"),
     # Access control and limits
     (18, "not for the internet: allowlists", "test_the_guide_says_plainly_where_the_limiter_counts"),
     (19, "limits in Redis, at REDIS_URL", "test_two_server_processes_on_one_redis_share_a_limit_exactly"),
-    (19, "not affected by the general limit", "test_the_house_s_own_limit_is_not_this_surface_s"),
+    (19, "not affected by the general limit", "test_the_server_s_own_limit_is_not_this_surface_s"),
     *((line, "a setting and its default", DEFAULT) for line in range(22, 35)),
     (22, "the transport's limit can be off", "test_limits_that_are_switched_off_or_nought_limit_nothing"),
     (23, "requests in a window", "test_the_transport_is_limited_by_address_whatever_is_asked"),

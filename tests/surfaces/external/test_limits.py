@@ -145,7 +145,7 @@ def test_a_proxy_that_is_no_network_is_refused_at_the_start():
         client_address.read_networks(("proxy.internal",))
 
 
-def test_the_house_s_own_limit_is_not_this_surface_s(sqlite_home: str, tmp_path: Path):
+def test_the_server_s_own_limit_is_not_this_surface_s(sqlite_home: str, tmp_path: Path):
     with serve(sqlite_home, tmp_path / "home", rate_limit_calls=1) as server:
         caller = Caller(server, server.token)
         assert [caller.bases()["total"] for _ in range(3)] == [0, 0, 0]
