@@ -205,9 +205,7 @@ def mutated(draw: st.DrawFn) -> tuple[bytes, dict[str, bytes]]:
 
 @fuzz
 @given(asked=mutated(), path=st.sampled_from(["/mcp", PATH]))
-def test_no_change_to_a_good_request_upsets_the_endpoint(
-    live: Running, asked: tuple[bytes, dict[str, bytes]], path: str
-):
+def test_no_change_to_a_request_upsets_the_endpoint(live: Running, asked: tuple[bytes, dict[str, bytes]], path: str):
     body, sent = asked
     assert_sane(live, send(live, body, sent, path))
 
