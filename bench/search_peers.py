@@ -105,7 +105,7 @@ class Store:
         return place, built, True
 
     def warm(self, contestant: Contestant, corpus: Corpus) -> None:
-        """Read all built files once: a running server has its files in memory, and the bench does not measure the disk."""
+        """Read all built files once: a running server has them in memory, and the bench does not measure the disk."""
         name = f"{contestant.key}-{corpus.size}"
         folder = self.folder / name
         if contestant.on_postgres:

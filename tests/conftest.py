@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import warnings
@@ -25,6 +26,10 @@ from tests.live_server import Running, running, settings_for
 from tests.waiting import wait_for_port
 
 T = TypeVar("T")
+
+# The tests start hundreds of processes: without compiled modules on disk, each would compile all that it imports.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 class Cluster:
