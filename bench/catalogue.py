@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import catalogue_corpus as corpus
 import numpy as np
-from command_line import console_of, parser_of, told
+from command_line import console_of, exit_with_message, parser_of
 from contestants import BenchFailed
 from ingest_server import AlmanacServer, almanac_server, postgres
 from rich.console import Console
@@ -343,7 +343,7 @@ def main() -> None:
     options = parser.parse_args()
     console = console_of(140)
     found: dict[str, Measured] = {}
-    with told(), tempfile.TemporaryDirectory(prefix="almanac-bench-") as scratch, ExitStack() as stack:
+    with exit_with_message(), tempfile.TemporaryDirectory(prefix="almanac-bench-") as scratch, ExitStack() as stack:
         frame, items = corpus.write(Path(scratch), options.entities)
         for name in options.databases:
             console.print(f"{name} …")

@@ -40,7 +40,7 @@ def console_of(width: int) -> Console:
 
 
 @contextmanager
-def told() -> Generator[None]:
+def exit_with_message() -> Generator[None]:
     """Exit with a message instead of a traceback when a bench fails."""
     try:
         yield

@@ -24,7 +24,7 @@ from typing import Any, cast
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 import external_library
 import uvloop
-from command_line import add_json, console_of, parser_of, told
+from command_line import add_json, console_of, exit_with_message, parser_of
 from contestants import HIGH_LIMIT, ROOT, SERVERS, UVICORN, BenchFailed, Contestant, Running, cpu_ticks, started
 from external_library import Library
 from rich.console import Console
@@ -321,7 +321,7 @@ def main() -> None:
     scratch = Path(tempfile.mkdtemp(prefix="almanac-bench-"))
     rows: list[Row] = []
     try:
-        with told():
+        with exit_with_message():
             if options.only != "postgres":
                 (scratch / "sqlite").mkdir()
                 rows += measure("sqlite", f"sqlite:///{scratch}/sqlite/almanac.db", scratch, options, console)

@@ -21,10 +21,10 @@ from statistics import median
 
 import ingest_corpus
 import ingest_stages
-from command_line import add_json, console_of, parser_of, told
+from command_line import add_json, console_of, exit_with_message, parser_of
 from ingest_corpus import KINDS, File
 from ingest_peers import NAMES, Lap, Peer, compare_pdf, install_markitdown, peers, run
-from ingest_server import ROLES, AlmanacServer, Haul, Memory, almanac_server, postgres
+from ingest_server import ROLES, AlmanacServer, IngestResult, Memory, almanac_server, postgres
 from ingest_stages import Staged
 from rich.console import Console
 from rich.table import Table
@@ -59,7 +59,7 @@ class Round:
     """The results of all converters for the files of one round."""
 
     part: Part
-    hauls: dict[str, Haul]  # by database
+    results: dict[str, IngestResult]  # by database
     laps: dict[str, Lap]  # by peer
     parse_ratio: float  # CPU of our PDF parser to that of pypdfium2 alone
 
@@ -97,8 +97,8 @@ def measure(options: argparse.Namespace, scratch: Path, stack: ExitStack, consol
     memory = {name: {role: list[Memory]() for role in ROLES} for name in servers}
     for part in parts[: options.rounds]:
         console.print(f"Round {len(rounds) + 1}: {len(part.files)} documents, {part.pages} pages …")
-        hauls = {name: _bring(server, part, memory[name]) for name, server in servers.items()}
-        rounds.append(Round(part, hauls, _laps(chosen, part), compare_pdf(part.files)))
+        results = {name: _bring(server, part, memory[name]) for name, server in servers.items()}
+        rounds.append(Round(part, results, _laps(chosen, part), compare_pdf(part.files)))
     staged = asyncio.run(ingest_stages.measure(scratch / "stages", parts[0].files))
     console.print(f"{GROWTH} times as many documents …")
     for part in parts[options.rounds :]:
@@ -107,11 +107,11 @@ def measure(options: argparse.Namespace, scratch: Path, stack: ExitStack, consol
     return Measured(rounds, staged, memory)
 
 
-def _bring(server: AlmanacServer, part: Part, memory: dict[str, list[Memory]]) -> Haul:
-    haul = server.bring(part.folder, part.files)
+def _bring(server: AlmanacServer, part: Part, memory: dict[str, list[Memory]]) -> IngestResult:
+    result = server.bring(part.folder, part.files)
     for role, held in server.memory().items():
         memory[role].append(held)
-    return haul
+    return result
 
 
 def _make(folder: Path, count: int, seed: int) -> Part:
@@ -138,7 +138,7 @@ def _laps(chosen: Sequence[Peer], part: Part) -> dict[str, Lap]:
 
 def rows_of(rounds: Sequence[Round]) -> list[Row]:
     """The programs that read all kinds of files: Almanac on each database, then the others."""
-    ours = [_row(f"almanac, whole way, {name}", rounds, _haul_of(name)) for name in rounds[0].hauls]
+    ours = [_row(f"almanac, whole way, {name}", rounds, _haul_of(name)) for name in rounds[0].results]
     whole = [name for name in rounds[0].laps if name != "pypdfium2"]
     names = {"parsers": "almanac, parsers alone"}
     theirs = [_row(names.get(name, f"{name}, alone"), rounds, _lap_of(name)) for name in whole]
@@ -150,7 +150,7 @@ Spent = Callable[[Round], tuple[float, float]]  # seconds and CPU seconds in a r
 
 
 def _haul_of(name: str) -> Spent:
-    return lambda round: (round.hauls[name].seconds, round.hauls[name].cpu_seconds)
+    return lambda round: (round.results[name].seconds, round.results[name].cpu_seconds)
 
 
 def _lap_of(name: str) -> Spent:
@@ -212,7 +212,7 @@ def _speeds(rounds: Sequence[Round]) -> list[float]:
     """Our speed divided by that of markitdown, in every round and on every database."""
     if "markitdown" not in rounds[0].laps:
         return []
-    return [each.laps["markitdown"].seconds / haul.seconds for each in rounds for haul in each.hauls.values()]
+    return [each.laps["markitdown"].seconds / result.seconds for each in rounds for result in each.results.values()]
 
 
 def _spread(ratios: Sequence[float], worst: Callable[[Sequence[float]], float]) -> str:
@@ -296,8 +296,8 @@ def show(measured: Measured, versions: dict[str, str], console: Console) -> None
     console.print(formats_of(measured.rounds))
     console.print(stages_of(measured.staged, first))
     console.print(memory_of(measured))
-    for name in measured.rounds[0].hauls:
-        waits = [each.hauls[name].first_seconds for each in measured.rounds]
+    for name in measured.rounds[0].results:
+        waits = [each.results[name].first_seconds for each in measured.rounds]
         spread = f"{min(waits):.2f} to {max(waits):.2f} s"
         console.print(f"First document readable, {name}: {spread} after `almanac ingest` was started.")
     for aim in aims_of(measured):
@@ -309,7 +309,7 @@ def write(path: Path, measured: Measured, versions: dict[str, str]) -> None:
     numbers = {
         "versions": versions,
         "rows": [asdict(row) for row in rows],
-        "hauls": [{name: asdict(haul) for name, haul in each.hauls.items()} for each in measured.rounds],
+        "results": [{name: asdict(result) for name, result in each.results.items()} for each in measured.rounds],
         "stages": asdict(measured.staged),
         "memory": {
             name: {role: [asdict(each) for each in after] for role, after in roles.items()}
@@ -344,7 +344,7 @@ def bench(options: argparse.Namespace, console: Console) -> None:
 
 
 def main() -> None:
-    with told():
+    with exit_with_message():
         bench(arguments(), console_of(130))
 
 

@@ -33,7 +33,7 @@ ROLES = ("server", "worker", "fork server")
 
 
 @dataclass(frozen=True, slots=True)
-class Haul:
+class IngestResult:
     """The ingest of one folder: from the start of the command until the last document is ready."""
 
     files: int
@@ -62,7 +62,7 @@ class AlmanacServer:
     env: dict[str, str]
     database: str
 
-    def bring(self, folder: Path, files: Sequence[File]) -> Haul:
+    def bring(self, folder: Path, files: Sequence[File]) -> IngestResult:
         """Ingest a folder into a new knowledge base."""
         base = self.command("kb", "add", folder.name, "--owner", "admin")
         cpu = self._cpu()
@@ -79,7 +79,7 @@ class AlmanacServer:
         if bringing.returncode:
             raise BenchFailed(f"almanac ingest failed:\n{said[-1000:]}\n{complaint[-1000:]}")
         pages, size = sum(file.pages for file in files), sum(file.size for file in files)
-        return Haul(len(files), pages, size, last, first, self._cpu() - cpu)
+        return IngestResult(len(files), pages, size, last, first, self._cpu() - cpu)
 
     def command(self, *words: str) -> str:
         """The output of a command."""

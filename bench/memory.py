@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 
 import uvloop
-from command_line import console_of, parser_of, told
+from command_line import console_of, exit_with_message, parser_of
 from contestants import BenchFailed
 from rich.console import Console
 from rich.table import Table
@@ -134,7 +134,7 @@ def main() -> None:
     parser.add_argument("--limit-queries", type=int, help="only so many, from the first")
     parser.add_argument("--apart", action="store_true", help="store the turns so that none follows its own")
     options = parser.parse_args()
-    with told(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with exit_with_message(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         found = runner.run(run(options.data / "locomo", options.limit_queries, apart=options.apart))
         show(found, console_of(100))
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import orjson
 import uvloop
-from command_line import console_of, parser_of, told
+from command_line import console_of, exit_with_message, parser_of
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
@@ -281,7 +281,7 @@ def main() -> None:
     options = parser.parse_args()
     console = console_of(120)
     found: list[Measured] = []
-    with told(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with exit_with_message(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         for name, size in product(("embedded", "postgres"), (options.size // 10, options.size)):
             if name == options.without:
                 continue

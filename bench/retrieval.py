@@ -21,7 +21,7 @@ from random import Random
 
 import numpy as np
 import uvloop
-from command_line import add_json, console_of, parser_of, told
+from command_line import add_json, console_of, exit_with_message, parser_of
 from contestants import BenchFailed
 from numpy.typing import NDArray
 from retrieval_library import Home, opened
@@ -264,11 +264,11 @@ def table_of(every: Sequence[Measured]) -> Table:
 
 
 NOTES = """\
-p50 is for the first ten, of a query asked before, its vector remembered: to compare the ways by. Of RRF it is the sum
-of the two legs. What a new question costs: make bench-search.
-ECE is by the curves as they are shipped, which were fitted on these sets; left out, by a curve fitted on the others
-(of sets in a script that the model does not know, by the curve of the words, by which ours answers there).
-The weights of ours were chosen on these sets as well, so that its nDCG and recall are not of sets it has never seen."""
+p50 is the time of the first ten results for a repeated query with a cached vector, to compare the rankings. For RRF it
+is the sum of both legs. `make bench-search` measures new questions.
+ECE uses the shipped curves, which were fitted on these sets; "left out" uses a curve that was fitted on the other sets
+(for a script that the model does not support: the curve of the words, which our search uses there).
+The weights of our ranking were chosen on these sets too, so its nDCG and recall on unseen sets may be lower."""
 
 
 def show(every: Sequence[Measured], console: Console) -> None:
@@ -321,7 +321,7 @@ def main() -> None:
     console, options = console_of(130), arguments()
     options.cache.mkdir(parents=True, exist_ok=True)
     every: list[Measured] = []
-    with told():
+    with exit_with_message():
         for folder in folders_of(options):
             console.print(f"{folder.name} …")
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import mean, median
 
 import search_corpus
-from command_line import add_json, console_of, parser_of, told
+from command_line import add_json, console_of, exit_with_message, parser_of
 from contestants import BenchFailed
 from rich.console import Console
 from rich.table import Table
@@ -307,10 +307,10 @@ def _short(number: int) -> str:
 
 
 NOTES = f"""\
-Vectors are a stand-in of {search_corpus.DIMENSION} dimensions, not a model's. "question embedded" also runs the bundled
-model, whose vector is thrown away; elsewhere questions come with theirs. recall@10 and answered: one, then all.
-RSS: what the searching process grew by over its own empty state; of those on PostgreSQL, their client alone.
-usearch cannot be told where to look, so "one" has a graph of its own there; Chroma has no ranking by words.
+Vectors are synthetic, with {search_corpus.DIMENSION} dimensions. "question embedded" also runs the bundled model and
+discards its vector; the other questions come with vectors. recall@10 and answered: one, then all.
+RSS: the growth of the searching process since its start; on PostgreSQL, of the client alone.
+usearch has no filters, so "one" has a graph of its own there; Chroma has no ranking by words.
 * built in an earlier run by the same code."""
 
 
@@ -409,7 +409,7 @@ def bench(options: argparse.Namespace, console: Console) -> None:
 
 
 def main() -> None:
-    with told():
+    with exit_with_message():
         bench(arguments(), console_of(150))
 
 

@@ -19,7 +19,7 @@ from statistics import median
 
 import uvloop
 from client import CONNECTIONS, ERAS, Sample, load, prepare
-from command_line import add_json, console_of, parser_of, told
+from command_line import add_json, console_of, exit_with_message, parser_of
 from contestants import NAMES, Running, contestants, install_fastmcp, started
 from rich.console import Console
 from rich.table import Table
@@ -167,7 +167,7 @@ def bench(options: argparse.Namespace, console: Console) -> None:
 
 
 def main() -> None:
-    with told():
+    with exit_with_message():
         bench(arguments(), console_of(130))
 
 

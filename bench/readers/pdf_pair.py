@@ -32,11 +32,11 @@ def compare(path: str, repeats: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    told = json.load(sys.stdin)
+    order = json.load(sys.stdin)
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)  # as our children have it; the same for both
-    compare(told["files"][0], 1)
-    json.dump([compare(path, told["repeats"]) for path in told["files"]], sys.stdout)
+    compare(order["files"][0], 1)
+    json.dump([compare(path, order["repeats"]) for path in order["files"]], sys.stdout)
 
 
 if __name__ == "__main__":

@@ -16,12 +16,12 @@ Reader = Callable[[str], int]  # a file's path to the number of characters found
 
 def run(read: Reader) -> None:
     """Read the files that standard input names."""
-    told = json.load(sys.stdin)
+    order = json.load(sys.stdin)
     # Spawned, not forked: native code may have threads, which a fork would lose.
-    with get_context("spawn").Pool(told["processes"], _keep, (read,)) as pool:
-        pool.map(_measure, told["warm"] * told["processes"], chunksize=len(told["warm"]))
+    with get_context("spawn").Pool(order["processes"], _keep, (read,)) as pool:
+        pool.map(_measure, order["warm"] * order["processes"], chunksize=len(order["warm"]))
         began = time.perf_counter()
-        files = list(pool.imap_unordered(_measure, told["files"]))
+        files = list(pool.imap_unordered(_measure, order["files"]))
         seconds = time.perf_counter() - began
         pool.close()
         pool.join()
