@@ -15,6 +15,7 @@ from almanac.identity import first_start
 from tests.live_server import request, settings_for
 from tests.surfaces import trial
 from tests.surfaces.trial import PATH, WATCHED
+from tests.waiting import wait_until
 
 GRACE = 1
 
@@ -38,8 +39,7 @@ class Stopping:
         self._server = uvicorn.Server(config)
         serving = threading.Thread(target=self._server.run)
         serving.start()
-        while not self._server.started:
-            assert serving.is_alive()
+        wait_until(lambda: self._server.started, seconds=60)
         calling = threading.Thread(target=self._call, args=(seconds,))
         calling.start()
         assert WATCHED.begun.wait(5)
