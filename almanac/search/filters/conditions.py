@@ -29,7 +29,7 @@ from typing import Any, cast
 import orjson
 
 from almanac.core.errors import BadRequest
-from almanac.search.filters.parameters import SqlParameters
+from almanac.db.sql import Parameters
 
 MAX_CONDITION_DEPTH = 5  # groups within groups
 MAX_TESTS = 50
@@ -87,7 +87,7 @@ def parse(raw: object) -> Condition:
     return condition
 
 
-def to_sql(condition: Condition, parameters: SqlParameters) -> str:
+def to_sql(condition: Condition, parameters: Parameters) -> str:
     """Translate a condition into SQL on the sources `s` that is never NULL."""
     sql = _sql(condition, parameters)
     text = "CAST(s.metadata AS TEXT)"
@@ -215,12 +215,12 @@ def _holds_for_empty(condition: Condition) -> bool:
     return (condition.value is None) != (condition.op in _OPPOSITE)
 
 
-def _sql(condition: Condition, parameters: SqlParameters) -> str:
+def _sql(condition: Condition, parameters: Parameters) -> str:
     if isinstance(condition, ConditionGroup):
         return f"({(' AND ' if condition.every else ' OR ').join(_sql(part, parameters) for part in condition.parts)})"
     negation = "NOT " if condition.op in _OPPOSITE else ""
     op = _OPPOSITE.get(condition.op, condition.op)
-    key = _KEY.format(key=parameters.add_text(condition.key))
+    key = _KEY.format(key=_add_text(parameters, condition.key))
     if condition.value is None:
         return f"{negation}(COALESCE(CAST(s.metadata -> {key} AS TEXT), 'null') = 'null')"
     single = _test(op, condition.value, "v", parameters)
@@ -229,7 +229,7 @@ def _sql(condition: Condition, parameters: SqlParameters) -> str:
     return negation + _TESTED.format(key=key, single=single, listed=listed)
 
 
-def _test(op: str, value: Any, at: str, parameters: SqlParameters) -> str:
+def _test(op: str, value: Any, at: str, parameters: Parameters) -> str:
     """Return the test of a single value in the row `at`. It may be NULL instead of false."""
     if op in ("eq", "in"):
         return _equals(value if op == "in" else (value,), at, parameters)
@@ -239,19 +239,19 @@ def _test(op: str, value: Any, at: str, parameters: SqlParameters) -> str:
         return "FALSE"
     text = _LOWER.format(at=at)
     if op == "contains":
-        found = _contains(parameters.add_text(_lower(value)), text)
+        found = _contains(_add_text(parameters, _lower(value)), text)
     else:
         words = _words(value)
-        found = " AND ".join(_contains(parameters.add_text(word), text) for word in words)
-        if whole := [_contains(parameters.add_text(f" {word} "), "w.x") for word in words if word.isascii()]:
+        found = " AND ".join(_contains(_add_text(parameters, word), text) for word in words)
+        if whole := [_contains(_add_text(parameters, f" {word} "), "w.x") for word in words if word.isascii()]:
             as_words = _SPACED.format(text=text, words=" AND ".join(whole), **_SPACED_VALUES)
             found = f"CASE WHEN {found} THEN {as_words} END"
     return f"CASE WHEN {_IS_TEXT.format(at=at)} THEN {found} END"
 
 
-def _equals(values: tuple[Scalar, ...], at: str, parameters: SqlParameters) -> str:
+def _equals(values: tuple[Scalar, ...], at: str, parameters: Parameters) -> str:
     numbers = [each for each in values if type(each) in (int, float)]
-    others = [parameters.add_text(orjson.dumps(each).decode()) for each in values if type(each) not in (int, float)]
+    others = [_add_text(parameters, orjson.dumps(each).decode()) for each in values if type(each) not in (int, float)]
     tests = [f"{at}.j IN ({', '.join(others)})"] if others else []
     if numbers:
         among = ", ".join(_number(each, parameters) for each in numbers)
@@ -260,17 +260,23 @@ def _equals(values: tuple[Scalar, ...], at: str, parameters: SqlParameters) -> s
     return f"({' OR '.join(tests)})"
 
 
-def _compares(sign: str, value: Any, at: str, parameters: SqlParameters) -> str:
+def _compares(sign: str, value: Any, at: str, parameters: Parameters) -> str:
     if isinstance(value, str):
-        return f"CASE WHEN {_IS_TEXT.format(at=at)} THEN {_PLAIN.format(at=at)} {sign} {parameters.add_text(value)} END"
-    stored = _NUMBER.format(text=f"{at}.j")
-    return f"CASE WHEN {_IS_NUMBER.format(at=at)} THEN {stored} {sign} {_number(value, parameters)} END"
+        is_comparable, stored, compared = _IS_TEXT, _PLAIN.format(at=at), _add_text(parameters, value)
+    else:
+        is_comparable, stored, compared = _IS_NUMBER, _NUMBER.format(text=f"{at}.j"), _number(value, parameters)
+    return f"CASE WHEN {is_comparable.format(at=at)} THEN {stored} {sign} {compared} END"
 
 
-def _number(value: Any, parameters: SqlParameters) -> str:
+def _add_text(parameters: Parameters, value: str) -> str:
+    """Add a text. The cast is needed where PostgreSQL cannot infer the type."""
+    return f"CAST({parameters.add(value)} AS TEXT)"
+
+
+def _number(value: Any, parameters: Parameters) -> str:
     """Return a number in the form that JSON metadata has. SQLite may convert another form to a neighbouring number."""
     small = isinstance(value, float) or -(2**63) <= value < 2**64
-    return _NUMBER.format(text=parameters.add_text(orjson.dumps(value).decode() if small else repr(float(value))))
+    return _NUMBER.format(text=_add_text(parameters, orjson.dumps(value).decode() if small else repr(float(value))))
 
 
 def _contains(part: str, text: str) -> str:

@@ -7,15 +7,15 @@ is not tested. The result is not exact for long texts, of which only the beginni
 Booleans are never equal to each other: numbers have their own column, Booleans their own keys, and so have tags.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import orjson
 
 from almanac.core.database import Transaction
+from almanac.db.sql import Parameters
 from almanac.search.filters.conditions import MAX_LIST_MEMBERS, UNFIT_KEY, Condition, ConditionGroup, ConditionTest
-from almanac.search.filters.parameters import SqlParameters
 
 MAX_INDEXED_CHARS = 40  # of a text
 MAX_COLLECTIONS = 200  # for more, the index is not used
@@ -40,15 +40,15 @@ class IndexedCondition:
 
 async def write(tx: Transaction, rows: Sequence[SourceMetadata]) -> None:
     """Add the values of sources that are not in the index."""
-    fields: dict[tuple[str, str], int] = {}
-    for collection, names in _keys(rows).items():
-        for name in sorted(names):  # in the same order in every transaction, which avoids deadlocks
-            fields[collection, name] = await _field(tx, collection, name)
-    found = [
-        (source_id, fields[collection, name], text, number)
+    values = [
+        (source_id, collection, *value)
         for source_id, collection, metadata, tags in rows
-        for name, text, number in _values(metadata, tags)
+        for value in _values(metadata, tags)
     ]
+    # Sorted, because the same order in every transaction avoids deadlocks.
+    keys = sorted({(collection, name) for _, collection, name, _, _ in values})
+    fields = {key: await _field(tx, *key) for key in keys}
+    found = [(source_id, fields[collection, name], *value) for source_id, collection, name, *value in values]
     await tx.insert_many("facts", _COLUMNS, found)
 
 
@@ -58,7 +58,7 @@ async def rewrite(tx: Transaction, row: SourceMetadata) -> None:
     await write(tx, [row])
 
 
-def tagged(tags: Sequence[str], collections: Sequence[str], parameters: SqlParameters) -> IndexedCondition:
+def tagged(tags: Sequence[str], collections: Sequence[str], parameters: Parameters) -> IndexedCondition:
     """Return the condition that a source has all of these tags."""
     if "\0" in "".join(tags):
         return IndexedCondition()  # such tags are not stored
@@ -67,11 +67,11 @@ def tagged(tags: Sequence[str], collections: Sequence[str], parameters: SqlParam
     return indexed_condition(condition, collections, parameters)
 
 
-def indexed_condition(condition: Condition, collections: Sequence[str], parameters: SqlParameters) -> IndexedCondition:
+def indexed_condition(condition: Condition, collections: Sequence[str], parameters: Parameters) -> IndexedCondition:
     """Translate a condition on the sources of these collections into lookups in the index."""
     if not 1 <= len(collections) <= MAX_COLLECTIONS or not _is_indexed(condition):
         return IndexedCondition()
-    return _translate(condition, parameters.add_list(collections), parameters)
+    return _translate(condition, parameters.add_all(collections), parameters)
 
 
 def as_select(where: str) -> str | None:
@@ -93,7 +93,7 @@ def _is_indexed(condition: Condition) -> bool:
     return (any if condition.every else all)(map(_is_indexed, condition.parts))
 
 
-def _translate(condition: Condition, names: str, parameters: SqlParameters) -> IndexedCondition:
+def _translate(condition: Condition, names: str, parameters: Parameters) -> IndexedCondition:
     if isinstance(condition, ConditionTest):
         return _lookup(condition, names, parameters)
     parts = [_translate(part, names, parameters) for part in condition.parts if _is_indexed(part)]
@@ -101,7 +101,7 @@ def _translate(condition: Condition, names: str, parameters: SqlParameters) -> I
     return IndexedCondition(joined, len(parts) == len(condition.parts) and all(part.is_exact for part in parts))
 
 
-def _lookup(test: ConditionTest, names: str, parameters: SqlParameters) -> IndexedCondition:
+def _lookup(test: ConditionTest, names: str, parameters: Parameters) -> IndexedCondition:
     sign = _SIGNS[test.op]
     by_column: dict[tuple[str, str], list[str]] = {}
     is_exact = True
@@ -120,13 +120,6 @@ def _lookup(test: ConditionTest, names: str, parameters: SqlParameters) -> Index
         for (key, column), placeholders in by_column.items()
     ]
     return IndexedCondition(f"{_AMONG}{' UNION ALL '.join(found)})", is_exact)
-
-
-def _keys(rows: Iterable[SourceMetadata]) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for _, collection, metadata, tags in rows:
-        found.setdefault(collection, set()).update(name for name, _, _ in _values(metadata, tags))
-    return found
 
 
 async def _field(tx: Transaction, collection: str, name: str) -> int:

@@ -10,8 +10,8 @@ import orjson
 
 from almanac.core.database import Value
 from almanac.core.errors import BadRequest
+from almanac.db.sql import Parameters, id_list
 from almanac.search.filters import conditions, metadata_index
-from almanac.search.filters.parameters import SqlParameters
 from almanac.search.query import SourceFilter
 
 MAX_TAGS = 20  # each needs a lookup of its own
@@ -35,7 +35,7 @@ def resolve(filter: SourceFilter, start: int = 1, collections: Sequence[str] = (
     the collections are given, the metadata index limits the sources on which tags and metadata are tested."""
     if len(filter.objects) + len(filter.excluded_objects) > MAX_OBJECTS:
         raise BadRequest(f"A search filter takes at most {MAX_OBJECTS} ids.", remedy="Name their folders instead.")
-    parameters = SqlParameters(start)
+    parameters = Parameters(start)
     parts = [*_attributes(filter, parameters), *_times(filter, parameters)]
     if filter.tags:
         parts += _tags(tuple(dict.fromkeys(filter.tags)), collections, parameters)
@@ -47,9 +47,9 @@ def resolve(filter: SourceFilter, start: int = 1, collections: Sequence[str] = (
     return " AND ".join(parts), tuple(parameters.values)
 
 
-def _attributes(filter: SourceFilter, parameters: SqlParameters) -> Iterator[str]:
+def _attributes(filter: SourceFilter, parameters: Parameters) -> Iterator[str]:
     if filter.kinds:
-        yield f"s.kind IN ({parameters.add_list(dict.fromkeys(filter.kinds))})"
+        yield f"s.kind IN ({parameters.add_all(dict.fromkeys(filter.kinds))})"
     if filter.objects:
         yield f"({_objects(filter.objects, parameters)})"
     if filter.excluded_objects:
@@ -58,29 +58,29 @@ def _attributes(filter: SourceFilter, parameters: SqlParameters) -> Iterator[str
         prefixes = [media for media in dict.fromkeys(filter.media) if media.endswith("/")]
         whole = [media for media in dict.fromkeys(filter.media) if not media.endswith("/")]
         tests = [f"substr(s.media, 1, {len(prefix)}) = {parameters.add(prefix)}" for prefix in prefixes]
-        tests += [f"s.media IN ({parameters.add_list(whole)})"] if whole else []
+        tests += [f"s.media IN ({parameters.add_all(whole)})"] if whole else []
         yield f"({' OR '.join(tests)})"
     if filter.folders:
-        yield f"s.folder_id IN ({', '.join(f'{folder:d}' for folder in sorted(set(filter.folders)))})"
+        yield f"s.folder_id IN ({id_list(sorted(set(filter.folders)))})"
 
 
-def _objects(objects: Iterable[tuple[str, str]], parameters: SqlParameters) -> str:
+def _objects(objects: Iterable[tuple[str, str]], parameters: Parameters) -> str:
     ids: dict[str, dict[str, None]] = {}
     for kind, object_id in objects:
         ids.setdefault(kind, {})[object_id] = None
     return " OR ".join(
-        f"s.kind = {parameters.add(kind)} AND s.owner_id IN ({parameters.add_list(each)})" for kind, each in ids.items()
+        f"s.kind = {parameters.add(kind)} AND s.owner_id IN ({parameters.add_all(each)})" for kind, each in ids.items()
     )
 
 
-def _times(filter: SourceFilter, parameters: SqlParameters) -> Iterator[str]:
+def _times(filter: SourceFilter, parameters: Parameters) -> Iterator[str]:
     for name, comparison in _TIMES:
         time: int | None = getattr(filter, name)
         if time is not None:
             yield f"{comparison} {parameters.add(time)}"
 
 
-def _tags(tags: Sequence[str], collections: Sequence[str], parameters: SqlParameters) -> Iterator[str]:
+def _tags(tags: Sequence[str], collections: Sequence[str], parameters: Parameters) -> Iterator[str]:
     if len(tags) > MAX_TAGS:
         raise BadRequest(f"A search filter takes at most {MAX_TAGS} tags.", remedy="Name the most specific tags.")
     bordered = [_bordered(tag) for tag in tags]

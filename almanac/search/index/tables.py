@@ -14,6 +14,7 @@ import orjson
 from numpy.typing import NDArray
 
 from almanac.core.database import Database, Transaction
+from almanac.db.sql import id_list
 from almanac.search.analysis import analyser
 from almanac.search.ranking import bm25
 
@@ -69,7 +70,7 @@ async def index_passages(tx: Transaction, collections: Mapping[int, str]) -> Non
     """Rewrite the terms of the passages of sources, which are given by id with their collections."""
     if tx.dialect != "postgres" or not collections:
         return
-    ids = ", ".join(map(str, collections))
+    ids = id_list(collections)
     found = await tx.fetch(
         f"SELECT id, source_id, words FROM passages WHERE source_id IN ({ids}) AND words IS NOT NULL ORDER BY id"  # noqa: S608
     )

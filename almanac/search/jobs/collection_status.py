@@ -1,4 +1,4 @@
-"""The state of each collection, and of the index: what is missing, wrong or not embedded, and the rebuild of the index.
+"""The state of each collection and of the index, and the rebuild of the index.
 
 A rebuild removes nothing before its replacement is complete, so searches continue during it.
 """
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from almanac.core.database import Database, Reader
 from almanac.core.settings import Settings
+from almanac.db.sql import placeholders
 from almanac.search import backends, sources
 from almanac.search.index.embedded import change_log, compaction
 from almanac.search.index.postgres import postgres_index, rebuild
@@ -61,8 +62,7 @@ async def coverages(db: Reader, index: SearchIndex, collections: Sequence[str]) 
     nothing."""
     if not collections:
         return {}
-    names = ", ".join(f"${number}" for number in range(1, len(collections) + 1))
-    rows = await db.fetch(_INCOMPLETE.format(names=names), *collections)
+    rows = await db.fetch(_INCOMPLETE.format(names=placeholders(len(collections))), *collections)
     found = {row["name"]: await index.coverage([row["name"]], row["model"]) for row in rows}
     return {name: coverage for name, coverage in found.items() if coverage.embedded < coverage.passages}
 

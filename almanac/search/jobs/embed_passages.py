@@ -17,6 +17,7 @@ from almanac.ai.embedder import Embedder
 from almanac.ai.errors import EmbeddingRefused, EmbeddingUnavailable, WrongDimension
 from almanac.core import clock
 from almanac.core.database import Database, Row, Transaction
+from almanac.db.sql import id_list
 from almanac.jobs import queue
 from almanac.jobs.queue import Job
 from almanac.jobs.worker import Effect
@@ -147,7 +148,7 @@ async def _store_missing(tx: Transaction, model: str, rows: Sequence[Row], vecto
 
 
 async def _delete_outdated(tx: Transaction, source_ids: Sequence[int]) -> None:
-    outdated = _OUTDATED.format(ids=", ".join(map(str, source_ids)))
+    outdated = _OUTDATED.format(ids=id_list(source_ids))
     rows = await tx.fetch(f"SELECT DISTINCT source_id FROM vectors WHERE {outdated}")  # noqa: S608 - numbers
     await sources.mark_changed(tx, [row["source_id"] for row in rows])  # so that the index files drop the vectors too
     await tx.execute(f"DELETE FROM vectors WHERE {outdated}")  # noqa: S608 - likewise

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Iterable
 
 from almanac.core.database import Database, Row, Transaction
+from almanac.db.sql import id_list
 from almanac.search import sources
 from almanac.search.analysis import surrounding_text
 
@@ -50,5 +51,5 @@ async def lock_unchanged(tx: Transaction, rows: Iterable[Row]) -> dict[int, str]
     order as in all other writers, which avoids deadlocks."""
     titles = {row["id"]: row["title"] for row in rows}
     await sources.mark_changed(tx, {row["source_id"] for row in rows})
-    found = await tx.fetch(_PRESENT.format(ids=", ".join(map(str, titles))))
+    found = await tx.fetch(_PRESENT.format(ids=id_list(titles)))
     return {row["id"]: row["collection"] for row in found if row["title"] == titles[row["id"]]}

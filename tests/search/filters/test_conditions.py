@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from almanac.core.database import Database, Reader, Transaction
 from almanac.core.errors import BadRequest
 from almanac.db.connect import connect
+from almanac.db.sql import Parameters
 from almanac.identity import orgs
 from almanac.search import sources
 from almanac.search.filters import conditions
-from almanac.search.filters.parameters import SqlParameters
 from almanac.search.sources import Source
 from tests.search.condition_reference import holds
 
@@ -34,7 +34,7 @@ async def store(tx: Transaction, kept: list[Json]) -> None:
 
 async def met(db: Reader, raw: Json, start: int = 1) -> list[int]:
     """Which of the stored sources meet a condition, as the database says."""
-    parameters = SqlParameters(start)
+    parameters = Parameters(start)
     where = conditions.to_sql(conditions.parse(raw), parameters)
     before = [f"${n + 1} = {n}" for n in range(start - 1)]
     sql = f"SELECT s.owner_id FROM sources s WHERE {' AND '.join([*before, where])}"
@@ -177,7 +177,7 @@ async def test_the_deepest_condition_leaves_a_statement_room_around_it(database:
     raw = is_("title", op, value)
     for level in range(conditions.MAX_CONDITION_DEPTH):
         raw = {("and", "or")[level % 2]: [is_("a", "ne", 1), raw]}
-    parameters = SqlParameters()
+    parameters = Parameters()
     where = conditions.to_sql(conditions.parse(raw), parameters)
     around = f"{'(' * 10}{where}{')' * 10}"
     rows = await database.fetch(f"SELECT s.owner_id FROM sources s WHERE s.id > 0 AND {around}", *parameters.values)
@@ -187,7 +187,7 @@ async def test_the_deepest_condition_leaves_a_statement_room_around_it(database:
 @pytest.mark.parametrize("op", ["gt", "contains", "text_match"])
 async def test_the_language_of_a_postgres_database_changes_nothing(postgres_url: str, op: str):
     empty = "substr(CAST('' AS name), 1, 0)"
-    assert f".t || {empty})" in conditions.to_sql(conditions.parse(is_("k", op, "a")), SqlParameters())
+    assert f".t || {empty})" in conditions.to_sql(conditions.parse(is_("k", op, "a")), Parameters())
     db = await connect(postgres_url, pool_size=1)
     row = await db.fetch_one(
         f"SELECT pg_collation_for(CAST('x' AS TEXT) || {empty}) AS rules, lower('É' || {empty}) AS small"

@@ -123,12 +123,9 @@ def _gather(
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.uint32]]]:
     segment = part.view.segment
     posting_rows = segment.rows[start:stop]
-    edges = posting_rows.searchsorted(part.spans).tolist()
-    for span, (first, last) in enumerate(zip(edges[::2], edges[1::2], strict=True)):
-        if first < last:
-            rows = posting_rows[first:last]
-            shift = np.int64(base + int(part.begins[span]) - int(part.spans[2 * span]))
-            yield rows + shift, segment.counts[start + first : start + last], segment.lengths[rows]
+    for first, last, shift in part.in_spans(posting_rows):
+        rows = posting_rows[first:last]
+        yield rows + np.int64(base + shift), segment.counts[start + first : start + last], segment.lengths[rows]
 
 
 def _occurrences(term: _Term, located: Sequence[Located], number: int) -> NDArray[np.uint8]:
@@ -167,24 +164,11 @@ def _find(segments: Sequence[Segment], terms: Sequence[int]) -> list[tuple[Posti
 
 def _frequency(slices: Sequence[SegmentSlice], postings: Sequence[Postings]) -> int:
     """Count the live passages of the collections that contain a term."""
-    number = 0
-    for part, (start, stop) in zip(slices, postings, strict=True):
-        if start < stop:
-            rows = part.view.segment.rows[start:stop]
-            edges = rows.searchsorted(part.ranges)
-            number += int(edges[1::2].sum() - edges[::2].sum())
-            number -= _count_common(part.masked_rows, rows[int(edges[0]) : int(edges[-1])])
-    return number
-
-
-def _count_common(one: NDArray[np.uint32], other: NDArray[np.uint32]) -> int:
-    """Count the rows that are in both ascending arrays."""
-    if not len(one) or not len(other):
-        return 0
-    if len(other) < 16 * len(one):  # looking up the rows of the second array is then cheaper
-        one, other = other, one
-    at = np.minimum(np.searchsorted(other, one), len(other) - 1)
-    return int(np.count_nonzero(other[at] == one))
+    return sum(
+        part.count_live(part.view.segment.rows[start:stop])
+        for part, (start, stop) in zip(slices, postings, strict=True)
+        if start < stop
+    )
 
 
 def _rarest_first(found: dict[int, _Term], terms: Sequence[int]) -> list[_Term]:

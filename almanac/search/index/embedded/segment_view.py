@@ -1,6 +1,6 @@
 """Views and slices: the current content of a segment, and the part of it that one search may read."""
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -95,6 +95,12 @@ class SegmentSlice:
         """The rows of the masked sources in the collections."""
         return self.view.segment.rows_of(self._masked_sources).astype(np.uint32)
 
+    def count_live(self, rows: NDArray[np.uint32]) -> int:
+        """Count the live rows of the collections among rows, which are in ascending order."""
+        edges = rows.searchsorted(self.ranges)
+        masked = _count_common(self.masked_rows, rows[edges[0] : edges[-1]])
+        return int(edges[1::2].sum() - edges[::2].sum()) - masked
+
     @cached_property
     def spans(self) -> NDArray[np.uint32]:
         """The first row and the end of each range to scan, alternately. These few ranges contain every row that the
@@ -143,6 +149,14 @@ class SegmentSlice:
                 found[-1][segment.rows_of(excluded) - begin] = False
         return np.concatenate(found)
 
+    def in_spans(self, rows: NDArray[np.uint32]) -> Iterator[tuple[int, int, int]]:
+        """Find the part of ascending rows that is in each span. Yield its start, its end, and the number that turns a
+        row into its position among the rows to scan, by addition."""
+        edges = rows.searchsorted(self.spans).tolist()
+        for span, (first, last) in enumerate(zip(edges[::2], edges[1::2], strict=True)):
+            if first < last:
+                yield first, last, int(self.begins[span]) - int(self.spans[2 * span])
+
     def rows_at(self, positions: NDArray[np.int64]) -> NDArray[np.uint32]:
         """Return the segment's rows at positions among the rows to scan."""
         span = np.asarray(self.begins.searchsorted(positions, "right"), np.int64) - 1
@@ -177,6 +191,16 @@ class SegmentSlice:
         ranges = np.searchsorted(self.starts, sources, "right") - 1
         before = np.cumsum(self.stops - self.starts) - self.stops  # less the source numbers between the ranges
         return sources + before[ranges], (ranges >= 0) & (sources < self.stops[ranges])
+
+
+def _count_common(one: NDArray[np.uint32], other: NDArray[np.uint32]) -> int:
+    """Count the rows that are in both ascending arrays."""
+    if not len(one) or not len(other):
+        return 0
+    if len(other) < 16 * len(one):  # looking up the rows of the second array is then cheaper
+        one, other = other, one
+    at = np.minimum(np.searchsorted(other, one), len(other) - 1)
+    return int(np.count_nonzero(other[at] == one))
 
 
 def _row_ranges(segment: Segment, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.uint32]:

@@ -76,13 +76,8 @@ def search(slices: Sequence[SegmentSlice], key: Key, vector: NDArray[np.float32]
 
 def count(part: SegmentSlice, model: str) -> int:
     """Count the live passages in the collections of a slice that have a vector of a model."""
-    number = 0
-    for (name, _), matrix in part.view.segment.matrices.items():
-        if name == model:
-            edges = matrix.rows.searchsorted(part.ranges)
-            number += int(edges[1::2].sum() - edges[::2].sum())
-            number -= int(np.count_nonzero(np.isin(part.masked_rows, matrix.rows[edges[0] : edges[-1]])))
-    return number
+    matrices = part.view.segment.matrices
+    return sum(part.count_live(matrix.rows) for (name, _), matrix in matrices.items() if name == model)
 
 
 def _blocks(slices: Sequence[SegmentSlice], key: Key) -> Iterator[_Block]:
@@ -90,9 +85,7 @@ def _blocks(slices: Sequence[SegmentSlice], key: Key) -> Iterator[_Block]:
         matrix = part.view.segment.matrices.get(key)
         if matrix is None:
             continue
-        edges = matrix.rows.searchsorted(part.spans).tolist()
-        for span, (first, last) in enumerate(zip(edges[::2], edges[1::2], strict=True)):
-            shift = int(part.begins[span]) - int(part.spans[2 * span])
+        for first, last, shift in part.in_spans(matrix.rows):
             for start in range(first, last, _VECTORS_PER_BLOCK):
                 stop = min(start + _VECTORS_PER_BLOCK, last)
                 allowed = None if part.allowed is None else part.allowed[matrix.rows[start:stop] + np.int64(shift)]

@@ -50,6 +50,7 @@ MAX_WIDEN_FACTOR = 8  # times as many candidates are read if a filter leaves few
 MAX_FILTERED_PASSAGES = 20_000  # if a filter leaves no more, the terms of all of them are read
 MAX_SCANNED_VECTORS = 50_000  # in a larger scope, a graph is searched
 MIN_EF_SEARCH = 200  # neighbours that a graph search keeps: more improve recall and take longer
+MAX_EF_SEARCH = 1_000  # the maximum of pgvector
 MAX_GRAPH_DIMENSIONS = 4_000  # supported by pgvector for a graph of half-precision vectors
 LARGE_SCOPE_CACHE_SECONDS = 10.0  # for the size and the coverage of a scope of more than MAX_CANDIDATES passages
 
@@ -162,7 +163,8 @@ class PostgresIndex:
     ) -> Hits:
         size = await self._size(scope)
         if size.matching > MAX_SCANNED_VECTORS and _graph_name(model, len(vector)) in await self._valid_graphs():
-            rows = await self._search_graph(scope, model, vector, limit, ef_search or max(MIN_EF_SEARCH, 2 * limit))
+            settings = _GRAPH_SETTINGS, str(min(ef_search or max(MIN_EF_SEARCH, 2 * limit), MAX_EF_SEARCH))
+            rows = await self._read_with(settings, _near(scope, model, vector, limit, is_graph=True))
         else:
             rows = await self._read(scope, *_near(scope, model, vector, limit, is_graph=False))
         ids, sources = _column(rows, "passage_id"), _column(rows, "source_id")
@@ -323,23 +325,18 @@ class PostgresIndex:
             counts[row["place"]] = row["passages"]
         return counts
 
-    async def _read(self, scope: SearchScope, sql: str, *args: Any) -> list[Row]:
-        """Run a statement about a scope. A filtered one runs in a transaction, with settings for looking up rows."""
+    async def _read(self, scope: SearchScope, *statement: Any) -> list[Row]:
+        """Run a statement about a scope, with settings for looking up rows if the scope has a filter."""
+        return await (self._read_with([_LOOKUP_SETTINGS], statement) if scope.where else self._db.scan(*statement))
 
-        async def look_up(tx: Transaction) -> list[Row]:
-            await tx.fetch(_LOOKUP_SETTINGS)
-            return await tx.fetch(sql, *args)
+    async def _read_with(self, settings: Sequence[Any], statement: Sequence[Any]) -> list[Row]:
+        """Run a statement in a transaction, so that the settings end with it."""
 
-        return await self._db.write(look_up) if scope.where else await self._db.scan(sql, *args)
+        async def read(tx: Transaction) -> list[Row]:
+            await tx.fetch(*settings)
+            return await tx.fetch(*statement)
 
-    async def _search_graph(
-        self, scope: SearchScope, model: str, vector: NDArray[np.float32], limit: int, ef_search: int
-    ) -> list[Row]:
-        async def search(tx: Transaction) -> list[Row]:
-            await tx.fetch(_GRAPH_SETTINGS, str(min(ef_search, 1_000)))
-            return await tx.fetch(*_near(scope, model, vector, limit, is_graph=True))
-
-        return await self._db.write(search)  # in a transaction, so that the settings end with it
+        return await self._db.write(read)
 
     async def _valid_graphs(self) -> frozenset[str]:
         if (known := self._graphs.get(None)) is not None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from almanac.core.database import Database, Transaction
+from almanac.db.sql import id_list
 from almanac.search import sources
 from almanac.search.index import tables
 from almanac.search.index.postgres import postgres_index
@@ -75,8 +76,7 @@ async def rebuild(db: Database, collection: str | None, on_progress: Callable[[i
 
 async def _index(tx: Transaction, ids: Sequence[int]) -> None:
     await sources.mark_changed(tx, ids)  # this also locks them
-    wanted = ", ".join(map(str, ids))
-    for row in await tx.fetch(f"SELECT id, collection FROM sources WHERE id IN ({wanted})"):  # noqa: S608 - numbers
+    for row in await tx.fetch(f"SELECT id, collection FROM sources WHERE id IN ({id_list(ids)})"):  # noqa: S608
         await tables.move_source(tx, row["id"], row["collection"])
 
 
