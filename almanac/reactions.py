@@ -28,8 +28,8 @@ from almanac.quotas import idempotency
 from almanac.sandbox.confinement import MIB, SandboxLimits
 from almanac.sandbox.pool import SandboxPool
 from almanac.search import backends
-from almanac.search.jobs import collection_status, embed_passages
-from almanac.search.jobs.collection_status import AnalysePassages
+from almanac.search.jobs import analyse_passages, embed_passages, embed_queue
+from almanac.search.jobs.analyse_passages import AnalysePassages
 from almanac.search.jobs.embed_passages import DeleteOldVectors, EmbedPassages
 
 # Finished jobs are kept for a while, for whoever asks what happened.
@@ -69,7 +69,8 @@ async def open_job_handlers(db: Database, settings: Settings) -> AsyncGenerator[
         await ingest_job.sweep(db)
         await files.clear(db)
         await trash.remove_unused(db, files)
-        await collection_status.enqueue_missing(db)
+        await analyse_passages.enqueue_missing(db)
+        await embed_queue.retry_dead(db)
         if settings.embedding:
             await embed_passages.enqueue_missing(db, embedder.name)
         return None
@@ -83,7 +84,8 @@ async def open_job_handlers(db: Database, settings: Settings) -> AsyncGenerator[
 
     try:
         # Searches miss passages that a migration left unanalysed, so these do not wait for the next `tidy`.
-        await collection_status.enqueue_missing(db)
+        await analyse_passages.enqueue_missing(db)
+        await embed_queue.retry_dead(db)
         yield {
             "housekeeping": housekeeping,
             "tidy": tidy,

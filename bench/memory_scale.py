@@ -175,7 +175,7 @@ class Memory:
 
     async def _list(self, tx: Transaction, first: int, words: list[bytes]) -> None:
         rows: list[Any] = [
-            (first + n, first + n, self.collection, tables.listed(self.collection, counted).tolist())
+            (first + n, first + n, self.collection, tables.posting_keys(self.collection, counted).tolist())
             for n, counted in enumerate(words)
         ]
         await tx.insert_many("terms", ("passage_id", "source_id", "collection", "terms"), rows)

@@ -27,7 +27,7 @@ from almanac.core.settings import Settings
 from almanac.identity import orgs, principals
 from almanac.search.backends import open_search
 from almanac.search.engine import SearchEngine
-from almanac.search.jobs import collection_status, embed_passages
+from almanac.search.jobs import analyse_passages, embed_passages, passage_batches
 
 _CODE = ROOT / "almanac"
 _CUTTING = ("knowledge/passages.py", "search/neighbours.py", "db/migrations/0004_search.sql")
@@ -95,8 +95,8 @@ async def _fill(settings: Settings, test: RetrievalSet) -> None:
 
 async def _count_anew(db: Database) -> None:
     for row in await db.scan("SELECT name FROM collections"):
-        async for passages in collection_status.walk(db, row["name"], _AT_ONCE):
-            await collection_status.analyse(db, passages)
+        async for passages in passage_batches.walk(db, row["name"], _AT_ONCE):
+            await analyse_passages.analyse(db, passages)
 
 
 async def _found(test: RetrievalSet, db: Database, search: SearchEngine) -> Home:

@@ -21,7 +21,7 @@ from almanac.knowledge import document_index, document_status
 from almanac.knowledge.files import format_size
 from almanac.search.backends import open_search
 from almanac.search.index.protocol import Coverage, SearchIndex
-from almanac.search.jobs import collection_status, embed_passages
+from almanac.search.jobs import analyse_passages, collection_status, embed_passages, embed_queue, passage_batches
 from almanac.search.jobs.collection_status import CollectionStatus
 from almanac.search.jobs.embed_passages import DeleteOldVectors, EmbedPassages
 
@@ -45,8 +45,8 @@ def show_status(home: Home = None, as_json: Json = False) -> None:
         statuses = await collection_status.collection_statuses(db)
         return {
             "collections": [{"name": names.get(status.collection), **asdict(status)} for status in statuses],
-            "parts": [asdict(part) for part in await collection_status.parts(settings, db)],
-            "changes": await collection_status.changes(settings, db),
+            "parts": [asdict(part) for part in await collection_status.index_parts(settings, db)],
+            "changes": await collection_status.count_pending_changes(settings, db),
         }
 
     status = with_database(home, work)
@@ -140,11 +140,11 @@ class _IndexRebuild:
 
     async def _analyse(self) -> None:
         async def analyse(rows: list[Row]) -> None:
-            self.counts.changed += await collection_status.analyse(self._db, rows)
+            self.counts.changed += await analyse_passages.analyse(self._db, rows)
             self.counts.analysed += len(rows)
 
         await self._for_each_batch(
-            await self._statuses(), collection_status.AT_ONCE, analyse, ("Analysing", "analysed")
+            await self._statuses(), analyse_passages.BATCH_SIZE, analyse, ("Analysing", "analysed")
         )
 
     async def _embed(self) -> None:
@@ -160,15 +160,15 @@ class _IndexRebuild:
         """Embed again the passages that have vectors of the model, a batch at a time."""
 
         async def embed(rows: list[Row]) -> None:
-            await collection_status.embed(self._db, embedder, rows)
+            await embed_passages.replace_vectors(self._db, embedder, rows)
             self.counts.embedded += len(rows)
 
-        await self._for_each_batch(statuses, embed_passages.AT_ONCE, embed, ("Embedding", "embedded"))
+        await self._for_each_batch(statuses, embed_passages.BATCH_SIZE, embed, ("Embedding", "embedded"))
 
     async def _add_vectors(self, statuses: Sequence[CollectionStatus], embedder: Embedder) -> None:
         """Queue the embedding of passages without vectors of the model, for a worker here or elsewhere."""
         for each in statuses:
-            await self._db.write(lambda tx, name=each.collection: embed_passages.enqueue(tx, name))
+            await self._db.write(lambda tx, name=each.collection: embed_queue.enqueue(tx, name))
         handlers = {"embed": EmbedPassages(self._db, embedder), "forget": DeleteOldVectors(self._db)}
         async with (
             open_search(self._settings, self._db) as search,
@@ -181,7 +181,7 @@ class _IndexRebuild:
 
     async def _follow(self, collection: str, index: SearchIndex) -> Coverage:
         while True:
-            is_running = await collection_status.is_under_way(self._db, collection) and not self._stop.is_set()
+            is_running = await embed_queue.is_under_way(self._db, collection) and not self._stop.is_set()
             coverage = await collection_status.coverage(self._db, index, collection)
             if not is_running:
                 return coverage
@@ -200,7 +200,7 @@ class _IndexRebuild:
             self._display.show(Stage("Indexing", done, None, "document"))
 
         show_progress(0)
-        renewing = collection_status.renew(self._settings, self._db, self._collection, show_progress)
+        renewing = collection_status.rebuild_index(self._settings, self._db, self._collection, show_progress)
         self.counts.is_renewed = await self._unless_stopped(renewing)
 
     async def _statuses(self) -> list[CollectionStatus]:
@@ -217,7 +217,7 @@ class _IndexRebuild:
         """Call `step` with each batch of passages, until Ctrl-C."""
         total, done = sum(each.passages for each in statuses), 0
         for each in statuses:
-            async for rows in collection_status.walk(self._db, each.collection, batch_size):
+            async for rows in passage_batches.walk(self._db, each.collection, batch_size):
                 if self._stop.is_set():
                     return
                 await step(rows)

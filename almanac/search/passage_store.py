@@ -41,7 +41,7 @@ async def replace(tx: Transaction, source: Source, prepared: AnalysedPassages) -
     await tx.execute("DELETE FROM passages WHERE source_id = $1", source_id)
     rows = _rows(source_id, prepared)
     await tx.insert_many("passages", _COLUMNS, rows)
-    await tables.index_passages(tx, source_id, source.collection)
+    await tables.index_passages(tx, {source_id: source.collection})
     await sources.mark_changed(tx, [source_id])
     if rows:
         await sources.enqueue_embedding(tx, source_id, source.collection)
@@ -73,7 +73,7 @@ async def add_many(tx: Transaction, things: Sequence[tuple[Source, AnalysedPassa
     ids = await _ids(tx, [source for source, _ in new.values()])
     rows = [row for key, (_, prepared) in new.items() for row in _rows(ids[key], prepared)]
     await tx.insert_many("passages", _COLUMNS, rows)
-    await tables.added_many(tx, [(ids[key], source.collection) for key, (source, _) in new.items()])
+    await tables.index_passages(tx, {ids[key]: source.collection for key, (source, _) in new.items()})
     noted = [(ids[key], source.collection, source.metadata, source.tags) for key, (source, _) in new.items()]
     await metadata_index.write(tx, noted)
 

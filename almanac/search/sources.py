@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 
 from almanac.core.database import Reader, Row, Transaction, Value
-from almanac.jobs import queue
 from almanac.search.analysis import analyser
 from almanac.search.filters import metadata_index
 from almanac.search.index import tables
+from almanac.search.jobs import embed_queue
 from almanac.search.passage import passage_from_row
 
 _PUT = """
@@ -74,7 +74,7 @@ async def add_many(tx: Transaction, new: Sequence[Source]) -> None:
     """Let search know of things it has not heard of, whose passages lack every vector so far."""
     for collection, org_id in {source.collection: source.org_id for source in new}.items():
         await _open(tx, collection, org_id)
-        await queue.add(tx, "embed", {"collection": collection}, key=f"embed:{collection}")
+        await embed_queue.enqueue(tx, collection)
     rows = [
         (each.org_id, each.collection, each.kind, each.object_id, *_described(each), int(each.is_live), 1, 0)
         for each in new
@@ -127,7 +127,7 @@ async def embedding_state(db: Reader, collection: str, folders: Sequence[int]) -
     )
     if not rows:
         return "made"
-    return "failed" if await queue.is_dead(db, f"embed:{collection}") else "waiting"
+    return "failed" if await embed_queue.is_dead(db, collection) else "waiting"
 
 
 async def mark_changed(tx: Transaction, source_ids: Iterable[int]) -> None:
@@ -139,7 +139,7 @@ async def mark_changed(tx: Transaction, source_ids: Iterable[int]) -> None:
 async def enqueue_embedding(tx: Transaction, source_id: int, collection: str) -> None:
     """Have the vectors that a source's passages lack made as soon as a worker can."""
     await tx.execute("UPDATE sources SET is_embedded = 0 WHERE id = $1", source_id)
-    await queue.add(tx, "embed", {"collection": collection}, key=f"embed:{collection}")
+    await embed_queue.enqueue(tx, collection)
 
 
 async def _open(tx: Transaction, collection: str, org_id: str) -> None:
@@ -167,7 +167,7 @@ async def _adjust(tx: Transaction, known: Row, source: Source) -> None:
         await tx.execute("UPDATE sources SET is_live = $2 WHERE id = $1", known["id"], int(source.is_live))
     if known["collection"] != source.collection:
         await tx.execute("UPDATE sources SET collection = $2 WHERE id = $1", known["id"], source.collection)
-        await tables.move(tx, known["id"], source.collection)
+        await tables.move_source(tx, known["id"], source.collection)
         if not known["is_embedded"] or not await _share_model(tx, known["collection"], source.collection):
             await enqueue_embedding(tx, known["id"], source.collection)
     before = (known["collection"], orjson.loads(known["metadata"]), orjson.loads(known["tags"]))

@@ -40,6 +40,7 @@ from almanac.search.query import SourceFilter
 from almanac.search.sources import Source
 from tests.catalogue.sample_catalogue import POWERJET, call_of, import_sample
 from tests.live_server import settings_for, work_off
+from tests.search.condition_reference import holds
 
 Attempt = Callable[[Transaction], Awaitable[Any]]
 
@@ -292,7 +293,7 @@ def test_a_filter_in_sql_selects_the_same_as_the_filter_in_python(
                     f"SELECT s.owner_id FROM sources s WHERE s.collection = 'c' AND {where}", *args
                 )
                 parsed = conditions.parse(condition)
-                expected = {str(n) for n, row in enumerate(rows) if conditions.holds(parsed, row)}
+                expected = {str(n) for n, row in enumerate(rows) if holds(parsed, row)}
                 assert {row["owner_id"] for row in selected} == expected, filter
         finally:
             await db.close()

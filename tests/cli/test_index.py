@@ -17,7 +17,7 @@ from almanac.cli.support.operator_call import call_for_base
 from almanac.core.database import Database
 from almanac.jobs import queue
 from almanac.search.index.protocol import Coverage
-from almanac.search.jobs import collection_status, embed_passages
+from almanac.search.jobs import embed_passages
 from tests.cli.conftest import Almanac
 from tests.cli.program import Answer, run, serving
 from tests.cli.test_commands import with_database
@@ -184,15 +184,15 @@ def test_a_model_that_cannot_be_reached_leaves_everything_as_it_was(library: Alm
 def test_ctrl_c_stops_a_rebuild_between_two_batches_and_nothing_is_broken(
     library: Almanac, monkeypatch: pytest.MonkeyPatch
 ):
-    embed = collection_status.embed
+    embed = embed_passages.replace_vectors
 
     async def embed_and_interrupt(*given: Any) -> None:
         await embed(*given)
         os.kill(os.getpid(), signal.SIGINT)
         await until(lambda: signal.getsignal(signal.SIGINT) is signal.default_int_handler)  # it has been handled
 
-    monkeypatch.setattr(embed_passages, "AT_ONCE", 1)
-    monkeypatch.setattr(collection_status, "embed", embed_and_interrupt)
+    monkeypatch.setattr(embed_passages, "BATCH_SIZE", 1)
+    monkeypatch.setattr(embed_passages, "replace_vectors", embed_and_interrupt)
     answer = library("index", "rebuild", "--vectors")
     assert (answer.code, answer.out) == (130, "1 passage embedded\n")
     assert answer.err == "Stopped; finished work is kept. Run the command again to do the rest.\n"
@@ -278,7 +278,7 @@ def test_the_doctor_names_files_of_the_index_that_are_gone(library: Almanac, tmp
     answer = library("doctor", "--json")
     state, detail = checks(replace(answer, out=answer.out.splitlines()[-1]))["index"]  # after the logs
     assert (state, found[0].name in detail) == ("problem", True)
-    assert "files of it are missing or damaged" in detail
+    assert "index files are missing or damaged" in detail
     assert library("index", "rebuild").code == 0
     assert checks(library("doctor", "--json"))["index"] == ("ok", "agrees with the database")
 

@@ -21,7 +21,7 @@ from almanac.search import backends
 from almanac.search.index.embedded import compaction
 from almanac.search.index.postgres import postgres_index
 from almanac.search.jobs import embed_passages
-from almanac.search.jobs.collection_status import AnalysePassages
+from almanac.search.jobs.analyse_passages import AnalysePassages
 from almanac.search.jobs.embed_passages import DeleteOldVectors, EmbedPassages
 
 DIMENSION = 16
@@ -66,7 +66,7 @@ async def tend(settings: Settings, db: Database, stop: asyncio.Event) -> None:
 
 async def work() -> None:
     settings = load_settings().settings
-    embed_passages.AT_ONCE = AT_ONCE
+    embed_passages.BATCH_SIZE = AT_ONCE
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with open_database(settings) as db:

@@ -18,7 +18,7 @@ from almanac.search import backends
 from almanac.search.backends import open_search
 from almanac.search.index.embedded import compaction
 from almanac.search.index.protocol import SearchScope
-from almanac.search.jobs import collection_status, embed_passages
+from almanac.search.jobs import analyse_passages, collection_status, embed_passages, passage_batches
 from tests.kill.indexer import Slow, vector_of
 from tests.kill.programs import Program, with_database
 from tests.live_server import settings_for
@@ -65,7 +65,7 @@ async def fill(db: Database) -> None:
         await db.write(lambda tx: tx.execute("DELETE FROM terms"))
         await db.write(lambda tx: tx.execute("UPDATE sources SET passages = 0, length = 0"))
     await db.write(lambda tx: tx.execute("UPDATE passages SET words = NULL"))
-    await collection_status.enqueue_missing(db)
+    await analyse_passages.enqueue_missing(db)
 
 
 def word(kind: str, number: int) -> str:
@@ -124,7 +124,7 @@ async def check(db: Database, settings: Settings) -> None:
 
 async def check_vectors(db: Database, settings: Settings) -> None:
     """Check that each passage has the vector of its own text and is found by it."""
-    rows = [row for name in COLLECTIONS async for batch in collection_status.walk(db, name, 50) for row in batch]
+    rows = [row for name in COLLECTIONS async for batch in passage_batches.walk(db, name, 50) for row in batch]
     assert len(rows) > THINGS
     async with open_search(settings, db) as search:
         for row in rows[:: len(rows) // 20]:

@@ -301,7 +301,7 @@ async def test_the_caller_sets_the_candidate_list_size_of_a_vector_graph(
 ):
     if memory.db.dialect != "postgres":
         pytest.skip("the embedded index compares with every vector and has no candidate list")
-    monkeypatch.setattr(postgres_index, "SCANNED", 5)
+    monkeypatch.setattr(postgres_index, "MAX_SCANNED_VECTORS", 5)
     await fill(memory, turn(np.random.default_rng(3), 20, 32))
     assert await postgres_index.maintain(memory.db)
     # This query returns the setting of the database as a distance, instead of passages.
@@ -311,7 +311,7 @@ async def test_the_caller_sets_the_candidate_list_size_of_a_vector_graph(
     index, scope = PostgresIndex(memory.db), SearchScope((note_index.collection_of(memory.town.acme.id),))
     vector = turn(np.random.default_rng(4), 1, 32)[0]
     widths = [float((await index.vector_hits(scope, "m", vector, 10, reach)).scores[0]) for reach in (1, 64, 200, None)]
-    assert widths == [1.0, 64.0, 200.0, float(postgres_index.REACH)]
+    assert widths == [1.0, 64.0, 200.0, float(postgres_index.MIN_EF_SEARCH)]
     query = await note_search.search_query(memory.ada, NoteQuery("anything"))
     assert query.ef_search == 64
 

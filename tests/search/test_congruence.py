@@ -99,7 +99,7 @@ async def pair(postgres_cluster: Cluster, sqlite_template: Path, tmp_path: Path)
 @pytest.mark.parametrize("is_compacted", [True, False])
 async def test_made_up_things_are_found_alike(pair: Pair, is_compacted: bool, monkeypatch: pytest.MonkeyPatch):
     if not is_compacted:
-        monkeypatch.setattr(keyword_scan, "_FEW", 1)  # so that terms are looked up in the filtered passages
+        monkeypatch.setattr(keyword_scan, "_MIN_FILTERED_RATIO", 1)  # so that terms are looked up in any filtered rows
     for shelf in pair.shelves:
         await shelf.fill(300, SOME)
         for name in ("3", "40", "77"):

@@ -175,7 +175,7 @@ async def _clock(settings: Settings) -> str:
 
 
 async def _words(_: Settings, db: Database) -> str | CheckWarning:
-    number = await collection_status.unread(db)
+    number = await collection_status.count_not_analysed(db)
     if not number:
         return "every passage has been analysed"
     return CheckWarning(f"{counted(number, 'passage')} cannot be found by words yet. {_WORKER_REMEDY}")
@@ -186,7 +186,7 @@ async def _vectors(_: Settings, db: Database) -> str | CheckWarning:
     behind = [status for status in statuses if not status.is_embedded]
     if not behind:
         return f"{counted(sum(status.passages for status in statuses), 'passage')}, all embedded"
-    done, total = sum(status.reached for status in behind), sum(status.passages for status in behind)
+    done, total = sum(status.finally_embedded for status in behind), sum(status.passages for status in behind)
     where = ", ".join(status.collection for status in behind[:_MAX_NAMED_ITEMS]) + (
         ", …" if len(behind) > _MAX_NAMED_ITEMS else ""
     )

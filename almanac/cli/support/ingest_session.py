@@ -22,7 +22,7 @@ from almanac.knowledge import document_index
 from almanac.knowledge.files import FileStore
 from almanac.search.engine import SearchEngine
 from almanac.search.index.protocol import Coverage
-from almanac.search.jobs import collection_status
+from almanac.search.jobs import collection_status, embed_queue
 
 _STATUS_POLL_SECONDS = 0.1
 _COVERAGE_POLL_SECONDS = 0.5  # counting passages costs more than reading the status of documents
@@ -103,7 +103,7 @@ class IngestSession:
         """Show the progress of embedding until every passage has a vector or no worker is left that embeds."""
         while True:
             # Read before the coverage: vectors that the last job writes are then counted.
-            is_running = await collection_status.is_under_way(self.call.db, document_index.collection_of(self.base_id))
+            is_running = await embed_queue.is_under_way(self.call.db, document_index.collection_of(self.base_id))
             coverage = await self._coverage()
             if coverage.passages:
                 display.show(embedding_stage(coverage))

@@ -1,139 +1,125 @@
-"""Facts: the single values in the metadata of sources, and their tags, looked up by key and value.
+"""The index of source metadata: the single values and the tags of each source, stored in the table `facts` by key and
+value.
 
-A condition on metadata is a test of JSON, and to test every source of a large collection takes longer than the search
-itself. Facts lead to those that can meet it. They leave out nothing that does; where they say all there is to say, what
-they bring need not be tested, and where long texts were cut, it is. Texts, numbers and truth values never meet: numbers
-have a column of their own, truth values a key of their own. So have tags.
+Testing a condition on the JSON of every source in a large collection takes longer than the search itself. The index
+finds the sources that can meet the condition. It never leaves out a source that does; if its result is exact, the JSON
+is not tested. The result is not exact for long texts, of which only the beginning is stored. Texts, numbers and
+Booleans are never equal to each other: numbers have their own column, Booleans their own keys, and so have tags.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import orjson
 
-from almanac.core.database import Transaction, Value
-from almanac.search.filters.conditions import MOST_MEMBERS, UNFIT_KEY, Condition, ConditionGroup, ConditionTest
+from almanac.core.database import Transaction
+from almanac.db.sql import Parameters
+from almanac.search.filters.conditions import MAX_LIST_MEMBERS, UNFIT_KEY, Condition, ConditionGroup, ConditionTest
 
-MAX_INDEXED_CHARS = 40  # characters kept of a text
-MOST_COLLECTIONS = 200  # for more, a condition is tested on what there is
+MAX_INDEXED_CHARS = 40  # of a text
+MAX_COLLECTIONS = 200  # for more, the index is not used
 
 _SIGNS = {"eq": "IN", "in": "IN", "gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
-_TRUTH = "\1"  # behind the keys of truth values; no key that can be tested has it
-_TAGS = "\2"  # the key of tags, which none can be tested by either
+_BOOLEAN = "\1"  # appended to the keys of Booleans; no key that can be tested contains it
+_TAGS = "\2"  # the key of the tags, which cannot be tested either
 _AMONG = "s.id IN ("
 _COLUMNS = ("source_id", "field", "text", "number")
 
-
-Described = tuple[int, str, dict[str, Any], Sequence[str]]  # a source, its collection, its metadata and its tags
+SourceMetadata = tuple[int, str, dict[str, Any], Sequence[str]]  # source id, collection, metadata, tags
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedCondition:
-    """SQL on the sources `s` that leaves all that may meet a condition, or, if it is `exact`, all that do; empty where
-    facts say nothing of it."""
+    """SQL on the sources `s` that selects all that may meet a condition or, if `is_exact`, exactly those that do. It is
+    empty if the index does not cover the condition."""
 
     sql: str = ""
-    exact: bool = False
+    is_exact: bool = False
 
 
-async def write(tx: Transaction, rows: Sequence[Described]) -> None:
-    """Note the facts of sources that have none noted."""
-    fields: dict[tuple[str, str], int] = {}
-    for collection, names in _keys(rows).items():
-        for name in sorted(names):  # in one order, so that two writers cannot lock each other out
-            fields[collection, name] = await _field(tx, collection, name)
-    found = [
-        (source_id, fields[collection, name], text, number)
+async def write(tx: Transaction, rows: Sequence[SourceMetadata]) -> None:
+    """Add the values of sources that are not in the index."""
+    values = [
+        (source_id, collection, *value)
         for source_id, collection, metadata, tags in rows
-        for name, text, number in _values(metadata, tags)
+        for value in _values(metadata, tags)
     ]
+    # Sorted, because the same order in every transaction avoids deadlocks.
+    keys = sorted({(collection, name) for _, collection, name, _, _ in values})
+    fields = {key: await _field(tx, *key) for key in keys}
+    found = [(source_id, fields[collection, name], *value) for source_id, collection, name, *value in values]
     await tx.insert_many("facts", _COLUMNS, found)
 
 
-async def rewrite(tx: Transaction, described: Described) -> None:
-    """Put a source's facts as they are now in the place of what they were."""
-    await tx.execute("DELETE FROM facts WHERE source_id = $1", described[0])
-    await write(tx, [described])
+async def rewrite(tx: Transaction, row: SourceMetadata) -> None:
+    """Replace the values of a source."""
+    await tx.execute("DELETE FROM facts WHERE source_id = $1", row[0])
+    await write(tx, [row])
 
 
-def tagged(tags: Sequence[str], collections: Sequence[str], start: int) -> tuple[IndexedCondition, list[Value]]:
-    """As `narrow`, for the sources that have all of some tags."""
+def tagged(tags: Sequence[str], collections: Sequence[str], parameters: Parameters) -> IndexedCondition:
+    """Return the condition that a source has all of these tags."""
     if "\0" in "".join(tags):
-        return IndexedCondition(), []  # which is not noted
-    leaves = tuple(ConditionTest(_TAGS, "eq", tag) for tag in tags)
-    return indexed_condition(leaves[0] if len(leaves) == 1 else ConditionGroup(True, leaves), collections, start)
+        return IndexedCondition()  # such tags are not stored
+    tests = tuple(ConditionTest(_TAGS, "eq", tag) for tag in tags)
+    condition = tests[0] if len(tests) == 1 else ConditionGroup(True, tests)
+    return indexed_condition(condition, collections, parameters)
 
 
-def indexed_condition(
-    condition: Condition, collections: Sequence[str], start: int
-) -> tuple[IndexedCondition, list[Value]]:
-    """What leads to the sources of these collections that meet a condition, and its parameters, from `start` on."""
-    if not 1 <= len(collections) <= MOST_COLLECTIONS:
-        return IndexedCondition(), []
-    args: list[Value] = list(collections)
-    names = ", ".join(f"${start + place}" for place in range(len(collections)))
-    found = _narrowed(condition, names, args, start)
-    return found, args if found.sql else []
+def indexed_condition(condition: Condition, collections: Sequence[str], parameters: Parameters) -> IndexedCondition:
+    """Translate a condition on the sources of these collections into lookups in the index."""
+    if not 1 <= len(collections) <= MAX_COLLECTIONS or not _is_indexed(condition):
+        return IndexedCondition()
+    return _translate(condition, parameters.add_all(collections), parameters)
 
 
 def as_select(where: str) -> str | None:
-    """The select of sources' ids that a condition on them is, where facts say all of it in one look; parameters alone
-    are in it, and no text that could have a parenthesis."""
+    """Return the SELECT of source ids in a condition, if the condition is a single lookup. The condition contains only
+    parameters and no literal text, so every parenthesis in it is SQL."""
     if not where.startswith(_AMONG):
         return None
     depth = 0
-    for place, character in enumerate(where):
+    for position, character in enumerate(where):
         depth += {"(": 1, ")": -1}.get(character, 0)
         if character == ")" and not depth:
-            return where[len(_AMONG) : place] if place == len(where) - 1 else None
+            return where[len(_AMONG) : position] if position == len(where) - 1 else None
     return None
 
 
-def _narrowed(condition: Condition, names: str, args: list[Value], start: int) -> IndexedCondition:
+def _is_indexed(condition: Condition) -> bool:
     if isinstance(condition, ConditionTest):
-        return _looked_up(condition, names, args, start)
-    kept = len(args)
-    parts = [_narrowed(part, names, args, start) for part in condition.parts]
-    told = [part.sql for part in parts if part.sql]
-    if not told or (not condition.every and len(told) < len(parts)):
-        del args[kept:]  # a parameter that no statement mentions is an error
-        return IndexedCondition()
-    joined = f"({(' AND ' if condition.every else ' OR ').join(told)})"
-    return IndexedCondition(joined, len(told) == len(parts) and all(part.exact for part in parts))
+        return condition.op in _SIGNS and condition.value is not None
+    return (any if condition.every else all)(map(_is_indexed, condition.parts))
 
 
-def _looked_up(leaf: ConditionTest, names: str, args: list[Value], start: int) -> IndexedCondition:
-    sign = _SIGNS.get(leaf.op)
-    values = [each for each in (leaf.value if isinstance(leaf.value, tuple) else (leaf.value,)) if each is not None]
-    if sign is None or not values:
-        return IndexedCondition()
+def _translate(condition: Condition, names: str, parameters: Parameters) -> IndexedCondition:
+    if isinstance(condition, ConditionTest):
+        return _lookup(condition, names, parameters)
+    parts = [_translate(part, names, parameters) for part in condition.parts if _is_indexed(part)]
+    joined = f"({(' AND ' if condition.every else ' OR ').join(part.sql for part in parts)})"
+    return IndexedCondition(joined, len(parts) == len(condition.parts) and all(part.is_exact for part in parts))
 
-    def add(value: Value) -> str:
-        args.append(value)
-        return f"${start + len(args) - 1}"
 
-    kinds: dict[tuple[str, str], list[str]] = {}
-    exact = True
-    for value in values:
-        key, text, number = _written(leaf.key, value)
+def _lookup(test: ConditionTest, names: str, parameters: Parameters) -> IndexedCondition:
+    sign = _SIGNS[test.op]
+    by_column: dict[tuple[str, str], list[str]] = {}
+    is_exact = True
+    for value in test.value if isinstance(test.value, tuple) else (test.value,):
+        if value is None:
+            continue
+        key, text, number = _stored(test.key, value)
         is_cut = text is not None and len(text) >= MAX_INDEXED_CHARS
-        exact = exact and not is_cut
-        sign = sign if sign == "IN" or not is_cut else sign.rstrip("=") + "="  # it may be equal to what was cut
-        kinds.setdefault((key, "number" if text is None else "text"), []).append(add(number if text is None else text))
+        is_exact = is_exact and not is_cut
+        sign = sign if sign == "IN" or not is_cut else sign.rstrip("=") + "="  # the stored beginnings may be equal
+        column = "number" if text is None else "text"
+        by_column.setdefault((key, column), []).append(parameters.add(number if text is None else text))
     found = [
         f"SELECT f.source_id FROM facts f WHERE f.field IN (SELECT id FROM fields WHERE collection IN ({names})"  # noqa: S608
-        f" AND name = {add(key)}) AND f.{column} {sign} ({', '.join(each)})"
-        for (key, column), each in kinds.items()
+        f" AND name = {parameters.add(key)}) AND f.{column} {sign} ({', '.join(placeholders)})"
+        for (key, column), placeholders in by_column.items()
     ]
-    return IndexedCondition(f"{_AMONG}{' UNION ALL '.join(found)})", exact)
-
-
-def _keys(rows: Iterable[Described]) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for _, collection, metadata, tags in rows:
-        found.setdefault(collection, set()).update(name for name, _, _ in _values(metadata, tags))
-    return found
+    return IndexedCondition(f"{_AMONG}{' UNION ALL '.join(found)})", is_exact)
 
 
 async def _field(tx: Transaction, collection: str, name: str) -> int:
@@ -150,18 +136,19 @@ async def _field(tx: Transaction, collection: str, name: str) -> int:
 
 
 def _values(metadata: dict[str, Any], tags: Sequence[str]) -> Iterator[tuple[str, str | None, float | None]]:
-    yield from (_written(_TAGS, tag) for tag in dict.fromkeys(tags) if "\0" not in tag)
+    yield from (_stored(_TAGS, tag) for tag in dict.fromkeys(tags) if "\0" not in tag)
     if b"\\u0000" in orjson.dumps(metadata):
-        return  # to a condition, such metadata is empty
+        return  # conditions treat such metadata as empty
     for name, value in metadata.items():
         if UNFIT_KEY.search(name):
             continue
-        for each in cast("list[Any]", value)[:MOST_MEMBERS] if isinstance(value, list) else (value,):
+        for each in cast("list[Any]", value)[:MAX_LIST_MEMBERS] if isinstance(value, list) else (value,):
             if isinstance(each, str | int | float):
-                yield _written(name, each)
+                yield _stored(name, each)
 
 
-def _written(key: str, value: str | int | float | bool) -> tuple[str, str | None, float | None]:
+def _stored(key: str, value: str | int | float | bool) -> tuple[str, str | None, float | None]:
+    """Return the key, and the text or the number, under which a value is stored."""
     if isinstance(value, bool):
-        return key + _TRUTH, str(value).lower(), None
+        return key + _BOOLEAN, str(value).lower(), None
     return (key, value[:MAX_INDEXED_CHARS], None) if isinstance(value, str) else (key, None, float(value))

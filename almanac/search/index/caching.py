@@ -1,4 +1,4 @@
-"""What a process has found out lately, and believes for a while."""
+"""Results that a process keeps for a few seconds, and tasks that several callers await together."""
 
 import asyncio
 import time
@@ -12,17 +12,18 @@ from almanac.core.errors import AlmanacError
 T = TypeVar("T")
 
 MAX_ENTRIES = 256
-STALE_FACTOR = 6  # times as long as it is believed, a value serves while it is found out anew
+STALE_FACTOR = 6  # an expired value is still returned for this many lifetimes while it is refreshed
 
 
 class SharedTask:
-    """Work that several wait for. It ends with the last of them: nobody would have what it finds out."""
+    """Lets several callers await one task. The task is cancelled when the last of them stops waiting, because nobody
+    would use its result."""
 
     def __init__(self) -> None:
         self._waiting: Counter[asyncio.Task[Any]] = Counter()
 
     async def wait(self, task: asyncio.Task[T]) -> T:
-        """What the task finds out."""
+        """Return the result of the task."""
         self._waiting[task] += 1
         try:
             return await asyncio.shield(task)
@@ -34,11 +35,11 @@ class SharedTask:
 
 
 class RefreshingCache(Generic[T]):
-    """Values by key, each until its time is over; of too many, the oldest is forgotten."""
+    """Values by key, each with its own lifetime. A full cache drops its oldest entry."""
 
     def __init__(self) -> None:
         self._values: dict[Hashable, tuple[float, float, T]] = {}
-        self._renewing: dict[Hashable, asyncio.Task[None]] = {}
+        self._refreshing: dict[Hashable, asyncio.Task[None]] = {}
 
     def get(self, key: Hashable) -> T | None:
         until, _, value = self._values.get(key, (0.0, 0.0, None))
@@ -51,27 +52,27 @@ class RefreshingCache(Generic[T]):
             self._values.pop(next(iter(self._values)))
         return value
 
-    async def renewed(self, key: Hashable, find: Callable[[], Awaitable[tuple[T, float]]]) -> T:
-        """The value of a key; `find` finds it out, and for how many seconds it is to be believed. One whose time is
-        over serves some while longer, in which it is found out anew in the background: nobody waits for it again."""
+    async def get_or_load(self, key: Hashable, load: Callable[[], Awaitable[tuple[T, float]]]) -> T:
+        """Return the value of a key. `load` returns a value and its lifetime in seconds. A recently expired value is
+        returned at once and loaded again in the background, so that only the first caller waits."""
         until, seconds, value = self._values.get(key, (0.0, 0.0, None))
         late = time.monotonic() - until
         if value is None or late >= STALE_FACTOR * seconds:
-            return self.put(key, *await find())
-        if late >= 0 and key not in self._renewing:
-            self._renewing[key] = asyncio.create_task(self._renew(key, find))
+            return self.put(key, *await load())
+        if late >= 0 and key not in self._refreshing:
+            self._refreshing[key] = asyncio.create_task(self._refresh(key, load))
         return value
 
     async def close(self) -> None:
-        """Let nothing go on in the background."""
-        tasks = list(self._renewing.values())
+        """Cancel the background loads."""
+        tasks = list(self._refreshing.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _renew(self, key: Hashable, find: Callable[[], Awaitable[tuple[T, float]]]) -> None:
+    async def _refresh(self, key: Hashable, load: Callable[[], Awaitable[tuple[T, float]]]) -> None:
         try:
-            with suppress(AlmanacError):  # whoever asks when the value is of no more use hears of it
-                self.put(key, *await find())
+            with suppress(AlmanacError):  # the caller that finds the value too stale gets the error
+                self.put(key, *await load())
         finally:
-            del self._renewing[key]
+            del self._refreshing[key]

@@ -1,4 +1,4 @@
-"""The seam between a search and what it searches: `index_embedded.py` and `index_postgres.py` implement it."""
+"""The interface between search and its two indexes, `embedded/embedded_index.py` and `postgres/postgres_index.py`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,8 @@ from almanac.core.database import Value
 
 @dataclass(frozen=True, slots=True)
 class SearchScope:
-    """Where a leg may look. `where` is a condition on the sources `s`, with parameters from $1; empty for all."""
+    """The collections and the filter of a search. `where` is a condition on the sources `s`, with parameters from $1;
+    empty means no filter."""
 
     collections: tuple[str, ...]
     where: str = ""
@@ -21,33 +22,33 @@ class SearchScope:
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Passages with raw scores, the best first; among equals the lower id first."""
+    """Passages with raw scores, best first. Passages with equal scores are in the order of their ids."""
 
     ids: NDArray[np.int64]
     scores: NDArray[np.float32]
-    sources: NDArray[np.int64]  # of each, the one it is of
+    sources: NDArray[np.int64]  # the source id of each passage
 
 
 @dataclass(frozen=True, slots=True)
 class KeywordHits(Hits):
-    """What the words leg found, and what it knows of the words. Statistics are those of the scope's collections,
-    whatever `where` leaves of them, so that a filter changes what is found and not how it is judged."""
+    """The hits of the keyword retriever, with the statistics that their scores rest on. The statistics cover the
+    collections of the scope without its filter, so a filter selects passages but does not change their scores."""
 
-    passages: int  # how many there are in the collections
-    average: float  # length of one, in terms
-    frequencies: tuple[int, ...]  # for each term asked for, in how many of them it is
+    passages: int  # analysed passages in the collections
+    average: float  # average passage length in terms
+    frequencies: tuple[int, ...]  # number of passages that contain each query term
 
 
 @dataclass(frozen=True, slots=True)
 class PassageVectors:
-    """Vectors as the database has them, brought to length one."""
+    """Stored vectors, scaled to length one."""
 
     ids: NDArray[np.int64]
     rows: NDArray[np.float32]
 
     @staticmethod
     def of(ids: NDArray[np.int64], numbers: NDArray[Any]) -> "PassageVectors":
-        """Those of `ids`, a row each. One of zeros, or of what is no number, is like nothing."""
+        """Normalise one row for each id. Numbers that are not finite become 0; a zero vector stays zero."""
         rows: NDArray[np.float32] = numbers.astype(np.float32)
         squares: NDArray[np.float32] = np.einsum("ij,ij->i", rows, rows)
         if not np.isfinite(squares).all():
@@ -59,34 +60,35 @@ class PassageVectors:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How many passages of some collections there are, and how many of them have vectors."""
+    """The number of passages in some collections, and the number of those with a vector."""
 
     passages: int
     embedded: int
 
 
 class SearchIndex(Protocol):
-    """One of the two backends. Every answer holds for the database as it is when asked: nothing waits to be indexed."""
+    """One of the two indexes. Results reflect every transaction committed before the call."""
 
-    holds_interpreter_lock: bool  # whether nothing else in this process gets on while words are looked for
+    holds_interpreter_lock: bool  # True if a keyword search blocks the other threads of this process
 
     async def keyword_hits(self, scope: SearchScope, terms: Sequence[int], limit: int) -> KeywordHits:
-        """The passages that match best by BM25 over these terms (see `analysis.hash_of`)."""
+        """Return the best passages by BM25 over the terms, given as `analyser.term_hash` values."""
         ...
 
     async def vector_hits(
-        self, scope: SearchScope, model: str, vector: NDArray[np.float32], limit: int, reach: int | None = None
+        self, scope: SearchScope, model: str, vector: NDArray[np.float32], limit: int, ef_search: int | None = None
     ) -> Hits:
-        """The passages nearest to a vector of length one, by cosine. `reach` is how many neighbours a graph keeps in
-        sight, where one is searched; an exact scan needs none."""
+        """Return the passages nearest to a vector of length one, by cosine. `ef_search` is the number of neighbours
+        that a graph search keeps; an exact scan ignores it."""
         ...
 
-    async def keyword_scores(self, hits: Hits, terms: Sequence[int], found: KeywordHits) -> NDArray[np.float32]:
-        """What the words leg, which found so much with these terms, would have given other passages."""
+    async def keyword_scores(self, hits: Hits, terms: Sequence[int], statistics: KeywordHits) -> NDArray[np.float32]:
+        """Score other passages by BM25 over the terms, with the statistics of an earlier keyword search."""
         ...
 
     async def passage_vectors(self, model: str, size: int, ids: Sequence[int]) -> PassageVectors:
-        """The vectors of some passages, in any order; those without one of the model and of that size are left out."""
+        """Return the stored vectors of passages, in any order. Passages without a vector of this model and size are
+        left out."""
         ...
 
     async def coverage(self, collections: Sequence[str], model: str) -> Coverage: ...

@@ -93,9 +93,9 @@ async def test_parameters_are_numbered_from_where_they_are_told_to(database: Dat
 async def test_thousands_of_folders_and_things_can_be_named(database: Database):
     await database.write(lambda tx: store(tx, SHELF))
     assert await kept(database, SourceFilter(folders=tuple(range(4, 5_004)))) == ["document:2"]
-    many = tuple(("document", str(number)) for number in range(2, 2 + source_filter.MOST_OWNERS))
+    many = tuple(("document", str(number)) for number in range(2, 2 + source_filter.MAX_OBJECTS))
     assert await kept(database, SourceFilter(objects=many)) == ["document:2", "document:3"]
-    with pytest.raises(BadRequest, match="at most 20000 things"):
+    with pytest.raises(BadRequest, match="at most 20000 ids"):
         source_filter.resolve(SourceFilter(objects=(*many, ("document", "1"))))
 
 
@@ -167,7 +167,7 @@ def test_tags_are_found_whatever_they_are_made_of(database_url: str):
 
 
 async def test_many_tags_are_looked_up_at_once_and_too_many_refused(database: Database):
-    tags = tuple(f"tag {number}" for number in range(source_filter.MOST_TAGS))
+    tags = tuple(f"tag {number}" for number in range(source_filter.MAX_TAGS))
     things = [replace(PLAIN, object_id="7", tags=(*tags, "more")), replace(PLAIN, object_id="8", tags=tags[1:])]
     await database.write(lambda tx: store(tx, things))
     assert await kept(database, SourceFilter(tags=tags)) == ["document:7"]

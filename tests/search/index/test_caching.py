@@ -39,39 +39,39 @@ async def settle() -> None:
 
 async def test_a_value_is_believed_and_then_renewed_while_it_serves_on(clock: list[float]):
     known, count = RefreshingCache[int](), Counter(10.0)
-    assert [await known.renewed("k", count) for _ in range(3)] == [1, 1, 1]
+    assert [await known.get_or_load("k", count) for _ in range(3)] == [1, 1, 1]
     clock[0] += 10
-    assert [await known.renewed("k", count), await known.renewed("k", count)] == [1, 1]
+    assert [await known.get_or_load("k", count), await known.get_or_load("k", count)] == [1, 1]
     await settle()
-    assert await known.renewed("k", count) == count.times == 2
+    assert await known.get_or_load("k", count) == count.times == 2
     clock[0] += 10 + 10 * caching.STALE_FACTOR
-    assert await known.renewed("k", count) == 3  # too old to serve
+    assert await known.get_or_load("k", count) == 3  # too old to serve
 
 
 async def test_what_is_not_to_be_believed_is_found_out_each_time(clock: list[float]):
     known, count = RefreshingCache[int](), Counter(0.0)
-    assert [await known.renewed("k", count) for _ in range(3)] == [1, 2, 3]
+    assert [await known.get_or_load("k", count) for _ in range(3)] == [1, 2, 3]
 
 
 async def test_what_could_not_be_renewed_is_told_when_the_old_is_of_no_more_use(clock: list[float]):
     known, count = RefreshingCache[int](), Counter(10.0)
-    await known.renewed("k", count)
+    await known.get_or_load("k", count)
     count.fails = True
     clock[0] += 11
-    assert await known.renewed("k", count) == 1
+    assert await known.get_or_load("k", count) == 1
     await settle()
-    assert (await known.renewed("k", count), count.times) == (1, 2)
+    assert (await known.get_or_load("k", count), count.times) == (1, 2)
     await settle()
     clock[0] += 10 * caching.STALE_FACTOR
     with pytest.raises(NotFound):
-        await known.renewed("k", count)
+        await known.get_or_load("k", count)
 
 
 async def test_nothing_goes_on_after_it_is_closed(clock: list[float]):
     known, count = RefreshingCache[int](), Counter(10.0)
-    await known.renewed("k", count)
+    await known.get_or_load("k", count)
     clock[0] += 11
-    await known.renewed("k", count)
+    await known.get_or_load("k", count)
     await known.close()
     await settle()
     assert count.times == 1  # it had not begun

@@ -27,7 +27,8 @@ async def expected(db: Database) -> list[tuple[int, str, list[int]]]:
         " WHERE p.words IS NOT NULL ORDER BY p.id"
     )
     return [
-        (row["id"], row["collection"], sorted(tables.listed(row["collection"], row["words"]).tolist())) for row in rows
+        (row["id"], row["collection"], sorted(tables.posting_keys(row["collection"], row["words"]).tolist()))
+        for row in rows
     ]
 
 
@@ -92,9 +93,12 @@ async def test_a_source_that_moves_takes_everything_along(shelf: Shelf):
 def test_a_passage_is_listed_under_each_term_and_again_where_it_stands_often():
     hashes = np.sort(np.array([analyser.term_hash(f"x{n}") for n in range(150)], np.int64))
     words = hashes.tobytes() + np.array([255, 1, *[10] * 148], np.uint8).tobytes()
-    one, two = (tables.listed(name, words).tolist() for name in ("base:1", "base:2"))
+    one, two = (tables.posting_keys(name, words).tolist() for name in ("base:1", "base:2"))
     often, seldom = (
-        [tables.short(hashes)[n] ^ tables.collection_salt("base:1") ^ tables.level_salt(level) for level in range(4)]
+        [
+            tables.short_hashes(hashes)[n] ^ tables.collection_salt("base:1") ^ tables.level_salt(level)
+            for level in range(4)
+        ]
         for n in (0, 1)
     )
     assert set(often) <= set(one)

@@ -9,7 +9,7 @@ import pytest
 
 from almanac.ai.embedder import Vectors
 from almanac.core import clock
-from almanac.core.database import Database
+from almanac.core.database import Database, Row
 from almanac.core.settings import Settings
 from almanac.jobs import queue
 from almanac.search import backends
@@ -19,8 +19,9 @@ from almanac.search.engine import SearchEngine
 from almanac.search.index import tables
 from almanac.search.index.embedded import compaction
 from almanac.search.index.protocol import Coverage, SearchScope
-from almanac.search.jobs import collection_status, embed_passages
-from almanac.search.jobs.collection_status import AnalysePassages, CollectionStatus
+from almanac.search.jobs import analyse_passages, collection_status, embed_passages, embed_queue, passage_batches
+from almanac.search.jobs.analyse_passages import AnalysePassages
+from almanac.search.jobs.collection_status import CollectionStatus
 from almanac.search.query import SearchQuery
 from tests.live_server import settings_for
 from tests.search.shelf import MODEL, Shelf, open_shelf, terms
@@ -82,8 +83,8 @@ async def words_of(db: Database) -> dict[str, bytes | None]:
     return {row["text"]: row["words"] for row in await db.fetch("SELECT text, words FROM passages")}
 
 
-async def rows_of(db: Database, collection: str = "base:1") -> list[collection_status.Row]:
-    return [row async for rows in collection_status.walk(db, collection, 3) for row in rows]
+async def rows_of(db: Database, collection: str = "base:1") -> list[Row]:
+    return [row async for rows in passage_batches.walk(db, collection, 3) for row in rows]
 
 
 async def found(search: SearchEngine, text: str, collection: str = "base:1") -> list[int]:
@@ -101,26 +102,26 @@ async def test_passages_that_a_migration_left_unread_are_analysed_and_found(
     before = await words_of(shelf.db)
     await forget_words(shelf.db)
     assert await found(search, "bearing") == []
-    assert await collection_status.unread(shelf.db) == 3
+    assert await collection_status.count_not_analysed(shelf.db) == 3
     assert await AnalysePassages(shelf.db)(JOB) is None
     assert await words_of(shelf.db) == before
     assert len(await found(search, "bearing")) == 2, "a short passage is also found by what stands beside it"
     assert len(await found(search, "sleeps", "base:2")) == 1
-    assert await collection_status.unread(shelf.db) == 0
+    assert await collection_status.count_not_analysed(shelf.db) == 0
     assert await collection_status.compare(settings, shelf.db) == []
 
 
 async def test_a_long_analysis_lets_other_jobs_have_their_turn_and_goes_on_after(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(collection_status, "AT_ONCE", 2)
-    monkeypatch.setattr(collection_status, "JOB_TIME_SLICE", -1)
+    monkeypatch.setattr(analyse_passages, "BATCH_SIZE", 2)
+    monkeypatch.setattr(analyse_passages, "JOB_TIME_SLICE", -1)
     await shelf.put("pump", ["One.", "Two.", "Three."])
     await forget_words(shelf.db)
-    left = [await collection_status.unread(shelf.db)]
+    left = [await collection_status.count_not_analysed(shelf.db)]
     while effect := await AnalysePassages(shelf.db)(JOB):
         await shelf.db.write(effect)
-        left.append(await collection_status.unread(shelf.db))
+        left.append(await collection_status.count_not_analysed(shelf.db))
     assert left == [3, 1, 0]
     assert [job.kind for job in await queue.find(shelf.db, "queued") if job.kind == "reword"] == ["reword"]
 
@@ -130,11 +131,11 @@ async def test_a_worker_is_asked_to_analyse_only_if_something_is_left_to_be(shel
         return sum(job.kind == "reword" for job in await queue.find(shelf.db, "queued"))
 
     await shelf.put("pump", ["Oil the bearing."])
-    await collection_status.enqueue_missing(shelf.db)
+    await analyse_passages.enqueue_missing(shelf.db)
     assert await asked() == 0
     await forget_words(shelf.db)
-    await collection_status.enqueue_missing(shelf.db)
-    await collection_status.enqueue_missing(shelf.db)
+    await analyse_passages.enqueue_missing(shelf.db)
+    await analyse_passages.enqueue_missing(shelf.db)
     assert await asked() == 1
 
 
@@ -145,10 +146,10 @@ async def test_vectors_that_were_given_up_on_are_asked_for_again_after_a_while(s
     await shelf.put("pump", ["Oil the bearing."])
     (job,) = await queue.claim(shelf.db, "w", ["embed"], limit=1, lease=clock.MINUTE)
     await queue.mark_dead(shelf.db, job, "its workers were killed")
-    await collection_status.enqueue_missing(shelf.db)
+    await embed_queue.retry_dead(shelf.db)
     assert await waiting() == []
-    await execute(shelf.db, f"UPDATE jobs SET finished_at = finished_at - {collection_status.DEAD_JOB_RETRY_DELAY}")
-    await collection_status.enqueue_missing(shelf.db)
+    await execute(shelf.db, f"UPDATE jobs SET finished_at = finished_at - {embed_queue.DEAD_JOB_RETRY_DELAY}")
+    await embed_queue.retry_dead(shelf.db)
     assert await waiting() == ["embed:base:1"]
 
 
@@ -157,7 +158,7 @@ async def test_words_of_a_title_that_has_changed_meanwhile_are_not_stored(shelf:
     await forget_words(shelf.db)
     rows = await rows_of(shelf.db)
     await shelf.change("pump", title="Turbine")
-    await collection_status.analyse(shelf.db, rows)
+    await analyse_passages.analyse(shelf.db, rows)
     assert await words_of(shelf.db) == {"Oil the bearing.": analyser.encode_terms("Turbine", [], "Oil the bearing.")}
 
 
@@ -167,17 +168,17 @@ async def test_words_of_what_was_removed_meanwhile_are_dropped(shelf: Shelf):
     await forget_words(shelf.db)
     rows = await rows_of(shelf.db)
     await shelf.remove("pump")
-    await collection_status.analyse(shelf.db, rows)
+    await analyse_passages.analyse(shelf.db, rows)
     assert await words_of(shelf.db) == {"A cat sleeps.": analyser.encode_terms("", [], "A cat sleeps.")}
 
 
 async def test_an_analysis_that_finds_nothing_new_writes_nothing(shelf: Shelf):
     await shelf.put("pump", ["Oil the bearing.", "Forty turns."])
     before = await shelf.db.fetch("SELECT version FROM sources")
-    assert await collection_status.analyse(shelf.db, await rows_of(shelf.db)) == 0
+    assert await analyse_passages.analyse(shelf.db, await rows_of(shelf.db)) == 0
     assert [row["version"] for row in await shelf.db.fetch("SELECT version FROM sources")] == [before[0]["version"]]
     await execute(shelf.db, "UPDATE passages SET words = NULL WHERE ordinal = 1")
-    assert await collection_status.analyse(shelf.db, await rows_of(shelf.db)) == 1
+    assert await analyse_passages.analyse(shelf.db, await rows_of(shelf.db)) == 1
 
 
 async def test_a_walk_comes_by_every_passage_of_a_collection_once_and_by_no_other(shelf: Shelf):
@@ -194,7 +195,7 @@ async def test_vectors_are_replaced_without_ever_being_gone(shelf: Shelf, search
     await shelf.put("pump", ["Oil the bearing.", "Forty turns."])
     await shelf.embed("pump")
     rows = await rows_of(shelf.db)
-    await collection_status.embed(shelf.db, Flat(3), rows[:1])
+    await embed_passages.replace_vectors(shelf.db, Flat(3), rows[:1])
     ahead = await Flat(3).query("")
     hits = await search.index.vector_hits(SearchScope(("base:1",)), MODEL, ahead, 10)
     assert hits.ids.tolist()[0] == rows[0]["id"]
@@ -207,7 +208,7 @@ async def test_a_vector_of_a_title_that_has_changed_meanwhile_is_not_stored(shel
     await shelf.put("pump", ["Oil the bearing."], title="Pump")
     rows = await rows_of(shelf.db)
     await shelf.change("pump", title="Turbine")
-    await collection_status.embed(shelf.db, Flat(3), rows)
+    await embed_passages.replace_vectors(shelf.db, Flat(3), rows)
     assert await shelf.db.fetch("SELECT 1 FROM vectors") == []
 
 
@@ -239,12 +240,12 @@ async def test_a_change_of_models_is_followed_by_the_vectors_of_the_next(shelf: 
     await forget_words(shelf.db)
     (standing,) = await collection_status.collection_statuses(shelf.db)
     assert standing == CollectionStatus("base:1", 2, 2, "old", 2, "new", 1)
-    assert (standing.reached, standing.is_embedded) == (1, False)
+    assert (standing.finally_embedded, standing.is_embedded) == (1, False)
 
 
 async def test_vectors_are_under_way_until_the_job_is_done_or_has_to_wait(shelf: Shelf):
     async def under_way() -> bool:
-        return await collection_status.is_under_way(shelf.db, "base:1")
+        return await embed_queue.is_under_way(shelf.db, "base:1")
 
     assert not await under_way()
     await shelf.put("pump", ["Oil the bearing."])
@@ -257,13 +258,13 @@ async def test_vectors_are_under_way_until_the_job_is_done_or_has_to_wait(shelf:
 
 async def test_what_an_index_is_made_of_has_a_size(shelf: Shelf, settings: Settings):
     await shelf.fill(3, ["base:1"])
-    assert (await collection_status.changes(settings, shelf.db) > 0) == settings.on_sqlite
-    await collection_status.renew(settings, shelf.db, None, lambda _: None)
-    made = {part.name: part.bytes for part in await collection_status.parts(settings, shelf.db)}
+    assert (await collection_status.count_pending_changes(settings, shelf.db) > 0) == settings.on_sqlite
+    await collection_status.rebuild_index(settings, shelf.db, None, lambda _: None)
+    made = {part.name: part.bytes for part in await collection_status.index_parts(settings, shelf.db)}
     assert made
     assert settings.on_sqlite or {"terms", "terms_terms", "vectors"} <= set(made)
     assert all(size > 0 for size in made.values())
-    assert await collection_status.changes(settings, shelf.db) == 0
+    assert await collection_status.count_pending_changes(settings, shelf.db) == 0
 
 
 # Rebuild
@@ -275,7 +276,7 @@ async def test_an_index_that_differs_from_the_store_is_made_anew_while_it_is_sea
 ):
     await shelf.fill(6, ["base:1", "base:2"])
     await shelf.put("pump", ["Oil the bearing."], "base:2")
-    await collection_status.renew(settings, shelf.db, None, lambda _: None)
+    await collection_status.rebuild_index(settings, shelf.db, None, lambda _: None)
     assert await collection_status.compare(settings, shelf.db) == []
     await shelf.put("valve", ["Close the valve."], "base:2")
     if settings.on_sqlite:
@@ -285,7 +286,7 @@ async def test_an_index_that_differs_from_the_store_is_made_anew_while_it_is_sea
                       "UPDATE vectors SET collection = 'base:9' WHERE collection = 'base:2'")  # fmt: skip
     assert await collection_status.compare(settings, shelf.db) != []
     told: list[int] = []
-    await collection_status.renew(settings, shelf.db, collection, told.append)
+    await collection_status.rebuild_index(settings, shelf.db, collection, told.append)
     assert await collection_status.compare(settings, shelf.db) == []
     assert len(await found(search, "valve", "base:2")) == 1
     assert len(await found(search, "bearing", "base:2")) == 1
@@ -296,7 +297,7 @@ async def test_an_index_that_differs_from_the_store_is_made_anew_while_it_is_sea
 
 async def test_embedding_goes_on_after_a_renewal(shelf: Shelf, settings: Settings):
     await shelf.put("pump", ["Oil the bearing."])
-    await collection_status.renew(settings, shelf.db, None, lambda _: None)
+    await collection_status.rebuild_index(settings, shelf.db, None, lambda _: None)
     (job,) = await queue.claim(shelf.db, "w", ["embed"], limit=1, lease=clock.MINUTE)
     effect = await embed_passages.EmbedPassages(shelf.db, Flat(1))(job)
     assert effect is not None

@@ -1,4 +1,4 @@
-"""What the database has for the embedded index: which sources changed, their rows, and which files there are."""
+"""The database rows that the embedded index reads: changed sources, their passages, and the list of index files."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ _STATE = """
 SELECT coalesce((SELECT max(sequence) FROM changes), 0), coalesce((SELECT max(id) FROM segments), 0),
     coalesce((SELECT max(sequence) FROM segments), 0)
 """
-# One statement, so that changes, files and rows are all of one moment. `g` has a row even where nothing changed.
-_CHANGED = """
+# One statement, so that changes, files and rows are from the same moment. `g` has a row even if nothing has changed.
+_CHANGES = """
 SELECT g.newest, g.segment, g.pruned, c.source_id AS changed_id, s.id AS source_id, s.collection, p.id AS passage_id,
     p.words, v.model, v.vector
 FROM (SELECT coalesce((SELECT max(sequence) FROM changes), 0) newest,
@@ -37,141 +37,136 @@ WHERE s.is_live = 1
 _VECTORS = """
 SELECT v.passage_id, v.vector FROM json_each($2) e CROSS JOIN vectors v ON v.passage_id = e.value AND v.model = $1
 """
-_WAITING = """
+_PENDING = """
 SELECT count(*), (SELECT count(*) FROM passages p JOIN sources s ON s.id = p.source_id
     WHERE s.is_live = 1 AND s.id IN (SELECT source_id FROM changes))
 FROM changes
 """
-_MASKED = """
-SELECT (SELECT coalesce(sum(passages), 0) FROM segments) AS held, count(*) AS standing
+_FILED = """
+SELECT (SELECT coalesce(sum(passages), 0) FROM segments) AS stored, count(*) AS live
 FROM passages p JOIN sources s ON s.id = p.source_id
 WHERE s.is_live = 1 AND s.id NOT IN (SELECT source_id FROM changes)
 """
 
 
 @dataclass(frozen=True)
-class State:
-    """How far the changes go, and which files there are: the newest, and the change up to which all of them go."""
+class IndexState:
+    """The newest change, and the versions of the index files."""
 
-    newest: int
-    files: tuple[int, int]
+    newest: int  # sequence of the newest change
+    files: tuple[int, int]  # id of the newest file; sequence of the last change that the files contain
 
 
 @dataclass(frozen=True)
-class Changed:
-    """Sources that changed, and what they have now."""
+class SourceChanges:
+    """Changed sources, and their present rows."""
 
-    state: State
+    state: IndexState
     source_ids: NDArray[np.int64]
-    batch: SegmentRows
+    rows: SegmentRows
 
 
 @dataclass(frozen=True)
-class File:
-    """A file of the index."""
-
+class IndexFile:
     id: int
     name: str
     sequence: int
-    masked: NDArray[np.int64]  # sources that are no longer as it has them
+    masked: NDArray[np.int64]  # ids of the sources that have changed since the file was written
 
 
-async def state(db: Database) -> State:
-    """How things stand; costs as little as a read can."""
+async def read_state(db: Database) -> IndexState:
+    """Read the state in one statement that is as cheap as a read can be."""
     row = await db.fetch_one(_STATE)
     assert row is not None
-    return State(row[0], (row[1], row[2]))
+    return IndexState(row[0], (row[1], row[2]))
 
 
-async def changed(db: Database, after: int, until: int) -> Changed:
-    """What changed in a part of the sequence, as it is now."""
-    rows = await db.scan(_CHANGED, after, until)
-    batch = SegmentRows()
-    batch.add([row for row in rows if row["passage_id"] is not None])
-    ids = np.unique(np.array([row["changed_id"] for row in rows if row["changed_id"] is not None], np.int64))
-    return Changed(State(rows[0][0], (rows[0][1], rows[0][2])), ids, batch)
+async def read_changes(db: Database, after: int, until: int) -> SourceChanges:
+    """Read the sources that changed in a part of the sequence, as they are now."""
+    found = await db.scan(_CHANGES, after, until)
+    rows = SegmentRows()
+    rows.add([row for row in found if row["passage_id"] is not None])
+    ids = np.unique(np.array([row["changed_id"] for row in found if row["changed_id"] is not None], np.int64))
+    newest, segment, pruned = (found[0][column] for column in range(3))
+    return SourceChanges(IndexState(newest, (segment, pruned)), ids, rows)
 
 
-async def read(db: Database, source_ids: Sequence[int], batch: SegmentRows) -> None:
-    """Add what sources have now to a batch."""
-    rows = await db.scan(_ROWS, orjson.dumps(source_ids).decode())
-    batch.add(rows)
+async def read_sources(db: Database, source_ids: Sequence[int], rows: SegmentRows) -> None:
+    """Add the present rows of sources to `rows`."""
+    rows.add(await db.scan(_ROWS, orjson.dumps(source_ids).decode()))
 
 
-async def waiting(db: Database) -> tuple[int, int]:
-    """How many changes no file has, and how many passages the sources that changed have now."""
-    (row,) = await db.scan(_WAITING)
+async def count_pending(db: Database) -> tuple[int, int]:
+    """Count the changes that no file contains, and the passages of the changed sources."""
+    (row,) = await db.scan(_PENDING)
     return row[0], row[1]
 
 
-async def masked(db: Database) -> tuple[int, int]:
-    """How many passages the files have, and how many of them still hold."""
-    (row,) = await db.scan(_MASKED)
-    return row["held"], row["standing"]
+async def count_filed(db: Database) -> tuple[int, int]:
+    """Count the passages in the files, and those among them that are still live."""
+    (row,) = await db.scan(_FILED)
+    return row["stored"], row["live"]
 
 
 async def changed_ids(db: Database, until: int) -> NDArray[np.int64]:
-    """The sources that changed since the files were written."""
+    """Return the sources that changed since the files were written."""
     sql = "SELECT coalesce(group_concat(DISTINCT source_id), '') FROM changes WHERE sequence <= $1"
     return _numbers(await db.scan(sql, until))
 
 
 async def source_ids(db: Database) -> NDArray[np.int64]:
-    """All sources that are live, those of a collection together."""
+    """Return all live sources, ordered by collection."""
     order = "SELECT id FROM sources WHERE is_live = 1 ORDER BY collection, id"
     return _numbers(await db.scan(f"SELECT coalesce(group_concat(id), '') FROM ({order})"))  # noqa: S608 - no values
 
 
-async def kept(db: Database, scope: SearchScope) -> NDArray[np.int64]:
-    """The sources that a scope's condition leaves. Where facts tell, sources need not be looked at: which of them are
-    in its collections, whoever asks knows."""
+async def matching_ids(db: Database, scope: SearchScope) -> NDArray[np.int64]:
+    """Return the sources that match the filter of a scope. If the metadata index decides the filter alone, the sources
+    are not read, and the result may include sources of other collections."""
     if (select := metadata_index.as_select(scope.where)) is not None:
         return _numbers(await db.scan(f"SELECT coalesce(group_concat(source_id), '') FROM ({select})", *scope.args))  # noqa: S608
     place = len(scope.args) + 1
     sql = (
-        f"SELECT coalesce(group_concat(s.id), '') FROM sources s"  # noqa: S608 - the condition has its own parameters
+        f"SELECT coalesce(group_concat(s.id), '') FROM sources s"  # noqa: S608 - the filter has parameters of its own
         f" WHERE s.collection IN (SELECT value FROM json_each(${place})) AND ({scope.where})"
     )
     return _numbers(await db.scan(sql, *scope.args, orjson.dumps(scope.collections).decode()))
 
 
-async def vectors(db: Database, model: str, passages: Sequence[int]) -> dict[int, bytes]:
-    """The vectors of some passages, as they are stored."""
+async def read_vectors(db: Database, model: str, passages: Sequence[int]) -> dict[int, bytes]:
+    """Return the stored vectors of passages."""
     rows = await db.fetch(_VECTORS, model, orjson.dumps(passages).decode())
     return {row["passage_id"]: row["vector"] for row in rows}
 
 
 async def passage_ids(db: Database, collection: str) -> dict[str, NDArray[np.int64]]:
-    """The live passages of a collection, ascending: all, those with words, and those with vectors of each model."""
+    """Return the live passages of a collection in ascending order: all, those with words, and those with vectors of
+    each model."""
     sql = (
-        "SELECT {what} AS what, group_concat(p.id) AS ids FROM passages p JOIN sources s ON s.id = p.source_id {more}"
+        "SELECT {part} AS part, group_concat(p.id) AS ids FROM passages p JOIN sources s ON s.id = p.source_id {more}"
         " WHERE s.is_live = 1 AND s.collection = $1 GROUP BY 1"
     )
     parts = (
-        sql.format(what="'passages'", more=""),
-        sql.format(what="'words'", more="AND p.words IS NOT NULL"),
-        sql.format(what="'vectors of ' || v.model", more="JOIN vectors v ON v.passage_id = p.id"),
+        sql.format(part="'passages'", more=""),
+        sql.format(part="'words'", more="AND p.words IS NOT NULL"),
+        sql.format(part="'vectors of ' || v.model", more="JOIN vectors v ON v.passage_id = p.id"),
     )
     rows = await db.scan(" UNION ALL ".join(parts), collection)
-    return {row["what"]: np.sort(np.fromstring(row["ids"], np.int64, sep=",")) for row in rows}
+    return {row["part"]: np.sort(np.fromstring(row["ids"], np.int64, sep=",")) for row in rows}
 
 
-async def collections(db: Database) -> list[str]:
-    """Every collection there is."""
-    return [row["name"] for row in await db.scan("SELECT name FROM collections ORDER BY name")]
-
-
-async def files(db: Database) -> list[File]:
-    """The files there should be."""
+async def files(db: Database) -> list[IndexFile]:
+    """Return the files that the index consists of."""
     rows = await db.scan("SELECT id, file, sequence, masked FROM segments ORDER BY id")
-    return [File(row["id"], row["file"], row["sequence"], np.frombuffer(row["masked"], np.int64)) for row in rows]
+    return [IndexFile(row["id"], row["file"], row["sequence"], np.frombuffer(row["masked"], np.int64)) for row in rows]
 
 
-async def swap(
-    tx: Transaction, until: int, gone: Iterable[int], masks: Iterable[tuple[int, bytes]], new: tuple[str, int] | None
+async def replace_files(
+    tx: Transaction, until: int, removed: Iterable[int], masks: Iterable[tuple[int, bytes]], new: tuple[str, int] | None
 ) -> None:
-    """Have files go, let others mask more, and add a new one with so many passages: all as of one change."""
-    await tx.execute_many("DELETE FROM segments WHERE id = $1", [(id,) for id in gone])
+    """Remove files, replace the masks of others, add a new file, given by name and number of passages, and delete the
+    changes that the files now contain."""
+    await tx.execute_many("DELETE FROM segments WHERE id = $1", [(id,) for id in removed])
     await tx.execute_many("UPDATE segments SET masked = $2 WHERE id = $1", list(masks))
     await tx.execute("UPDATE segments SET sequence = $1", until)
     if new is not None:
@@ -182,6 +177,6 @@ async def swap(
 
 
 def _numbers(rows: Sequence[Row]) -> NDArray[np.int64]:
-    """The numbers that one value lists. As one value they come many times faster than as a row each."""
+    """Parse a comma-separated list of ids. One such value is read many times faster than one row for each id."""
     text = rows[0][0]
     return np.fromstring(text, np.int64, sep=",") if text else np.zeros(0, np.int64)

@@ -1,4 +1,4 @@
-"""Compaction in a process of its own, so that the memory it needs for a while is the system's again when it ends.
+"""Compaction in a separate process, so that the operating system gets its memory back when the process ends.
 
 python -m almanac.search.index.embedded.compaction_process URL FOLDER
 """
@@ -18,15 +18,15 @@ class CompactionFailed(AlmanacError):
 
     code = "compaction_failed"
     status = 500
-    remedy = "Searches are right without them. What the process wrote to the log says why."
+    remedy = "Search results are correct without them. The log contains the reason."
 
 
 async def run(db: Database, url: str, folder: Path) -> None:
-    """Compact, if it is worth it."""
+    """Start the process and wait for it, if compaction is due."""
     if not await compaction.is_due(db, folder):
         return
-    # A session of its own: what stops the worker from a terminal does not cut this short. What does is undone by the
-    # next one.
+    # In a session of its own, the process survives a Ctrl-C that stops the worker. The next compaction cleans up after
+    # any other interruption.
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-s", "-m", __name__, url, str(folder), stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL, start_new_session=True,

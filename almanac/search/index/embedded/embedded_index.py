@@ -1,8 +1,8 @@
-"""The index beside SQLite: files of segments, and in memory what changed since they were written.
+"""The index beside SQLite: segments in files, and segments in memory for sources that changed later.
 
-Before it answers, it catches up: sources that changed are masked in every segment that has them, and what they have now
-goes into a small segment in memory. So an answer is of the database as it is; files are only ever a shortcut to it. Any
-number of processes read them, and `compaction.py` replaces them.
+Each search first catches up with the database. Changed sources are masked in every segment that contains them, and
+their present rows go into a small segment in memory. Results therefore match the database at the time of the search,
+and the files only save time. Any number of processes can read them; `compaction.py` replaces them.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from almanac.core.database import Database
 from almanac.search.index.caching import SharedTask
 from almanac.search.index.embedded import change_log, keyword_scan, segments, vector_scan
-from almanac.search.index.embedded.change_log import Changed, File, State
+from almanac.search.index.embedded.change_log import IndexFile, IndexState, SourceChanges
 from almanac.search.index.embedded.segment_builder import SegmentRows, build_segment
 from almanac.search.index.embedded.segment_merge import choose, merge
 from almanac.search.index.embedded.segment_view import SegmentSlice, SegmentView
@@ -28,13 +28,13 @@ from almanac.search.index.protocol import Coverage, Hits, KeywordHits, PassageVe
 P = ParamSpec("P")
 T = TypeVar("T")
 
-SHORT = 20_000  # rows that are searched within about a millisecond: no thread is worth its while
+MAX_ROWS_WITHOUT_THREAD = 20_000  # searched within about a millisecond, so that starting a thread is not worth it
 CHANGES_AT_ONCE = 1_000
 SOURCES_AT_ONCE = 500
 PASSAGES_AT_ONCE = 20_000
-_FEW = 100  # passages that are taken in within about a millisecond
+_MAX_PASSAGES_WITHOUT_THREAD = 100  # built into a segment within about a millisecond
 
-_NONE = (-1, -1)  # what no files are known by
+_NO_FILES = (-1, -1)
 
 _log = structlog.stdlib.get_logger("almanac.search")
 
@@ -48,208 +48,210 @@ class EmbeddedIndex:
         self._db = db
         self._folder = folder
         self._version: bytes | None = None
-        self._files = _NONE
+        self._files = _NO_FILES
         self._sequence = 0
         self._opened: dict[str, Segment] = {}
-        self._present: tuple[Sequence[SegmentView], Sequence[SegmentView]] = (), ()  # of files, and in memory
+        self._views: tuple[Sequence[SegmentView], Sequence[SegmentView]] = (), ()  # of files, and of segments in memory
         self._catching_up = asyncio.Lock()
-        self._reading: asyncio.Task[None] | None = None
+        self._reading_ahead: asyncio.Task[None] | None = None
         self._shared = SharedTask()
-        self._condition: tuple[tuple[bytes | None, SearchScope], asyncio.Task[NDArray[np.int64]]] | None = None
+        self._matching: tuple[tuple[bytes | None, SearchScope], asyncio.Task[NDArray[np.int64]]] | None = None
 
     async def keyword_hits(self, scope: SearchScope, terms: Sequence[int], limit: int) -> KeywordHits:
-        parts = await self._parts(scope)
-        return await _run(_rows(parts), keyword_scan.search, parts, terms, limit)
+        slices = await self._slices(scope)
+        return await _run(_row_count(slices), keyword_scan.search, slices, terms, limit)
 
     async def vector_hits(
-        self, scope: SearchScope, model: str, vector: NDArray[np.float32], limit: int, reach: int | None = None
+        self, scope: SearchScope, model: str, vector: NDArray[np.float32], limit: int, ef_search: int | None = None
     ) -> Hits:
-        parts = await self._parts(scope)
-        return await _run(_rows(parts), vector_scan.search, parts, (model, len(vector)), vector, limit)
+        slices = await self._slices(scope)
+        return await _run(_row_count(slices), vector_scan.search, slices, (model, len(vector)), vector, limit)
 
-    async def keyword_scores(self, hits: Hits, terms: Sequence[int], found: KeywordHits) -> NDArray[np.float32]:
-        return keyword_scan.weigh(await self.views(), hits, terms, found)
+    async def keyword_scores(self, hits: Hits, terms: Sequence[int], statistics: KeywordHits) -> NDArray[np.float32]:
+        return keyword_scan.score(await self.views(), hits, terms, statistics)
 
     async def passage_vectors(self, model: str, size: int, ids: Sequence[int]) -> PassageVectors:
-        found = await change_log.vectors(self._db, model, ids)
-        kept = {id: each for id, each in found.items() if len(each) == 2 * size}
-        rows = np.frombuffer(b"".join(kept.values()), np.float16).reshape(-1, size)
-        return PassageVectors.of(np.fromiter(kept, np.int64, len(kept)), rows)
+        stored = await change_log.read_vectors(self._db, model, ids)
+        found = {id: vector for id, vector in stored.items() if len(vector) == 2 * size}
+        rows = np.frombuffer(b"".join(found.values()), np.float16).reshape(-1, size)
+        return PassageVectors.of(np.fromiter(found, np.int64, len(found)), rows)
 
     async def coverage(self, collections: Sequence[str], model: str) -> Coverage:
-        parts = await self._parts(SearchScope(tuple(collections)))
-        passages = sum(_rows([part]) - len(part.dead_rows) for part in parts)
-        return Coverage(passages, sum(vector_scan.count(part, model) for part in parts))
+        slices = await self._slices(SearchScope(tuple(collections)))
+        passages = sum(_row_count([each]) - len(each.masked_rows) for each in slices)
+        return Coverage(passages, sum(vector_scan.count(each, model) for each in slices))
 
     async def views(self) -> tuple[SegmentView, ...]:
-        """All there is to be searched, as it is now."""
+        """Return all segments with their present state."""
         if self._version is None or self._db.commit_version() != self._version:
             async with self._catching_up:
-                version = (
-                    self._db.commit_version()
-                )  # before the look at what changed, so that no change is taken for seen
+                version = self._db.commit_version()  # before the changes are read, so that none is missed
                 if version is None or version != self._version:
                     await self._catch_up()
-                    is_ahead = self._reading is not None and self._reading.done()
-                    self._version = None if is_ahead else version
-        return (*self._present[0], *self._present[1])
+                    has_read_ahead = self._reading_ahead is not None and self._reading_ahead.done()
+                    self._version = None if has_read_ahead else version
+        return (*self._views[0], *self._views[1])
 
     async def close(self) -> None:
-        """Let go of the files."""
-        if self._condition is not None:
-            self._condition[1].cancel()
-        if self._reading is not None:
-            self._reading.cancel()
-        self._version, self._files = None, _NONE
-        self._opened, self._present = {}, ((), ())
+        if self._matching is not None:
+            self._matching[1].cancel()
+        if self._reading_ahead is not None:
+            self._reading_ahead.cancel()
+        self._version, self._files = None, _NO_FILES
+        self._opened, self._views = {}, ((), ())
 
-    async def _parts(self, scope: SearchScope) -> list[SegmentSlice]:
+    async def _slices(self, scope: SearchScope) -> list[SegmentSlice]:
         views = await self.views()
-        only = await self._kept(scope) if scope.where else None
+        source_ids = await self._matching_ids(scope) if scope.where else None
         collections = frozenset(scope.collections)
-        return [part for view in views if (part := view.part(collections, only)) is not None]
+        return [found for view in views if (found := view.slice(collections, source_ids)) is not None]
 
-    async def _kept(self, scope: SearchScope) -> NDArray[np.int64]:
-        """The sources that the condition of a scope leaves. Both legs ask for it at once, and it is read once."""
+    async def _matching_ids(self, scope: SearchScope) -> NDArray[np.int64]:
+        """Return the sources that match the filter of a scope. Both retrievers need them at the same time, so they
+        share one query."""
         key = (self._version, scope)
-        if self._condition is None or self._condition[0] != key or self._version is None or _failed(self._condition[1]):
-            task = asyncio.create_task(change_log.kept(self._db, scope))
-            task.add_done_callback(_hear)
-            self._condition = key, task
-        return await self._shared.wait(self._condition[1])
+        known = self._matching
+        if known is None or known[0] != key or self._version is None or _has_failed(known[1]):
+            task = asyncio.create_task(change_log.matching_ids(self._db, scope))
+            task.add_done_callback(_retrieve_exception)
+            known = self._matching = key, task
+        return await self._shared.wait(known[1])
 
     async def _catch_up(self) -> None:
-        state = await change_log.state(self._db)
+        state = await change_log.read_state(self._db)
         if state.files == self._files and state.newest <= self._sequence:
             return
         while True:
             if state.files != self._files:
                 await self._follow(state)
             until = self._sequence + CHANGES_AT_ONCE
-            found = await change_log.changed(self._db, self._sequence, until)
-            state = found.state
-            if state.files[1] <= self._sequence:  # otherwise some changes to be known have just been pruned
-                rows = 0 if len(found.batch.passages) <= _FEW else SHORT + 1
-                self._present = await _run(rows, _take, *self._present, found)
+            changes = await change_log.read_changes(self._db, self._sequence, until)
+            state = changes.state
+            if state.files[1] <= self._sequence:  # otherwise a compaction has just deleted some of these changes
+                is_short = len(changes.rows.passages) <= _MAX_PASSAGES_WITHOUT_THREAD
+                rows = 0 if is_short else MAX_ROWS_WITHOUT_THREAD + 1
+                self._views = await _run(rows, _apply, *self._views, changes)
                 self._sequence = max(self._sequence, min(until, state.newest))
                 if state.newest <= until:
                     return
 
-    async def _follow(self, state: State) -> None:
-        """Go over to other files: in good time, where those at hand with what changed since still tell everything."""
-        is_needed = self._files == _NONE or self._sequence < state.files[1]
-        if is_needed or (self._reading is not None and self._reading.done()):
-            self._reading = None
+    async def _follow(self, state: IndexState) -> None:
+        """Switch to new files, or start to read them ahead while the open files and the changes are still complete."""
+        is_needed = self._files == _NO_FILES or self._sequence < state.files[1]
+        if is_needed or (self._reading_ahead is not None and self._reading_ahead.done()):
+            self._reading_ahead = None
             await self._open()
-        elif self._reading is None:
-            self._reading = asyncio.create_task(self._read_ahead())
-            self._reading.add_done_callback(_hear)
+        elif self._reading_ahead is None:
+            self._reading_ahead = asyncio.create_task(self._read_ahead())
+            self._reading_ahead.add_done_callback(_retrieve_exception)
 
     async def _read_ahead(self) -> None:
-        """Read files before they are needed, so that no search has to wait for that."""
+        """Read new files before they are needed, so that no search waits for them."""
         files = await change_log.files(self._db)
-        opened, _ = await asyncio.to_thread(read_all, self._folder, files, self._opened)
+        opened, _ = await asyncio.to_thread(open_files, self._folder, files, self._opened)
         self._opened = self._opened | opened
-        self._version = None  # so that the next search goes over to them
+        self._version = None  # the next search switches to the files
 
     async def _open(self) -> None:
-        """Begin anew with the files there are."""
-        files, opened, lost = await self._open_files()
-        views = await asyncio.to_thread(_view_all, files, opened)
-        recent = await self._read_lost(views) if lost else []
-        self._opened, self._present = opened, (views, recent)
+        """Start again from the files that the database lists."""
+        files, opened, unreadable = await self._open_listed()
+        views = await asyncio.to_thread(_view_files, files, opened)
+        in_memory = await self._read_missing(views) if unreadable else []
+        self._opened, self._views = opened, (views, in_memory)
         self._sequence = min((file.sequence for file in files), default=0)
-        self._files = (
-            max((file.id for file in files), default=0),
-            max((file.sequence for file in files), default=0),
-        )
+        self._files = max((file.id for file in files), default=0), max((file.sequence for file in files), default=0)
 
-    async def _open_files(self) -> tuple[list[File], dict[str, Segment], dict[str, str]]:
-        """The files there should be, those that could be read, and what is wrong with the others."""
+    async def _open_listed(self) -> tuple[list[IndexFile], dict[str, Segment], dict[str, str]]:
+        """Return the listed files, the segments in them, and the problems of unreadable files, by name."""
         files = await change_log.files(self._db)
         while True:
-            opened, lost = await asyncio.to_thread(read_all, self._folder, files, self._opened)
-            again = await change_log.files(self._db) if lost else files
+            opened, unreadable = await asyncio.to_thread(open_files, self._folder, files, self._opened)
+            again = await change_log.files(self._db) if unreadable else files
             if [file.id for file in again] == [file.id for file in files]:
                 break
-            files = again  # they were replaced in between
-        for name, problem in lost.items():
-            _log.warning("a file of the index is read from the database instead", file=name, problem=problem)
+            files = again  # a compaction replaced them
+        for name, problem in unreadable.items():
+            _log.warning("index_file_unreadable", file=name, problem=problem)
             with suppress(OSError):
-                (self._folder / name).unlink(missing_ok=True)  # that it is gone tells compaction to write it anew
-        return files, opened, lost
+                (self._folder / name).unlink(missing_ok=True)  # compaction writes a missing file again
+        return files, opened, unreadable
 
-    async def _read_lost(self, views: Sequence[SegmentView]) -> list[SegmentView]:
-        """What the database has that none of the views holds."""
-        held = [view.segment.ids[view.live] for view in views]
-        lacking = np.setdiff1d(await change_log.source_ids(self._db), np.concatenate([*held, np.zeros(0, np.int64)]))
+    async def _read_missing(self, views: Sequence[SegmentView]) -> list[SegmentView]:
+        """Build segments in memory for the live sources that are in none of the views."""
+        missing = await missing_ids(self._db, views)
         found: list[SegmentView] = []
-        batch = SegmentRows()
-        for start in range(0, len(lacking), SOURCES_AT_ONCE):
-            await change_log.read(self._db, lacking[start : start + SOURCES_AT_ONCE].tolist(), batch)
-            if len(batch.passages) >= PASSAGES_AT_ONCE or start + SOURCES_AT_ONCE >= len(lacking):
-                found = await asyncio.to_thread(
-                    _settle, [*found, SegmentView.of(await asyncio.to_thread(build_segment, batch))]
-                )
-                batch = SegmentRows()
+        rows = SegmentRows()
+        for start in range(0, len(missing), SOURCES_AT_ONCE):
+            await change_log.read_sources(self._db, missing[start : start + SOURCES_AT_ONCE].tolist(), rows)
+            if len(rows.passages) >= PASSAGES_AT_ONCE or start + SOURCES_AT_ONCE >= len(missing):
+                found = await asyncio.to_thread(_with_new_segment, found, rows)
+                rows = SegmentRows()
         return found
 
 
-def _failed(task: "asyncio.Task[Any]") -> bool:
-    return bool(task.cancelling()) or (task.done() and (task.cancelled() or task.exception() is not None))
-
-
-def read_all(
-    folder: Path, files: Sequence[File], known: dict[str, Segment]
+def open_files(
+    folder: Path, files: Sequence[IndexFile], known: dict[str, Segment]
 ) -> tuple[dict[str, Segment], dict[str, str]]:
-    """The segments in files by name, and what is wrong with those that cannot be read."""
+    """Return the segments in files by name, and the problems of unreadable files by name."""
     opened: dict[str, Segment] = {}
-    lost: dict[str, str] = {}
+    unreadable: dict[str, str] = {}
     for file in files:
         try:
             opened[file.name] = known.get(file.name) or segments.read(folder / file.name)
         except SegmentUnreadable as error:
-            lost[file.name] = str(error)
-    return opened, lost
+            unreadable[file.name] = str(error)
+    return opened, unreadable
 
 
-def _view_all(files: Sequence[File], opened: dict[str, Segment]) -> list[SegmentView]:
+async def missing_ids(db: Database, views: Sequence[SegmentView]) -> NDArray[np.int64]:
+    """Return the live sources of the database that are in none of the views."""
+    indexed = [np.zeros(0, np.int64), *(view.live_source_ids() for view in views)]
+    return np.setdiff1d(await change_log.source_ids(db), np.concatenate(indexed))
+
+
+def _view_files(files: Sequence[IndexFile], opened: dict[str, Segment]) -> list[SegmentView]:
     return [SegmentView.of(opened[file.name]).mask(file.masked) for file in files if file.name in opened]
 
 
-def _take(
-    filed: Sequence[SegmentView], recent: Sequence[SegmentView], found: Changed
+def _apply(
+    files: Sequence[SegmentView], in_memory: Sequence[SegmentView], changes: SourceChanges
 ) -> tuple[Sequence[SegmentView], Sequence[SegmentView]]:
-    """Put what sources have now in the place of what they had."""
-    if not len(found.source_ids):
-        return filed, recent
-    filed = [view.mask(found.source_ids) for view in filed]
-    recent = [each for view in recent if (each := view.mask(found.source_ids)).size]
-    return filed, _settle([*recent, SegmentView.of(build_segment(found.batch))]) if found.batch.passages else recent
+    """Mask changed sources everywhere, and add a segment with their present rows."""
+    if not len(changes.source_ids):
+        return files, in_memory
+    files = [view.mask(changes.source_ids) for view in files]
+    in_memory = [masked for view in in_memory if (masked := view.mask(changes.source_ids)).size]
+    return files, _with_new_segment(in_memory, changes.rows) if changes.rows.passages else in_memory
 
 
-def _settle(views: list[SegmentView]) -> list[SegmentView]:
-    """Keep the segments in memory few; the last one is new."""
+def _with_new_segment(views: Sequence[SegmentView], rows: SegmentRows) -> list[SegmentView]:
+    """Add a segment, and merge segments so that they stay few."""
+    views = [*views, SegmentView.of(build_segment(rows))]
     chosen = choose([view.size for view in views])
     if len(chosen) == 1:
         return views
-    merged = SegmentView.of(merge([views[place] for place in chosen]))
-    return [*(view for place, view in enumerate(views) if place not in chosen), merged]
+    merged = SegmentView.of(merge([views[number] for number in chosen]))
+    return [*(view for number, view in enumerate(views) if number not in chosen), merged]
 
 
-def _rows(parts: Sequence[SegmentSlice]) -> int:
-    """How many rows the collections of parts have."""
-    return sum(int(np.sum(part.ranges[1::2].astype(np.int64) - part.ranges[::2])) for part in parts)
+def _row_count(slices: Sequence[SegmentSlice]) -> int:
+    """Count the rows of the collections in slices."""
+    return sum(int(np.sum(each.ranges[1::2].astype(np.int64) - each.ranges[::2])) for each in slices)
 
 
 async def _run(rows: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do something that takes time by the number of rows: here, or in a thread, while the loop goes on."""
-    if rows <= SHORT:
+    """Call a function whose time grows with the number of rows. Many rows are processed in a thread, so that the event
+    loop stays responsive."""
+    if rows <= MAX_ROWS_WITHOUT_THREAD:
         return work(*args, **kwargs)
     return await asyncio.to_thread(work, *args, **kwargs)
 
 
-def _hear(task: asyncio.Task[Any]) -> None:
-    """Whoever waits for it hears of its failure, and nobody else need."""
+def _has_failed(task: "asyncio.Task[Any]") -> bool:
+    return bool(task.cancelling()) or (task.done() and (task.cancelled() or task.exception() is not None))
+
+
+def _retrieve_exception(task: asyncio.Task[Any]) -> None:
+    """Mark the exception as retrieved. The awaiting callers receive it, and asyncio does not log it as well."""
     if not task.cancelled():
         task.exception()

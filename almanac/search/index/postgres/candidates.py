@@ -1,8 +1,8 @@
-"""Candidates of the words leg in PostgreSQL: which lists each is on, and so what it can be worth at most.
+"""Candidates of the keyword retriever in PostgreSQL, ordered by the highest score that each can have.
 
-To read what a passage has of a question costs more than to find that it has something. A passage that is on few lists,
-or only on those of common terms, is worth no more than these terms are; where others that have been read are worth more
-than that, it cannot be among the best and is not read.
+Reading the terms of a passage costs more than finding its id on a posting list. A passage that is on few lists, or only
+on lists of common terms, cannot score more than these terms allow. If enough passages with higher scores have been
+read, it is not among the best and is not read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,56 +13,57 @@ from numpy.typing import NDArray
 
 from almanac.core.database import Row
 from almanac.search.analysis import analyser
-from almanac.search.index.postgres.term_counts import Lists, PostingChoice
+from almanac.search.index.postgres.term_counts import PostingChoice, PostingLists
 from almanac.search.index.protocol import Hits
-from almanac.search.index.tables import LEVELS, USUAL
+from almanac.search.index.tables import ASSUMED_AVERAGE_TERMS, LEVEL_MIN_VALUES
 from almanac.search.ranking import bm25
 
-_ROUNDING = 1 + 1e-5  # scores are sums of 32 bits
+_ROUNDING = 1 + 1e-5  # scores are sums of 32-bit numbers
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateLists:
-    """Passages that are on some lists."""
+    """The passages on some posting lists."""
 
     ids: NDArray[np.int64]
-    is_on: NDArray[np.bool_]  # a row for each list
+    is_on: NDArray[np.bool_]  # by list, by passage
 
     @staticmethod
     def of(lists: Sequence[bytes]) -> "CandidateLists":
-        """Those on these lists, each of which is their ids as PostgreSQL sends them."""
+        """Decode lists of passage ids in PostgreSQL's binary format."""
         found = np.concatenate([np.frombuffer(each, ">i8") for each in lists]).astype(np.int64)
-        ids, places = np.unique(found, return_inverse=True)
+        ids, positions = np.unique(found, return_inverse=True)
         is_on = np.zeros((len(lists), len(ids)), np.bool_)
-        is_on[np.repeat(np.arange(len(lists)), [len(each) // 8 for each in lists]), places] = True
+        is_on[np.repeat(np.arange(len(lists)), [len(each) // 8 for each in lists]), positions] = True
         return CandidateLists(ids, is_on)
 
-    def most(self, followed: Lists, weights: NDArray[np.float64], average: float) -> NDArray[np.float64]:
-        """What each can be worth at most. The first lists are the ones that were followed to their ends, one of a term
-        at most; whoever is not on it has none of the term, or not enough for its level."""
-        most = np.full(len(self.ids), np.delete(weights, [place for _, place in followed]).sum(), np.float64)
-        for is_on, (level, place) in zip(self.is_on[: len(followed)], followed, strict=True):
-            most += weights[place] * np.where(is_on, 1.0, _ceiling(level, average))
-        return most * _ROUNDING
+    def max_scores(self, followed: PostingLists, weights: NDArray[np.float64], average: float) -> NDArray[np.float64]:
+        """Return the highest score that each passage can have. The first lists are those that were read completely, at
+        most one for each term. A passage that is not on such a list does not reach the level of the list."""
+        highest = np.full(len(self.ids), np.delete(weights, [term for _, term in followed]).sum(), np.float64)
+        for is_on, (level, term) in zip(self.is_on[: len(followed)], followed, strict=True):
+            highest += weights[term] * np.where(is_on, 1.0, _max_value_below(level, average))
+        return highest * _ROUNDING
 
 
-def _ceiling(level: int, average: float) -> float:
-    """What a term counts for at most where it does not reach a level, which is judged by another average length."""
-    odds = LEVELS[level] / (1 - LEVELS[level]) * max(1.0, average / USUAL)
+def _max_value_below(level: int, average: float) -> float:
+    """Return the highest BM25 value of a term that does not reach a level. Levels are assigned with an assumed average
+    length, so the value is converted to the present average."""
+    odds = LEVEL_MIN_VALUES[level] / (1 - LEVEL_MIN_VALUES[level]) * max(1.0, average / ASSUMED_AVERAGE_TERMS)
     return odds / (1 + odds)
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateScoring:
-    """What candidates are judged by."""
+    """The terms of a query and the statistics for their BM25 scores."""
 
     terms: NDArray[np.int64]
     frequencies: NDArray[np.int64]
-    weights: NDArray[np.float64]  # of each term: its rarity, as often as it is asked for
+    weights: NDArray[np.float64]  # by term: the inverse document frequency times its number in the query
     average: float
 
-    def judge(self, rows: Sequence[Row], limit: int) -> Hits:
-        """The best of some passages. It takes milliseconds: not on the loop."""
+    def score(self, rows: Sequence[Row], limit: int) -> Hits:
+        """Return the best passages. This takes milliseconds, so it runs in a thread."""
         ids, sources = (np.fromiter((row[name] for row in rows), np.int64, len(rows)) for name in ("id", "source_id"))
         counts, lengths = analyser.occurrences([row["words"] for row in rows], self.terms)
         scores = bm25.score(counts, lengths, self.average, self.weights)
@@ -72,44 +73,42 @@ class CandidateScoring:
 
 @dataclass(frozen=True, slots=True)
 class ScopeSize:
-    """How much there is in a scope."""
-
     passages: int
-    average: float
-    kept: int  # passages that the scope's condition leaves
+    average: float  # passage length in terms
+    matching: int  # passages that match the filter
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """How the passages that have some terms are found."""
+class CandidatePlan:
+    """The posting lists that a search reads."""
 
     terms: NDArray[np.int64]
     size: ScopeSize
-    frequencies: NDArray[np.int64]  # of each term, as far as is known beforehand
-    whole: list[int]  # places of the terms whose whole lists are short enough to be counted
-    choice: PostingChoice  # of lists, so that the best are among the candidates
-    most: int  # passages that are taken from a list too long to follow
+    frequencies: NDArray[np.int64]  # by term, as far as they are known before the search
+    counted: list[int]  # positions of the terms whose whole list is short enough to be counted
+    choice: PostingChoice
+    sample_size: int  # passages that are read from a list that is too long to read completely
 
-    def judging(self, asked: Mapping[int, int], exact: NDArray[np.int64]) -> CandidateScoring:
-        """How candidates are judged, given how often each term is asked for and how long the whole lists are."""
+    def scoring(self, query: Mapping[int, int], counts: NDArray[np.int64]) -> CandidateScoring:
+        """Return the scoring, given the number of each term in the query, and the counts of the counted terms."""
         frequencies = self.frequencies.copy()
-        frequencies[self.whole] = exact
-        frequencies = np.minimum(frequencies, self.size.passages)  # which is a few seconds old where it is large
+        frequencies[self.counted] = counts
+        frequencies = np.minimum(frequencies, self.size.passages)  # the size of a large scope is a few seconds old
         weights = [
-            asked[term] * bm25.idf(self.size.passages, number)
+            query[term] * bm25.idf(self.size.passages, number)
             for term, number in zip(self.terms.tolist(), frequencies.tolist(), strict=True)
         ]
         return CandidateScoring(self.terms, frequencies, np.array(weights, np.float64), self.size.average)
 
     def order(
-        self, asked: Mapping[int, int], lists: Sequence[bytes], exact: NDArray[np.int64] | None
+        self, query: Mapping[int, int], lists: Sequence[bytes], counts: NDArray[np.int64] | None
     ) -> tuple[CandidateScoring, NDArray[np.int64], NDArray[np.float64]]:
-        """The candidates, those that can be worth most first, and what each can be worth; and what they are judged by.
-        `exact` is how long the whole lists are, if a condition hides some of that. Not on the loop either."""
-        listed, followed = CandidateLists.of(lists), self.choice.followed
+        """Return the scoring, and the candidates with their highest possible scores, in descending order. `counts` is
+        needed if a filter hides some of the passages on the lists. This runs in a thread too."""
+        candidates, followed = CandidateLists.of(lists), self.choice.followed
         is_whole = [level == 0 for level, _ in followed]
-        found = np.count_nonzero(listed.is_on[: len(followed)], axis=1)[is_whole]
-        judging = self.judging(asked, found if exact is None else exact)
-        most = listed.most(followed, judging.weights, self.size.average)
-        order = np.argsort(-most, kind="stable")
-        return judging, listed.ids[order], most[order]
+        found = np.count_nonzero(candidates.is_on[: len(followed)], axis=1)[is_whole]
+        scoring = self.scoring(query, found if counts is None else counts)
+        highest = candidates.max_scores(followed, scoring.weights, self.size.average)
+        order = np.argsort(-highest, kind="stable")
+        return scoring, candidates.ids[order], highest[order]

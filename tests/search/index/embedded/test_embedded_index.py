@@ -24,12 +24,12 @@ from almanac.db.connect import connect
 from almanac.db.errors import StatementRejected
 from almanac.search import sources
 from almanac.search.analysis import analyser
-from almanac.search.index import vector_tools
 from almanac.search.index.embedded import (
     change_log,
     compaction,
     embedded_index,
     keyword_scan,
+    quantisation,
     segment_view,
     segments,
     vector_scan,
@@ -256,14 +256,14 @@ async def test_common_words_are_looked_up_and_not_gone_through(
     await shelf.put("common", ["the of"] * 500)
     await shelf.put("rare", ["the pump valve of"] * 20)
     gone_through: list[int] = []
-    gather: Callable[..., Any] = getattr(keyword_scan, "_Space").gather  # noqa: B009 - private
+    gather: Callable[..., Any] = getattr(keyword_scan, "_ScanRows").gather  # noqa: B009 - private
 
     def count(*args: Any) -> Any:
         found = gather(*args)
         gone_through.append(len(found[0]))
         return found
 
-    monkeypatch.setattr("almanac.search.index.embedded.keyword_scan._Space.gather", count)
+    monkeypatch.setattr("almanac.search.index.embedded.keyword_scan._ScanRows.gather", count)
     found = await EmbeddedIndex(shelf.db, files).keyword_hits(SearchScope(("base:1",)), terms("the pump of valve"), 5)
     assert gone_through == [20, 20]  # not the two that all 520 have
     assert len(found.ids) == 5
@@ -346,7 +346,7 @@ async def test_a_scoped_search_looks_at_no_row_of_another_collection(shelf: Shel
 async def test_of_what_stands_between_two_collections_no_row_is_looked_at(
     shelf: Shelf, files: Path, touched: list[int], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(segment_view, "GAP", 100)
+    monkeypatch.setattr(segment_view, "MIN_GAP_ROWS", 100)
     for n in range(6):
         await shelf.put(f"{n}", ["a pump"] * 40, f"base:{n}")
     await compaction.compact(shelf.db, files, least=1)
@@ -377,8 +377,8 @@ async def test_scattered_collections_and_sources_are_looked_at_in_a_few_ranges(s
         SearchScope((*collections[:50], *collections[70:150:3]), "s.id % $1 = 1", (5,)),
     ):
         await agree(shelf.db, index, scope, terms("pump x1"), turn(shelf.rng, 1, 32)[0], 400)
-        parts = [view.part(frozenset(scope.collections), None) for view in await index.views()]
-        assert all(len(part.spans) <= 2 * segment_view.MOST_SPANS for part in parts if part)
+        parts = [view.slice(frozenset(scope.collections), None) for view in await index.views()]
+        assert all(len(part.spans) <= 2 * segment_view.MAX_SPANS for part in parts if part)
 
 
 async def test_a_condition_that_cannot_be_read_is_an_error_and_the_next_search_works(shelf: Shelf, files: Path):
@@ -451,11 +451,16 @@ async def test_with_sketches_nearly_all_of_the_nearest_are_found(
     shelf: Shelf, files: Path, monkeypatch: pytest.MonkeyPatch, is_random: bool
 ):
     # Of vectors without any order, sketches tell next to nothing: that is noticed, and all are compared.
-    monkeypatch.setattr(vector_scan, "MOST_EXACT", 100)
+    monkeypatch.setattr(vector_scan, "MAX_EXACT_VECTORS", 100)
     monkeypatch.setattr(vector_scan, "MIN_EXACT_VECTORS", 60)
-    for name, few in (("_SAMPLE", 200), ("_BLOCK", 70), ("_HANDS", 3), ("_GATHERED", 7)):
+    for name, few in (
+        ("_SAMPLE_DISTANCES", 200),
+        ("_VECTORS_PER_BLOCK", 70),
+        ("_MAX_THREADS", 3),
+        ("_VECTORS_PER_COPY", 7),
+    ):
         monkeypatch.setattr(vector_scan, name, few)
-    monkeypatch.setattr(vector_tools, "LEAST_SKETCHED", 50)
+    monkeypatch.setattr(quantisation, "MIN_SKETCHED_VECTORS", 50)
     compared: list[int] = []
     rescore: Callable[..., Any] = getattr(vector_scan, "_rescore")  # noqa: B009 - private, to count the steps before it
 
@@ -489,7 +494,7 @@ async def test_however_many_threads_compare_the_same_is_found(
         if n == 1:
             await compaction.compact(shelf.db, files, least=1)
     index, vector, threads = EmbeddedIndex(shelf.db, files), turn(shelf.rng, 1, 96)[0], set[int]()
-    products: Callable[..., Any] = getattr(vector_scan, "_products")  # noqa: B009 - private, to record the thread
+    products: Callable[..., Any] = getattr(vector_scan, "_scores")  # noqa: B009 - private, to record the thread
     meeting = threading.Barrier(1)
 
     def watch(*args: Any, **more: Any) -> Any:
@@ -498,11 +503,11 @@ async def test_however_many_threads_compare_the_same_is_found(
             meeting.wait(10)
         return products(*args, **more)
 
-    monkeypatch.setattr(vector_scan, "_products", watch)
-    monkeypatch.setattr(vector_scan, "_HANDS", 3)
+    monkeypatch.setattr(vector_scan, "_scores", watch)
+    monkeypatch.setattr(vector_scan, "_MAX_THREADS", 3)
     alone = await index.vector_hits(SearchScope(("base:1",)), MODEL, vector, 50)
     assert len(threads) == 1  # there are two segments, which are small
-    monkeypatch.setattr(vector_scan, "_BLOCK", 20)
+    monkeypatch.setattr(vector_scan, "_VECTORS_PER_BLOCK", 20)
     threads.clear()
     meeting = threading.Barrier(3)
     together = await index.vector_hits(SearchScope(("base:1",)), MODEL, vector, 50)
@@ -526,7 +531,7 @@ async def test_a_search_fails_in_whichever_thread_comparing_does(
             raise MemoryError
         return np.zeros(20, np.float32)
 
-    for name, value in (("_products", fail), ("_HANDS", 2), ("_BLOCK", 20)):
+    for name, value in (("_scores", fail), ("_MAX_THREADS", 2), ("_VECTORS_PER_BLOCK", 20)):
         monkeypatch.setattr(vector_scan, name, value)
     with pytest.raises(MemoryError):
         await EmbeddedIndex(shelf.db, files).vector_hits(SearchScope(("base:1",)), MODEL, turn(shelf.rng, 1, 96)[0], 5)
@@ -536,11 +541,11 @@ async def test_of_the_nearest_as_many_are_found_as_are_asked_for_whichever_a_fil
     shelf: Shelf, files: Path, monkeypatch: pytest.MonkeyPatch
 ):
     # A filter that matches the sampling step: it keeps nearly all sampled vectors and none of the others.
-    monkeypatch.setattr(vector_scan, "MOST_EXACT", 20)
+    monkeypatch.setattr(vector_scan, "MAX_EXACT_VECTORS", 20)
     monkeypatch.setattr(vector_scan, "MIN_EXACT_VECTORS", 60)
     monkeypatch.setattr(vector_scan, "MAX_EXACT_SHARE", 1.0)
-    monkeypatch.setattr(vector_scan, "_SAMPLE", 45)
-    monkeypatch.setattr(vector_tools, "LEAST_SKETCHED", 50)
+    monkeypatch.setattr(vector_scan, "_SAMPLE_DISTANCES", 45)
+    monkeypatch.setattr(quantisation, "MIN_SKETCHED_VECTORS", 50)
     for n in range(300):
         await shelf.put(f"{n}", ["a pump"], "base:1", folder_id=n % 7)
         await shelf.embed(f"{n}", turn(shelf.rng, 1, 96))
@@ -594,7 +599,7 @@ async def test_a_search_reads_nothing_where_nothing_was_committed(
     async def refuse(*_: Any) -> Any:
         raise AssertionError("nothing was written")
 
-    monkeypatch.setattr(change_log, "state", refuse)
+    monkeypatch.setattr(change_log, "read_state", refuse)
     assert len((await index.keyword_hits(SearchScope(("base:1",)), terms("pump"), 5)).ids) == 1
 
 
@@ -609,7 +614,7 @@ async def test_a_commit_of_something_else_costs_a_look_and_no_more(
     async def refuse(*_: Any) -> Any:
         raise AssertionError("no source was changed")
 
-    monkeypatch.setattr(change_log, "changed", refuse)
+    monkeypatch.setattr(change_log, "read_changes", refuse)
     assert len((await index.keyword_hits(SearchScope(("base:1",)), terms("pump"), 5)).ids) == 1
 
 
@@ -686,7 +691,7 @@ async def test_a_file_that_goes_while_it_is_being_opened_is_looked_up_again(
     read, listed = segments.read, change_log.files
     replaced = False
 
-    async def replace_after(db: Database) -> list[change_log.File]:
+    async def replace_after(db: Database) -> list[change_log.IndexFile]:
         nonlocal replaced
         found = await listed(db)
         if not replaced:

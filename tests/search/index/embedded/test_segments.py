@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from almanac.core.errors import Unavailable
-from almanac.search.index import vector_tools
-from almanac.search.index.embedded import segment_builder, segment_merge, segments
+from almanac.search.index.embedded import quantisation, segment_builder, segment_merge, segments
 from almanac.search.index.embedded.segment_builder import SegmentRows, build_segment
 from almanac.search.index.embedded.segment_merge import choose, merge
 from almanac.search.index.embedded.segment_view import SegmentView
@@ -54,7 +53,7 @@ def contents(segment: Segment) -> dict[int, Any]:
         owner = int(segment.owners[place])
         assert segment.runs[owner] <= place < segment.runs[owner + 1]
         length = None if segment.lengths[place] == NOT_ANALYSED else int(segment.lengths[place])
-        found[passage] = [int(segment.ids[owner]), collection_of[owner], length, {}, {}]
+        found[passage] = [int(segment.source_ids[owner]), collection_of[owner], length, {}, {}]
     for place, term in enumerate(segment.terms.tolist()):
         start, stop = segment.offsets[place : place + 2].tolist()
         assert start < stop
@@ -149,7 +148,7 @@ def test_postings_are_merged_in_portions_as_they_are_at_once(monkeypatch: pytest
         SegmentView.of(segment_of(part)).mask(np.array([2, 5, 17])) for part in (rows[:30], rows[30:75], rows[75:])
     ]
     at_once = contents(merge(views))
-    monkeypatch.setattr(segment_merge, "PORTION", 7)
+    monkeypatch.setattr(segment_merge, "POSTINGS_AT_ONCE", 7)
     assert contents(merge(views)) == at_once
     assert len(at_once) == 81
 
@@ -161,7 +160,7 @@ def test_hashes_that_differ_in_their_last_bits_are_kept_apart():
 
 
 def test_more_postings_than_a_place_has_bits_for_are_sorted_all_the_same(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(segment_builder, "_PLACES", np.uint64(2))
+    monkeypatch.setattr(segment_builder, "_POSITION_BITS", np.uint64(2))
     words = [{9: 1, 3: 2, -7: 1}, {3: 1, 8: 1}, {-7: 5}]
     segment = segment_of([row(n + 1, "a", n, each) for n, each in enumerate(words)])
     assert [each[3] for _, each in sorted(contents(segment).items())] == words
@@ -201,7 +200,7 @@ def test_a_segment_of_nothing_can_be_written_and_read(tmp_path: Path):
 
 
 def test_a_segment_merged_into_a_file_is_the_one_merged_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(vector_tools, "LEAST_SKETCHED", 5)
+    monkeypatch.setattr(quantisation, "MIN_SKETCHED_VECTORS", 5)
     views = [SegmentView.of(sample()).mask(np.array([2, 9]))]
     segments.write(tmp_path / "one.segment", lambda allocate: merge(views, allocate))
     filed, held = segments.read(tmp_path / "one.segment"), merge(views)

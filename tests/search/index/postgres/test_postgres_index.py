@@ -39,10 +39,10 @@ async def shelf(db: Database) -> Shelf:
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower the limits, so that a few thousand passages are a large scope."""
-    monkeypatch.setattr(postgres_index, "CANDIDATES", 300)
+    monkeypatch.setattr(postgres_index, "MAX_CANDIDATES", 300)
     monkeypatch.setattr(postgres_index, "MIN_CANDIDATES", 75)
     monkeypatch.setattr(postgres_index, "MAX_FILTERED_PASSAGES", 300)
-    monkeypatch.setattr(postgres_index, "SCANNED", 500)
+    monkeypatch.setattr(postgres_index, "MAX_SCANNED_VECTORS", 500)
     monkeypatch.setattr(term_counts, "MIN_COUNTED_PASSAGES", 20)
 
 
@@ -184,7 +184,7 @@ async def test_other_collections_make_no_difference(shelf: Shelf):
     after = await index.keyword_hits(ONE, asked, 50)
     assert after.ids.tolist() == before.ids.tolist()
     assert after.scores.tolist() == before.scores.tolist()
-    keys = tables.short(np.array(asked)) ^ tables.collection_salt("base:1")
+    keys = tables.short_hashes(np.array(asked)) ^ tables.collection_salt("base:1")
     sql = "SELECT DISTINCT s.collection FROM matching($1, 9) m JOIN sources s ON s.id = m.source_id"
     rows = await shelf.db.fetch(sql, keys.tolist())  # pyright: ignore
     assert [row["collection"] for row in rows] == ["base:1"]  # lists have no other readers, so none grows longer
@@ -254,7 +254,7 @@ async def test_a_condition_in_a_large_scope_does_not_hide_what_it_leaves(shelf: 
 
 
 async def test_a_great_many_collections_are_searched_as_one(shelf: Shelf, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(postgres_index, "TOGETHER", 8)
+    monkeypatch.setattr(postgres_index, "COLLECTIONS_AT_ONCE", 8)
     names = [f"base:{n}" for n in range(40)]
     await shelf.fill(40, names, per=3)
     await assert_right(shelf.db, SearchScope(tuple(names)), shelf.question(5))
@@ -324,7 +324,7 @@ async def test_a_common_term_that_never_stands_often_leads_to_enough_all_the_sam
 async def test_what_a_condition_leaves_is_looked_up(shelf: Shelf, monkeypatch: pytest.MonkeyPatch, is_large: bool):
     await shelf.fill(60, SOME)
     if is_large:
-        monkeypatch.setattr(postgres_index, "CANDIDATES", 10)
+        monkeypatch.setattr(postgres_index, "MAX_CANDIDATES", 10)
         monkeypatch.setattr(postgres_index, "MAX_FILTERED_PASSAGES", 20)
     index = PostgresIndex(shelf.db)
     # A condition that is true only if lookups are cheap.
@@ -372,11 +372,14 @@ async def test_a_graph_that_broke_is_built_anew_and_one_of_no_use_is_dropped(she
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        ("DELETE FROM terms WHERE passage_id = 1", "1 passages are not listed under their terms"),
+        ("DELETE FROM terms WHERE passage_id = 1", "1 passages are missing from the term table"),
         ("UPDATE passages SET words = NULL WHERE id = 1", "have not been analysed"),
-        ("UPDATE terms SET collection = 'base:9' WHERE passage_id = 1", "1 passages are listed in another collection"),
-        ("UPDATE vectors SET collection = 'base:9'", "2 vectors are in another collection"),
-        ("UPDATE sources SET passages = 5", "1 sources have another number of passages"),
+        (
+            "UPDATE terms SET collection = 'base:9' WHERE passage_id = 1",
+            "1 passages in the term table have a wrong collection",
+        ),
+        ("UPDATE vectors SET collection = 'base:9'", "2 vectors have a wrong collection"),
+        ("UPDATE sources SET passages = 5", "1 sources have a wrong number of passages"),
     ],
 )
 async def test_differences_between_the_index_and_the_passages_are_told(shelf: Shelf, harm: str, said: str):
