@@ -18,7 +18,8 @@ import structlog
 
 from almanac.core.call import REQUEST_ID
 from almanac.core.database import Database
-from almanac.core.settings import InvalidSetting, LoadedSettings, Settings, load
+from almanac.core.settings import InvalidSetting, Settings
+from almanac.core.settings_loader import LoadedSettings, load
 from almanac.db import migrate
 from almanac.db.connect import connect
 

@@ -13,7 +13,8 @@ import os
 from typing import Any
 
 from almanac.assist.weknora.weknora_tool import WeKnoraContext as WeKnoraContext
-from almanac.core.settings import Settings, load
+from almanac.core.settings import Settings
+from almanac.core.settings_loader import load
 from almanac.surfaces.weknora import tools
 
 __all__ = ["WeKnoraContext", "create_weknora_server", "get_weknora_tool_name", "integrate_weknora"]

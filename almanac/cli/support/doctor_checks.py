@@ -81,7 +81,7 @@ async def _outcome(name: str, check: Awaitable[str | CheckWarning]) -> dict[str,
         message = error.message if isinstance(error, AlmanacError) else ""
         cause = f"({error})" if str(error) != message else ""
         # A remedy that says to run this command is left out.
-        remedy = error.next_step if isinstance(error, AlmanacError) and "doctor" not in error.next_step else ""
+        remedy = error.remedy if isinstance(error, AlmanacError) and "doctor" not in error.remedy else ""
         detail = " ".join(filter(None, (message, cause, remedy)))
         return {"check": name, "ok": False, "state": "problem", "detail": detail}
     if isinstance(result, CheckWarning):
