@@ -31,7 +31,7 @@ class Arguments(BaseModel):
 
 
 def describe_problems(error: ValidationError, unknown: str) -> str:
-    """The names of the wrong arguments and the reasons, without values. `unknown` is the reason for an extra argument."""
+    """The wrong arguments and the reasons, without the values. `unknown` is the reason for an extra argument."""
     found: list[str] = []
     for problem in error.errors(include_url=False, include_context=False, include_input=False)[:5]:
         where = ".".join(str(part)[:60] for part in problem["loc"]) or "arguments"
