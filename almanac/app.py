@@ -42,7 +42,7 @@ from almanac.operations.context import AppContext
 from almanac.operations.pipeline.guard import WATCH_AFTER_SECONDS
 from almanac.operations.pipeline.pipeline import EndpointApp
 from almanac.operations.server import USAGE_REPORT
-from almanac.quotas import idempotency_redis, redis_rate_limits, usage
+from almanac.quotas import idempotency_redis, monthly_quotas, redis_rate_limits
 from almanac.quotas.rate_limits import RateLimit
 from almanac.search.backends import open_search
 from almanac.surfaces.almanac import tools as almanac_surface
@@ -175,21 +175,21 @@ async def open_app_context(settings: Settings, surfaces: Mapping[str, str]) -> A
         search = await stack.enter_async_context(open_search(settings, db))
         runtime = await stack.enter_async_context(knowledge_runtime.open_runtime(settings))
         read_cache = ReadCache(db)
-        trail = AuditTrail(db, also=(_note_tokens, _count_calls))
+        trail = AuditTrail(db, after_write=(_note_tokens, _count_calls))
         chat_model = open_chat(settings)
         tracer_provider = open_tracer_provider(settings)
         app = AppContext(
             settings=settings,
             db=db,
             allowed_hosts=AllowedHosts(settings),
-            rate_limiter=redis_rate_limits.open_rates(settings.redis_url),
+            rate_limiter=redis_rate_limits.open_rate_limiter(settings.redis_url),
             call_limit=RateLimit(
                 "calls", settings.rate_limit_calls, settings.rate_limit_window_seconds, settings.rate_limit_strategy
             ),
             recorder=CallRecorder(trail, key),
             read_cache=read_cache,
             token_resolver=tokens.TokenResolver(db, read_cache),
-            idempotency=idempotency_redis.open_repeats(settings.redis_url, db),
+            idempotency=idempotency_redis.open_idempotency(settings.redis_url, db),
             files=files,
             fetcher=fetcher,
             search=search,
@@ -313,7 +313,7 @@ async def _count_calls(tx: Transaction, entries: Sequence[AuditEntry]) -> None:
     for entry in entries:
         calls[entry.org_id] = calls.get(entry.org_id, 0) + 1
     for org_id, number in sorted(calls.items()):  # in one order, so that two processes cannot lock each other out
-        await usage.count(tx, org_id, "tool_calls", number)
+        await monthly_quotas.add(tx, org_id, "tool_calls", number)
 
 
 async def _not_found(_: Request, __: Exception) -> Response:

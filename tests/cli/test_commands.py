@@ -22,6 +22,7 @@ from almanac.jobs import queue
 from almanac.surfaces import contracts
 from tests.cli.conftest import Almanac
 from tests.cli.program import Answer
+from tests.jobs.stored import get_stored_job
 from tests.quotas.test_rate_limits import free_port
 
 T = TypeVar("T")
@@ -510,7 +511,7 @@ def test_a_dead_job_can_be_discarded_for_good(peopled: Almanac):
     id = with_database(kill)
     discarded = peopled("jobs", "discard", str(id))
     assert (discarded.code, discarded.out, discarded.err) == (0, "", "")
-    assert with_database(lambda db: queue.get(db, id)) is None
+    assert with_database(lambda db: get_stored_job(db, id)) is None
 
 
 # Contracts

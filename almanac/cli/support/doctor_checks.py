@@ -111,7 +111,7 @@ async def _database(settings: Settings) -> str:
 async def _redis(settings: Settings) -> str:
     if not settings.redis_url:
         return "not configured: limits are counted in this process's memory"
-    limiter = redis_rate_limits.open_rates(settings.redis_url)
+    limiter = redis_rate_limits.open_rate_limiter(settings.redis_url)
     try:
         if not await limiter.is_available():
             raise BadRequest("Redis cannot be reached.", remedy="Check REDIS_URL and that the server is running.")
