@@ -554,7 +554,8 @@ def test_more_server_processes_need_postgresql_and_redis(
     almanac: Almanac, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     assert almanac("serve", "--workers", "2").complaint() == (
-        "--workers needs PostgreSQL: with SQLite only one process can write. Set ALMANAC_DATABASE_URL, or use one worker."
+        "--workers needs PostgreSQL: with SQLite only one process can write."
+        " Set ALMANAC_DATABASE_URL, or use one worker."
     )
     monkeypatch.setenv("ALMANAC_DATABASE_URL", f"postgresql://127.0.0.1:{free_port()}/d")
     assert almanac("serve", "--workers", "2").complaint() == (
