@@ -196,8 +196,8 @@ def _check(applied: dict[int, tuple[str, str]], available: dict[int, Migration])
         migration = available.get(number)
         if migration is None:
             raise MigrationRefused(
-                f"the database has applied {number:04}_{name}.sql, which this version of Almanac does not contain; "
-                "a newer version made it: install that version, or restore a backup"
+                f"the database contains the migration {number:04}_{name}.sql, which this version of Almanac does not"
+                " contain; a newer version applied it: install that version, or restore a backup"
             )
         if migration.checksum != checksum:
             raise MigrationRefused(

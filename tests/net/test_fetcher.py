@@ -889,7 +889,7 @@ async def test_https_to_a_server_without_tls_fails():
 
     async with await asyncio.start_server(plain_server, LOOPBACK, 0) as server:
         error = await failure(f"https://docs.example:{server.sockets[0].getsockname()[1]}/")
-    assert (error.code, error.message) == ("fetch_failed", "docs.example does not speak TLS as it should.")
+    assert (error.code, error.message) == ("fetch_failed", "docs.example does not implement TLS correctly.")
 
 
 async def test_a_redirect_from_https_to_http_is_blocked(site: Site, authority: Authority):
