@@ -127,11 +127,7 @@ def configure_logs(settings: Settings) -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                _drop_exception_message,
-                render,
-            ],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _drop_exception_message, render],
         )
     )
     logging.basicConfig(handlers=[handler], level=max(level, logging.WARNING), force=True)

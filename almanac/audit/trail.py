@@ -12,7 +12,7 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -141,12 +141,7 @@ class AuditRow:
 
 
 async def find(
-    db: Reader,
-    *,
-    user: str | None = None,
-    tool: str | None = None,
-    since: int | None = None,
-    limit: int = 100,
+    db: Reader, *, user: str | None = None, tool: str | None = None, since: int | None = None, limit: int = 100
 ) -> list[AuditRow]:
     """The calls of a user, of a tool or since a time, newest first."""
     rows = await db.fetch(
@@ -168,17 +163,6 @@ async def prune(tx: Transaction, before: int) -> int:
 
 
 def _row(row: Row) -> AuditRow:
-    return AuditRow(
-        at=row["at"],
-        org=row["org"],
-        actor=row["actor"],
-        kind=row["kind"],
-        token_id=row["token_id"],
-        surface=row["surface"],
-        tool=row["tool"],
-        outcome=row["outcome"],
-        duration_us=row["duration_us"],
-        digest=row["digest"],
-        touched=tuple(row["touched"].split()),
-        request_id=row["request_id"],
-    )
+    values: dict[str, Any] = {name: row[name] for name in AuditRow.__dataclass_fields__}
+    values["touched"] = tuple(row["touched"].split())
+    return AuditRow(**values)

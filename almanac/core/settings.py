@@ -80,10 +80,7 @@ class Settings:
         "MCP_ALLOWED_HOSTS",
     )
     allowed_origins: tuple[str, ...] = setting(
-        (),
-        "Further Origin headers to accept, comma-separated.",
-        "ALMANAC_ALLOWED_ORIGINS",
-        "MCP_ALLOWED_ORIGINS",
+        (), "Further Origin headers to accept, comma-separated.", "ALMANAC_ALLOWED_ORIGINS", "MCP_ALLOWED_ORIGINS"
     )
     check_hosts: bool = setting(
         True,
@@ -179,10 +176,7 @@ class Settings:
         min=0.1,
     )
     weknora_tries: int = setting(
-        3,
-        "How many times weknora_search sends a request if the failure may be temporary.",
-        "WEKNORA_TRIES",
-        min=1,
+        3, "How many times weknora_search sends a request if the failure may be temporary.", "WEKNORA_TRIES", min=1
     )
     weknora_cache_seconds: float = setting(
         30.0,
@@ -192,9 +186,7 @@ class Settings:
     )
     weknora_cache_entries: int = setting(100, "How many searches it caches.", "WEKNORA_CACHE_ENTRIES", min=0)
     weknora_highlight: bool = setting(
-        False,
-        "Show the words of the query in bold, if the endpoint reports their positions.",
-        "WEKNORA_HIGHLIGHT",
+        False, "Show the words of the query in bold, if the endpoint reports their positions.", "WEKNORA_HIGHLIGHT"
     )
     agent_names: tuple[str, ...] = setting(("weknora",), "The names under which the agent is served at /a2a/{name}.")
     agent_searches: int = setting(4, "Searches the agent makes for one message, at most.", min=1)
@@ -209,9 +201,7 @@ class Settings:
     )
     chat_model: str = setting("", "The name of the language model.")
     chat_url: str = setting(
-        "",
-        "Base URL of the model's API, such as http://127.0.0.1:8080/v1; empty for the provider's own.",
-        begins=_HTTP,
+        "", "Base URL of the model's API, such as http://127.0.0.1:8080/v1; empty for the provider's own.", begins=_HTTP
     )
     chat_key: str = setting("", "Key for that API.", secret=True)
 
@@ -299,14 +289,10 @@ class Settings:
         _EXTERNAL + "DOWNLOAD_PREAUTH_DOCUMENT_RATE_LIMIT_WINDOW_SECONDS",
     )
     external_download_rate_limit_requests: int = setting(
-        20,
-        "Download requests allowed per window after token verification.",
-        _EXTERNAL + "DOWNLOAD_RATE_LIMIT_REQUESTS",
+        20, "Download requests allowed per window after token verification.", _EXTERNAL + "DOWNLOAD_RATE_LIMIT_REQUESTS"
     )
     external_download_rate_limit_window_seconds: int = setting(
-        60,
-        "Download rate limit window after token verification.",
-        _EXTERNAL + "DOWNLOAD_RATE_LIMIT_WINDOW_SECONDS",
+        60, "Download rate limit window after token verification.", _EXTERNAL + "DOWNLOAD_RATE_LIMIT_WINDOW_SECONDS"
     )
     external_extension: str = setting(
         "",
@@ -320,10 +306,7 @@ class Settings:
         "RAG_RUNTIME_MODE",
     )
     knowledge_runtime_url: str = setting(
-        "",
-        "Base URL of the knowledge runtime that remote queries are sent to.",
-        "KNOWLEDGE_RUNTIME_URL",
-        begins=_HTTP,
+        "", "Base URL of the knowledge runtime that remote queries are sent to.", "KNOWLEDGE_RUNTIME_URL", begins=_HTTP
     )
     internal_service_token: str = setting(
         "", "Bearer token for the knowledge runtime.", "INTERNAL_SERVICE_TOKEN", secret=True

@@ -20,9 +20,7 @@ class LoadedSettings:
 
 
 def load(
-    environ: Mapping[str, str],
-    file: Mapping[str, Any] | None = None,
-    options: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str], file: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None
 ) -> LoadedSettings:
     """Settings from options, environment, the parsed TOML file and defaults, in that order."""
     file, options = file or {}, {k: v for k, v in (options or {}).items() if v is not None}

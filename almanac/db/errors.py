@@ -51,12 +51,7 @@ class ConstraintConflict(DatabaseError, errors.Conflict):
     remedy = "Read the current state, then try again."
 
     def __init__(
-        self,
-        kind: str,
-        *,
-        table: str | None = None,
-        columns: tuple[str, ...] = (),
-        constraint: str | None = None,
+        self, kind: str, *, table: str | None = None, columns: tuple[str, ...] = (), constraint: str | None = None
     ) -> None:
         self.kind = kind  # "unique" or "foreign"; the others as far as the database reports them
         self.table = table

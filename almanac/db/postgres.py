@@ -103,12 +103,7 @@ class PostgresDatabase:
     async def open(cls, url: str, size: int = 10) -> "PostgresDatabase":
         with _translating:
             pool: Any = await asyncpg.create_pool(  # pyright: ignore[reportUnknownMemberType]
-                url,
-                min_size=1,
-                max_size=size,
-                timeout=CONNECT_SECONDS,
-                server_settings=_SESSION,
-                reset=_keep,
+                url, min_size=1, max_size=size, timeout=CONNECT_SECONDS, server_settings=_SESSION, reset=_keep
             )
         return cls(url, cast(_Pool, pool))
 
@@ -150,11 +145,7 @@ class PostgresDatabase:
             await connection.close()
 
     async def pool_stats(self) -> dict[str, int]:
-        return {
-            "open": self._pool.get_size(),
-            "idle": self._pool.get_idle_size(),
-            "waiting": self._waiting,
-        }
+        return {"open": self._pool.get_size(), "idle": self._pool.get_idle_size(), "waiting": self._waiting}
 
     async def close(self) -> None:
         await self._pool.close()

@@ -14,11 +14,7 @@ from almanac.core.errors import Forbidden, NotFound
 from almanac.identity.roles import Role
 
 # The lowest role that may perform each action. A search shows text, so it needs "read".
-MIN_ROLE_BY_ACTION: dict[str, Role] = {
-    "read": Role.Reporter,
-    "write": Role.Developer,
-    "manage": Role.Maintainer,
-}
+MIN_ROLE_BY_ACTION: dict[str, Role] = {"read": Role.Reporter, "write": Role.Developer, "manage": Role.Maintainer}
 
 _ROLES = """
 SELECT role FROM grants WHERE thing_kind = $1 AND thing_id = $2 AND principal_id = $3

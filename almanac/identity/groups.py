@@ -40,9 +40,7 @@ async def add(tx: Transaction, org_id: str, name: str, display_name: str | None 
 async def get_by_name(db: Reader, org_id: str, name: str) -> Group:
     """The group of that name."""
     row = await db.fetch_one(
-        "SELECT id, org_id, name, display_name, 0 AS members FROM groups WHERE org_id = $1 AND name = $2",
-        org_id,
-        name,
+        "SELECT id, org_id, name, display_name, 0 AS members FROM groups WHERE org_id = $1 AND name = $2", org_id, name
     )
     if row is None:
         raise NotFound(f"There is no group named {name!r}.", remedy="See 'almanac group list'.")

@@ -38,8 +38,7 @@ async def add(tx: Transaction, org_id: str, kind: str, name: str, *, is_admin: b
     )
     if row is None:
         raise Conflict(
-            f"There is already a user or agent named {name!r} in this organisation.",
-            remedy="Choose another name.",
+            f"There is already a user or agent named {name!r} in this organisation.", remedy="Choose another name."
         )
     return _principal(row)
 
@@ -60,9 +59,7 @@ async def get_by_name(db: Reader, org_id: str, name: str) -> Principal:
 async def find(db: Reader, org_id: str, kind: str) -> list[Principal]:
     """The users or the agents of an organisation, ordered by name."""
     rows = await db.fetch(
-        "SELECT * FROM principals WHERE org_id = $1 AND kind = $2 AND removed_at IS NULL ORDER BY name",
-        org_id,
-        kind,
+        "SELECT * FROM principals WHERE org_id = $1 AND kind = $2 AND removed_at IS NULL ORDER BY name", org_id, kind
     )
     return [_principal(row) for row in rows]
 

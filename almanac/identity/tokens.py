@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from almanac.core import clock, scopes
 from almanac.core.call import Actor
@@ -152,8 +153,7 @@ async def record_last_use(tx: Transaction, used: Iterable[tuple[int, int]]) -> N
     # Rows are locked in the order of their ids, so that two processes cannot deadlock.
     rows = [(at, token_id, at - LAST_USE_RESOLUTION) for token_id, at in sorted(latest.items())]
     await tx.execute_many(
-        "UPDATE tokens SET last_used_at = $1 WHERE id = $2 AND (last_used_at IS NULL OR last_used_at < $3)",
-        rows,
+        "UPDATE tokens SET last_used_at = $1 WHERE id = $2 AND (last_used_at IS NULL OR last_used_at < $3)", rows
     )
 
 
@@ -211,15 +211,8 @@ def _actor(
 
 
 def _token(row: Row) -> Token:
-    return Token(
-        id=row["id"],
-        kind=row["kind"],
-        hint=row["hint"],
-        scopes=tuple(row["scopes"].split()),
-        bases=None if row["bases"] is None else tuple(int(b) for b in row["bases"].split()),
-        tools=None if row["tools"] is None else tuple(row["tools"].split()),
-        created_at=row["created_at"],
-        expires_at=row["expires_at"],
-        revoked_at=row["revoked_at"],
-        last_used_at=row["last_used_at"],
-    )
+    values: dict[str, Any] = {name: row[name] for name in Token.__dataclass_fields__}
+    values["scopes"] = tuple(row["scopes"].split())
+    values["bases"] = None if row["bases"] is None else tuple(int(base) for base in row["bases"].split())
+    values["tools"] = None if row["tools"] is None else tuple(row["tools"].split())
+    return Token(**values)
