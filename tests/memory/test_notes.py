@@ -187,7 +187,7 @@ async def test_redis_stores_the_documented_key_for_a_minute(memory: AgentMemory,
     note = await memory.store("In Redis.", token=token)
     key = f"idem:k.store:{memory.town.acme.id}:{memory.ada.actor.id}:{token}"
     redis = store._redis  # pyright: ignore[reportPrivateUsage] - the documented key is checked in Redis itself
-    assert await redis.get(key) == note.id
+    assert await redis.get(key) == note.id.encode()
     assert 50 < await redis.ttl(key) <= 60
     await redis.delete(key)
     assert (await memory.store("Anew.", token=token)).id != note.id
