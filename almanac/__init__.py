@@ -1,3 +1,3 @@
-"""Almanac: one self-hosted server that gives AI agents everything an organisation knows."""
+"""Almanac: one self-hosted server that gives AI agents an organisation's knowledge."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""The application: every surface, route and lifespan, in one visible list."""
+"""The application: every surface and route in one list, and the resources that they need."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ from almanac.operations.context import AppContext
 from almanac.operations.pipeline.guard import WATCH_AFTER_SECONDS
 from almanac.operations.pipeline.pipeline import EndpointApp
 from almanac.operations.server import USAGE_REPORT
-from almanac.quotas import idempotency_redis, redis_rate_limits, usage
+from almanac.quotas import idempotency_redis, monthly_quotas, redis_rate_limits
 from almanac.quotas.rate_limits import RateLimit
 from almanac.search.backends import open_search
 from almanac.surfaces.almanac import tools as almanac_surface
@@ -64,7 +64,7 @@ from almanac.web.catalogue.routes import CATALOGUE_OPERATIONS, CATALOGUE_PREFIX
 from almanac.web.health import HealthRoutes
 from almanac.web.rest import API_PREFIX
 
-# All surfaces. A surface whose setting is off is not served.
+# All surfaces. A disabled surface is not served.
 SURFACES: tuple[Surface, ...] = (
     almanac_surface.SURFACE,
     external_surface.SURFACE,
@@ -89,17 +89,18 @@ def check_settings(settings: Settings) -> None:
     open_fetcher(settings)
     if settings.workers > 1 and settings.on_sqlite:
         raise InvalidSetting(
-            "--workers needs PostgreSQL: SQLite has one writing process.",
-            remedy="Set ALMANAC_DATABASE_URL, or use one.",
+            "--workers needs PostgreSQL: with SQLite only one process can write.",
+            remedy="Set ALMANAC_DATABASE_URL, or use one worker.",
         )
     if settings.workers > 1 and not settings.redis_url:
         raise InvalidSetting(
-            "--workers needs Redis: each process would count rate limits for itself alone.", remedy="Set REDIS_URL."
+            "--workers needs Redis: without it, each process would count rate limits separately.",
+            remedy="Set REDIS_URL.",
         )
     if settings.external_extension and not _is_importable(settings.external_extension):
         raise InvalidSetting(
             f"external_extension: there is no module {settings.external_extension!r}.",
-            remedy="Name one that Python can import, and its folder in PYTHONPATH.",
+            remedy="Name a module that Python can import, and add its folder to PYTHONPATH.",
         )
     client_address.read_networks(settings.trusted_proxies)
     knowledge_runtime.query_mode(settings)
@@ -109,12 +110,12 @@ def check_settings(settings: Settings) -> None:
 def _is_importable(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):  # of the package it is in
+    except (ImportError, ValueError):  # the package of the module cannot be imported
         return False
 
 
 def check_public_bind(settings: Settings) -> None:
-    """Refuse to open a door to the world that a guess could unlock."""
+    """Refuse a public address together with a secret that can be guessed."""
     if settings.is_public and settings.gateway_service_key and is_weak_secret(settings.gateway_service_key):
         raise InvalidSetting(
             f"Refusing to listen on {settings.host}: GATEWAY_SERVICE_KEY is too easy to guess.",
@@ -123,13 +124,13 @@ def check_public_bind(settings: Settings) -> None:
     if settings.is_public and settings.secret and is_weak_secret(settings.secret):
         raise InvalidSetting(
             f"Refusing to listen on {settings.host}: ALMANAC_SECRET is a default or too easy to guess.",
-            remedy="Remove it to have one generated, or set at least 32 random characters, such as the output of "
-            "'openssl rand -base64 48'.",
+            remedy="Remove it, and the server generates one, or set at least 32 random characters, such as the output "
+            "of 'openssl rand -base64 48'.",
         )
 
 
 def is_weak_secret(secret: str) -> bool:
-    """Whether a secret could be guessed."""
+    """Whether a secret can be guessed."""
     lowered = secret.lower()
     return len(secret) < MIN_SECRET_CHARS or len(set(secret)) < 10 or any(word in lowered for word in _GUESSABLE_WORDS)
 
@@ -153,7 +154,7 @@ class RunningApp:
 
 @asynccontextmanager
 async def open_app(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> AsyncGenerator[RunningApp]:
-    """Open the resources of a server process and its surfaces. Skip surfaces whose setting is off."""
+    """Open the resources of a server process and its surfaces. Skip disabled surfaces."""
     surfaces = [each for each in surfaces if not each.setting or getattr(settings, each.setting)]
     async with (
         open_app_context(settings, {each.name: each.path for each in surfaces}) as app,
@@ -175,21 +176,21 @@ async def open_app_context(settings: Settings, surfaces: Mapping[str, str]) -> A
         search = await stack.enter_async_context(open_search(settings, db))
         runtime = await stack.enter_async_context(knowledge_runtime.open_runtime(settings))
         read_cache = ReadCache(db)
-        trail = AuditTrail(db, also=(_note_tokens, _count_calls))
+        trail = AuditTrail(db, after_write=(_record_token_use, _count_calls))
         chat_model = open_chat(settings)
         tracer_provider = open_tracer_provider(settings)
         app = AppContext(
             settings=settings,
             db=db,
             allowed_hosts=AllowedHosts(settings),
-            rate_limiter=redis_rate_limits.open_rates(settings.redis_url),
+            rate_limiter=redis_rate_limits.open_rate_limiter(settings.redis_url),
             call_limit=RateLimit(
                 "calls", settings.rate_limit_calls, settings.rate_limit_window_seconds, settings.rate_limit_strategy
             ),
             recorder=CallRecorder(trail, key),
             read_cache=read_cache,
             token_resolver=tokens.TokenResolver(db, read_cache),
-            idempotency=idempotency_redis.open_repeats(settings.redis_url, db),
+            idempotency=idempotency_redis.open_idempotency(settings.redis_url, db),
             files=files,
             fetcher=fetcher,
             search=search,
@@ -197,7 +198,7 @@ async def open_app_context(settings: Settings, surfaces: Mapping[str, str]) -> A
                 chat_model,
                 weknora_surface.CONTRACT[0],
                 settings.agent_searches,
-                settings.agent_seconds / 2,  # so that there is time for extracts where a model hangs
+                settings.agent_seconds / 2,  # leaves time for extracts if the model does not answer
             ),
             timers=TimerQueue(WATCH_AFTER_SECONDS),
             started_at=clock.now(),
@@ -221,7 +222,7 @@ async def open_app_context(settings: Settings, surfaces: Mapping[str, str]) -> A
 
 
 class Application(Starlette):
-    """Starlette, with a shorter way to the surfaces: their endpoints handle every failure and need no middleware."""
+    """Starlette with a direct dispatch to the surfaces. Their endpoints handle every failure and need no middleware."""
 
     endpoints: Mapping[str, EndpointApp] = {}
 
@@ -298,13 +299,13 @@ def from_environment() -> Application:
 
 
 def _exit_with_supervisor(supervisor: int) -> None:
-    # A supervisor that was killed cannot stop its server processes; they would go on holding the port.
+    # A killed supervisor cannot stop its server processes, which would keep the port open.
     while os.getppid() == supervisor:
         time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-async def _note_tokens(tx: Transaction, entries: Sequence[AuditEntry]) -> None:
+async def _record_token_use(tx: Transaction, entries: Sequence[AuditEntry]) -> None:
     await tokens.record_last_use(tx, ((entry.token_id, entry.at) for entry in entries))
 
 
@@ -312,8 +313,8 @@ async def _count_calls(tx: Transaction, entries: Sequence[AuditEntry]) -> None:
     calls: dict[str, int] = {}
     for entry in entries:
         calls[entry.org_id] = calls.get(entry.org_id, 0) + 1
-    for org_id, number in sorted(calls.items()):  # in one order, so that two processes cannot lock each other out
-        await usage.count(tx, org_id, "tool_calls", number)
+    for org_id, number in sorted(calls.items()):  # rows are locked in one order, so that processes cannot deadlock
+        await monthly_quotas.add(tx, org_id, "tool_calls", number)
 
 
 async def _not_found(_: Request, __: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""The premises: what every process and command begins with. Settings as they are found, logs, the secret, the store."""
+"""Process start-up: load the settings, configure logs, read or create the signing key, open the database."""
 
 import contextlib
 import fcntl
@@ -18,7 +18,8 @@ import structlog
 
 from almanac.core.call import REQUEST_ID
 from almanac.core.database import Database
-from almanac.core.settings import InvalidSetting, LoadedSettings, Settings, load
+from almanac.core.settings import InvalidSetting, Settings
+from almanac.core.settings_loader import LoadedSettings, load
 from almanac.db import migrate
 from almanac.db.connect import connect
 
@@ -28,7 +29,7 @@ def load_settings(options: Mapping[str, Any] | None = None) -> LoadedSettings:
     named = os.environ.get("ALMANAC_CONFIG")
     file = Path(named or "almanac.toml")
     if named and not file.exists():
-        raise InvalidSetting(f"ALMANAC_CONFIG names {named}, which is not there.")
+        raise InvalidSetting(f"The file {named} of ALMANAC_CONFIG does not exist.")
     try:
         content = tomllib.loads(file.read_text("utf-8")) if file.exists() else {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -49,11 +50,11 @@ def signing_key(settings: Settings) -> bytes:
             _write_secret(file)
         return hashlib.sha256(file.read_bytes()).digest()
     except OSError as error:
-        raise InvalidSetting(f"The secret in {settings.home} cannot be kept: {error.strerror}.") from None
+        raise InvalidSetting(f"The secret in {settings.home} cannot be read or written: {error.strerror}.") from None
 
 
 def _write_secret(file: Path) -> None:
-    # Written under another name first, so that a process starting beside this one never reads half a secret.
+    # Written under another name first, so that a process that starts at the same time never reads a partial secret.
     draft = file.with_name(f".secret-{secrets.token_hex(8)}")
     draft.touch(mode=0o600)
     try:
@@ -68,12 +69,12 @@ def _make_home(settings: Settings) -> None:
     try:
         settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidSetting(f"The home folder {settings.home} cannot be made: {error.strerror}.") from None
+        raise InvalidSetting(f"The home folder {settings.home} cannot be created: {error.strerror}.") from None
 
 
 @contextmanager
 def server_lock(settings: Settings) -> Generator[None]:
-    """Be the one server of an embedded home; a second would count its own limits and know nothing of this one."""
+    """Lock the home folder on SQLite for one server, because a second one would count rate limits separately."""
     if not settings.on_sqlite:
         yield
         return
@@ -95,7 +96,7 @@ def server_lock(settings: Settings) -> Generator[None]:
 
 @asynccontextmanager
 async def open_database(settings: Settings) -> AsyncGenerator[Database]:
-    """The database, migrated."""
+    """Open the database with all migrations applied."""
     if settings.on_sqlite:
         _make_home(settings)
     db = await connect(settings.store_url, pool_size=settings.database_pool_size)
@@ -107,7 +108,7 @@ async def open_database(settings: Settings) -> AsyncGenerator[Database]:
 
 
 def configure_logs(settings: Settings) -> None:
-    """Logs of our own and of the libraries, alike, to standard error: nothing but answers goes to standard output."""
+    """Write our logs and those of libraries to standard error in one format. Standard output is only for answers."""
     shared: list[Callable[..., Any]] = [
         _with_request,
         structlog.processors.add_log_level,
@@ -126,11 +127,7 @@ def configure_logs(settings: Settings) -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                _drop_exception_message,
-                render,
-            ],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _drop_exception_message, render],
         )
     )
     logging.basicConfig(handlers=[handler], level=max(level, logging.WARNING), force=True)
@@ -143,9 +140,9 @@ def _with_request(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMa
 
 
 def _drop_exception_message(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """An exception as its type and where it was raised. Its message may hold what a caller sent, so it is left out."""
+    """Replace an exception by its type and traceback. Its message may contain data of a caller, so it is dropped."""
     given = event.pop("exc_info", None)
-    # structlog passes True, the standard library's logging the three parts of it.
+    # structlog passes True; the standard library's logging passes type, exception and traceback.
     error = cast("tuple[Any, ...]", given)[1] if isinstance(given, tuple) else sys.exc_info()[1] if given else None
     if error:
         where = "".join(traceback.format_tb(error.__traceback__))

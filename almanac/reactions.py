@@ -1,4 +1,4 @@
-"""What runs in the background: one table of job kinds, one of schedules."""
+"""The background work: the handlers of all job kinds, and the schedules."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -32,7 +32,7 @@ from almanac.search.jobs import analyse_passages, embed_passages, embed_queue
 from almanac.search.jobs.analyse_passages import AnalysePassages
 from almanac.search.jobs.embed_passages import DeleteOldVectors, EmbedPassages
 
-# Finished jobs are kept for a while, for whoever asks what happened.
+# Finished jobs are kept for a while for operators.
 FINISHED_JOB_RETENTION = 7 * clock.DAY
 
 SCHEDULES = (
@@ -65,7 +65,7 @@ async def open_job_handlers(db: Database, settings: Settings) -> AsyncGenerator[
         return effect
 
     async def tidy(_: Job) -> Effect | None:
-        """See to what interrupted work left behind, and to files nobody needs any more."""
+        """Repair interrupted work and remove unused files."""
         await ingest_job.sweep(db)
         await files.clear(db)
         await trash.remove_unused(db, files)
@@ -76,14 +76,14 @@ async def open_job_handlers(db: Database, settings: Settings) -> AsyncGenerator[
         return None
 
     async def index(_: Job) -> Effect | None:
-        """Keep what searches read in good shape."""
+        """Maintain the search index."""
         await expiry.sweep(db)
         await backends.maintain(settings, db)
         await asyncio.to_thread(process_memory.trim_heap)
         return None
 
     try:
-        # Searches miss passages that a migration left unanalysed, so these do not wait for the next `tidy`.
+        # Searches do not find passages that a migration left unanalysed, so these do not wait for the next `tidy`.
         await analyse_passages.enqueue_missing(db)
         await embed_queue.retry_dead(db)
         yield {

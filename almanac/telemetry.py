@@ -1,4 +1,4 @@
-"""OpenTelemetry spans, which come with an extra."""
+"""OpenTelemetry spans, which need the [telemetry] extra."""
 
 import importlib.util
 from typing import Protocol
@@ -10,14 +10,14 @@ from almanac.core.settings import InvalidSetting, Settings
 
 
 class TracerProvider(Protocol):
-    """As much of OpenTelemetry's provider as is used here: it comes with an extra, which may be missing."""
+    """The used part of OpenTelemetry's provider, because the extra may be missing."""
 
     def get_tracer(self, name: str, version: str, /) -> Tracer: ...
     def shutdown(self) -> None: ...
 
 
 def check_telemetry(settings: Settings) -> None:
-    """Refuse to start with spans asked for that could not be sent."""
+    """Refuse a span endpoint without the extra that sends spans."""
     if settings.otlp_endpoint and importlib.util.find_spec("opentelemetry.sdk") is None:
         raise InvalidSetting(
             "otlp_endpoint is set, but OpenTelemetry's exporter is not installed.",
@@ -26,7 +26,7 @@ def check_telemetry(settings: Settings) -> None:
 
 
 def open_tracer_provider(settings: Settings) -> TracerProvider | None:
-    """What exports spans, where an endpoint is configured."""
+    """The provider that exports spans, if an endpoint is configured."""
     check_telemetry(settings)
     if not settings.otlp_endpoint:
         return None

@@ -13,21 +13,22 @@ import os
 from typing import Any
 
 from almanac.assist.weknora.weknora_tool import WeKnoraContext as WeKnoraContext
-from almanac.core.settings import Settings, load
+from almanac.core.settings import Settings
+from almanac.core.settings_loader import load
 from almanac.surfaces.weknora import tools
 
 __all__ = ["WeKnoraContext", "create_weknora_server", "get_weknora_tool_name", "integrate_weknora"]
 
 
 def create_weknora_server(context: WeKnoraContext, settings: Settings | None = None) -> Any:
-    """An MCP server (`mcp.server.lowlevel.Server`) with one tool: a search with the key and bases of a context."""
+    """An MCP server (`mcp.server.lowlevel.Server`) with one tool, a search with the key and bases of a context."""
     return tools.create(context, settings or _settings())
 
 
 def integrate_weknora(options: Any, context: WeKnoraContext, settings: Settings | None = None) -> Any:
     """Add the tool to the options of the Claude Agent SDK (`ClaudeAgentOptions` or an equal dict), and allow it.
 
-    Without a key or bases in the context there is nothing to search, and the options are returned unchanged.
+    If the context has no key or no bases, the options are returned unchanged.
     """
     return tools.integrate(options, context, settings or _settings())
 

@@ -30,7 +30,8 @@ from rich.table import Table
 from almanac.ai.embedder_choice import open_embedder
 from almanac.catalogue import entity_index, metadata_filters
 from almanac.core.database import Database
-from almanac.core.settings import Settings, load
+from almanac.core.settings import Settings
+from almanac.core.settings_loader import load
 from almanac.db.connect import connect
 from almanac.search import backends
 from almanac.search.analysis import analyser

@@ -17,7 +17,8 @@ from almanac import reactions
 from almanac.app import SURFACES, create_app
 from almanac.core import clock
 from almanac.core.database import Database, Transaction
-from almanac.core.settings import Settings, load
+from almanac.core.settings import Settings
+from almanac.core.settings_loader import load
 from almanac.db.connect import connect
 from almanac.identity import first_start, orgs, principals, tokens
 from almanac.jobs import queue

@@ -251,7 +251,7 @@ def test_a_collector_that_is_away_harms_no_call(embedded: str, tmp_path: Path):
 SERVE = """
 import sys
 from almanac.bootstrap import configure_logs
-from almanac.core.settings import load
+from almanac.core.settings_loader import load
 from tests.live_server import request, running
 from tests.test_app import MARKER, SURFACES, TESTING
 
@@ -344,6 +344,6 @@ def test_the_caller_of_a_failing_tool_is_told_the_code_and_nothing_of_the_inside
         answer = live.call("fail", {"text": MARKER}, path="/testing", headers={"x-request-id": "the-failing-one"})
         assert answer["isError"]
         assert answer["content"][0]["text"] == (
-            "internal_error: Internal error. It is not your arguments; try once more, then give an operator the"
+            "internal_error: Internal error. Your arguments are not the cause; try once more, then give an operator the"
             " request id the-failing-one."
         )

@@ -50,7 +50,7 @@ CATCHERS = {
     "surfaces/external/auth.py",
     "audit/trail.py",
     "jobs/worker.py",
-    "db/sqlite.py",
+    "db/sqlite_writer.py",
     "sandbox/child.py",
 }
 

@@ -1,9 +1,9 @@
-"""Models: what turns text into vectors, here or at an endpoint.
+"""Models: embedders, which turn text into vectors, and chat models, in this process or at an endpoint.
 
-What is set here is read by libraries when they are imported, so it has to be there before any file of this slice is.
+Libraries read these variables when they are imported, so they are set before any other module of this package loads.
 """
 
 import os
 
-os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # else ONNX Runtime reports to its makers from when it is imported
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads would compete with ours, and outlive a fork
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # otherwise ONNX Runtime sends telemetry from the time of its import
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads would compete with ours and survive a fork

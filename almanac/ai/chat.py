@@ -1,4 +1,4 @@
-"""A language model that talks, where an operator has configured one: the seam, and the choice the settings make."""
+"""The protocol of a chat model, and the choice of one by the settings."""
 
 import importlib
 import importlib.util
@@ -22,7 +22,7 @@ class ChatFailed(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class ChatTurn:
-    """A question and its answer, earlier in a conversation."""
+    """An earlier question of the conversation and its answer."""
 
     question: str
     answer: str
@@ -36,18 +36,18 @@ class ChatTool:
     description: str
     schema: Mapping[str, Any]
     run: Callable[[Mapping[str, Any]], Awaitable[str]]
-    most: int  # uses
+    max_uses: int
 
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """That the model uses its tool, now; what it had said before was not yet its answer."""
+    """The model calls its tool. The text before this event is not part of the answer."""
 
     arguments: Mapping[str, Any]
 
 
 class Chat(Protocol):
-    """A model that talks."""
+    """A chat model."""
 
     @property
     def name(self) -> str: ...
@@ -55,28 +55,28 @@ class Chat(Protocol):
     def talk(
         self, instructions: str, history: Sequence[ChatTurn], prompt: str, tool: ChatTool | None = None
     ) -> AsyncGenerator[str | ToolUse]:
-        """What the model says, piece by piece, and when it uses its tool. ChatFailed where it cannot be asked."""
+        """The text of the model in parts, and its tool calls. ChatFailed if the model does not answer."""
         ...
 
     async def close(self) -> None: ...
 
 
 def check(settings: Settings) -> None:
-    """Refuse settings by which no model can be asked."""
+    """Refuse incomplete settings of the chat model."""
     if not settings.chat_provider:
         return
     if not settings.chat_model:
         raise InvalidSetting("chat_provider needs chat_model: the name of the language model.")
     if importlib.util.find_spec("pydantic_ai") is None:
         raise InvalidSetting(
-            "chat_provider is set, but what speaks to language models is not installed.",
+            "chat_provider is set, but the library for language models is not installed.",
             remedy="Install it with: scripts/uv sync --locked --inexact --no-dev --extra llm",
         )
 
 
 def open_chat(settings: Settings) -> Chat | None:
-    """The model that the settings ask for; None where they ask for none."""
+    """The configured chat model, or None."""
     check(settings)
     if not settings.chat_provider:
         return None
-    return importlib.import_module("almanac.ai.chat_provider").Provider(settings)  # which needs an extra
+    return importlib.import_module("almanac.ai.chat_provider").Provider(settings)  # this module needs an extra

@@ -1,4 +1,4 @@
-"""Language models behind OpenAI's API, or one compatible with it, and Anthropic's: through `pydantic-ai-slim`."""
+"""Chat models with the API of OpenAI, or a compatible one, or of Anthropic, through `pydantic-ai-slim`."""
 
 from collections.abc import AsyncGenerator, Sequence
 from types import NoneType
@@ -29,13 +29,13 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from almanac.ai.chat import ChatFailed, ChatTool, ChatTurn, ToolUse
 from almanac.core.settings import Settings
 
-_ANSWERS = 4  # of the model beyond one for each use of its tool
-_KEYLESS = "none"  # a local server asks for no key, but the API's clients will not go without one
+EXTRA_REQUESTS = 4  # to the model, in addition to one for each use of its tool
+NO_KEY = "none"  # a local server needs no key, but the clients of the API require one
 _log = structlog.get_logger("almanac.chat")
 
 
 class Provider:
-    """A model of a provider."""
+    """The chat model of a provider."""
 
     def __init__(self, settings: Settings) -> None:
         self.name = settings.chat_model
@@ -43,32 +43,31 @@ class Provider:
         self._model = _model(settings, self._http)
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._http.aclose()
 
     async def talk(
         self, instructions: str, history: Sequence[ChatTurn], prompt: str, tool: ChatTool | None = None
     ) -> AsyncGenerator[str | ToolUse]:
-        """What the model says."""
-        agent = Agent[None, str](
-            self._model, deps_type=NoneType, instructions=instructions, tools=[_bound(tool)] if tool else [], retries=1
-        )
-        limits = UsageLimits(request_limit=_ANSWERS + (tool.most if tool else 0))
+        """The text of the model in parts, and its tool calls."""
+        tools = [_to_tool(tool)] if tool else []
+        agent = Agent[None, str](self._model, deps_type=NoneType, instructions=instructions, tools=tools, retries=1)
+        limits = UsageLimits(request_limit=EXTRA_REQUESTS + (tool.max_uses if tool else 0))
         try:
             async with agent.run_stream_events(
                 prompt, message_history=_messages(history), usage_limits=limits
             ) as events:
                 async for event in events:
-                    if (said := _read(event)) is not None:
-                        yield said
+                    if (part := _read(event)) is not None:
+                        yield part
         except (AgentRunError, UserError, httpx2.HTTPError) as error:
-            # What a provider says may repeat what it was sent.
+            # The message is not logged: a provider may repeat the prompt in it.
             _log.warning("chat_failed", error=type(error).__name__, model=self.name)
             raise ChatFailed() from None
 
 
 def _model(settings: Settings, http: httpx2.AsyncClient) -> Model:
-    key, url = settings.chat_key or _KEYLESS, settings.chat_url or None
+    key, url = settings.chat_key or NO_KEY, settings.chat_url or None
     if settings.chat_provider == "anthropic":
         return AnthropicModel(
             settings.chat_model, provider=AnthropicProvider(api_key=key, base_url=url, http_client=http)
@@ -76,7 +75,7 @@ def _model(settings: Settings, http: httpx2.AsyncClient) -> Model:
     return OpenAIChatModel(settings.chat_model, provider=OpenAIProvider(api_key=key, base_url=url, http_client=http))
 
 
-def _bound(tool: ChatTool) -> Tool[None]:
+def _to_tool(tool: ChatTool) -> Tool[None]:
     async def run(**arguments: Any) -> str:
         return await tool.run(arguments)
 

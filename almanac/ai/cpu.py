@@ -1,9 +1,9 @@
-"""What this process may use of the machine it runs on."""
+"""The processors that this process may use."""
 
 import os
 import sys
 
 
 def cpu_count() -> int:
-    """How many processors it may run on, which in a container may be fewer than there are."""
+    """The number of processors for this process. A container may have fewer than the machine."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

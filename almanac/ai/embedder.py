@@ -1,4 +1,4 @@
-"""An embedder: text in, vectors of length one out. Two of them are near each other where their texts mean the same."""
+"""The protocol of an embedder, which turns texts into vectors of length one. Similar texts have near vectors."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,42 +10,42 @@ Vectors = NDArray[np.float32]
 
 
 class Embedder(Protocol):
-    """The seam: a model in this process (`local`), or one behind an endpoint (`remote`)."""
+    """A model in this process (`bundled`) or at an endpoint (`remote`)."""
 
     @property
     def name(self) -> str:
-        """What a collection records: all that changes the vectors (model, pooling, precision) is in it."""
+        """The name that a collection stores. It contains all that affects the vectors: model, pooling, precision."""
         ...
 
     @property
     def dimension(self) -> int:
-        """How long a vector is; 0 as long as an endpoint has not been asked."""
+        """The dimension of the vectors; 0 before the first response of an endpoint."""
         ...
 
     @property
     def languages(self) -> frozenset[str]:
-        """The languages it knows (`en`); empty where it knows many, or nobody can tell."""
+        """The languages of the model (`en`); empty if there are many or they are unknown."""
         ...
 
     async def passages(self, texts: Sequence[str]) -> Vectors:
-        """A row for each text, in their order."""
+        """One row for each text, in their order."""
         ...
 
     async def query(self, text: str) -> Vectors:
-        """The vector to look for passages with. It is shared: not to be written to."""
+        """The vector of a query. It is cached and must not be changed."""
         ...
 
     async def close(self) -> None:
-        """Let go of threads and connections."""
+        """Release threads and connections."""
         ...
 
 
 def normalise(rows: Vectors) -> Vectors:
-    """The same directions at length one; what has no direction stays zero."""
+    """The vectors scaled to length one. Zero vectors stay zero."""
     lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
     return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32, copy=False)
 
 
-def clean(text: str, most: int) -> str:
-    """The beginning of a text, without half characters, which no tokeniser and no wire takes."""
-    return text[:most].encode("utf-8", "replace").decode()
+def clean(text: str, max_chars: int) -> str:
+    """The beginning of a text without surrogates, which tokenisers and UTF-8 do not accept."""
+    return text[:max_chars].encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""The choice of an embedder, as the settings make it."""
+"""Opens the embedder that the settings name."""
 
 import re
 
@@ -13,7 +13,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def open_embedder(settings: Settings, *, dimension: int = 0) -> Embedder:
-    """The embedder that the settings ask for. An endpoint is held to a dimension where one is given."""
+    """The configured embedder. An endpoint must return vectors of `dimension`, if it is given."""
     model = settings.embedding_model
     if settings.embedding_url:
         if not model:
@@ -23,13 +23,13 @@ def open_embedder(settings: Settings, *, dimension: int = 0) -> Embedder:
 
 
 def _find(settings: Settings) -> Model:
-    """The model to compute with: of those in the home folder, or of those that are installed."""
+    """The model of the configured name, in the home folder or installed."""
     name = settings.embedding_model
     if not name:
         return DEFAULT
     if not _NAME.fullmatch(name):
         raise InvalidSetting(
-            "embedding_model names neither a folder in the home's models folder nor a model at embedding_url."
+            "embedding_model must name a folder in the home's models folder, or a model at embedding_url."
         )
     folder = settings.home / "models" / name
     if name == MULTILINGUAL and not folder.exists():

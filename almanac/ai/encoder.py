@@ -1,8 +1,8 @@
-"""An encoder: an ONNX model in a folder, with its tokeniser, and a description that says how the two are used.
+"""Encoders: ONNX models with their tokenisers, which turn tokens into vectors.
 
-The folder holds `model.onnx`, `tokenizer.json` and `description.json`. A file whose hash is not the one described is
-never loaded. One thread computes one batch from end to end, and as many batches are computed at once as there are
-threads: they never wait for each other as the threads of one batch would, and a batch stays in the cache of its core.
+The folder of a model holds `model.onnx`, `tokenizer.json` and `description.json`. A file whose hash differs from the
+description is never loaded. One thread computes a whole batch, and each thread has its own batch. The threads therefore
+never wait for each other, and a batch stays in the cache of its core.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ from tokenizers import Tokenizer
 from almanac.ai.embedder import Vectors, clean, normalise
 from almanac.ai.errors import BadModel, WrongDimension
 
-TOKENS_AT_ONCE = 512  # of a batch, padding included: more of them leave the cache of a core and take longer each
-LONGEST_PIECE = 32  # characters that a token stands for at most, as far as truncation is concerned
+MAX_BATCH_TOKENS = 512  # padding included; larger batches exceed the cache of a core and take longer per token
+MAX_TOKEN_CHARS = 32  # assumed when a text is cut before tokenisation
 DESCRIPTION = "description.json"
 MODEL = "model.onnx"
 TOKENIZER = "tokenizer.json"
@@ -36,28 +36,28 @@ UNUSABLE = (_failures.Fail, _failures.InvalidProtobuf, _failures.InvalidGraph, _
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """How a model is used: `description.json`."""
+    """The content of `description.json`."""
 
     name: str
     dimension: int
-    limit: int  # tokens; what is beyond is not seen
-    pooling: Literal["graph", "cls", "mean"]  # graph: the model gives one vector for each text
+    limit: int  # tokens; further ones are ignored
+    pooling: Literal["graph", "cls", "mean"]  # graph: the model itself returns one vector for each text
     languages: frozenset[str]
     query_prefix: str
     passage_prefix: str
-    padding: int  # the token that fills up
+    padding: int  # the token for padding
     sha256: dict[str, str]  # of each file
 
 
 class Model(Protocol):
-    """Where a model comes from."""
+    """The source of a model."""
 
     def describe(self) -> ModelDescription:
-        """How it is used. Costs next to nothing."""
+        """The description of the model. This is fast."""
         ...
 
     def load(self) -> "Encoder":
-        """The model, ready to run. Takes a while."""
+        """The model, ready to run. This is slow."""
         ...
 
 
@@ -84,7 +84,7 @@ class ModelFolder:
 
 
 class Encoder:
-    """A model in memory. Its functions compute, and are called from threads, of any number at once."""
+    """A model in memory. Any number of threads may call its functions at once."""
 
     def __init__(self, about: ModelDescription, model: bytes, tokeniser: Tokenizer) -> None:
         self._about = about
@@ -93,14 +93,15 @@ class Encoder:
         self._tokeniser.enable_truncation(about.limit)
         self._session = _open_session(model)
         self._inputs = [(it.name, np.int32 if "int32" in it.type else np.int64) for it in self._session.get_inputs()]
-        found = self.embed([""], "").shape[-1]
-        if found != about.dimension:
-            raise WrongDimension(f"The embedding model gives {found} dimensions, not {about.dimension}.")
+        dimension = self.embed([""], "").shape[-1]
+        if dimension != about.dimension:
+            raise WrongDimension(f"The embedding model returns {dimension} dimensions, not {about.dimension}.")
 
     def tokenise(self, texts: Sequence[str], prefix: str) -> list[Tokens]:
-        """The tokens of each text, as many as the model sees."""
-        most = self._about.limit * LONGEST_PIECE
-        return [each.ids for each in self._tokeniser.encode_batch_fast([prefix + clean(text, most) for text in texts])]
+        """The tokens of each text, up to the limit of the model."""
+        max_chars = self._about.limit * MAX_TOKEN_CHARS
+        prefixed = [prefix + clean(text, max_chars) for text in texts]
+        return [each.ids for each in self._tokeniser.encode_batch_fast(prefixed)]
 
     def run(self, rows: Sequence[Tokens]) -> Vectors:
         """The vectors of one batch."""
@@ -126,11 +127,11 @@ class Encoder:
 
 
 def batch(lengths: Sequence[int]) -> list[list[int]]:
-    """Places of texts that go together, the longest first: of like length, so that little is filled up."""
+    """The positions of texts in batches, longest texts first. Texts of a batch have similar lengths: little padding."""
     batches: list[list[int]] = []
     longest = 0
     for place in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
-        if batches and (len(batches[-1]) + 1) * longest <= TOKENS_AT_ONCE:
+        if batches and (len(batches[-1]) + 1) * longest <= MAX_BATCH_TOKENS:
             batches[-1].append(place)
         else:
             longest = lengths[place]
@@ -151,23 +152,23 @@ def _pool(states: NDArray[Any], mask: NDArray[np.bool_], pooling: str) -> Vector
 
 
 def read_checked(file: Path, about: ModelDescription) -> bytes:
-    """A file, if it is the one described: what is hashed is what is loaded."""
+    """The content of a file. The hash covers exactly the bytes that are loaded."""
     try:
         content = file.read_bytes()
     except OSError:
         raise BadModel("A file of the embedding model is missing.") from None
     if hashlib.sha256(content).hexdigest() != about.sha256.get(file.name):
-        raise BadModel("A file of the embedding model is not the one it should be.")
+        raise BadModel("A file of the embedding model does not match its hash.")
     return content
 
 
 def _open_session(content: bytes) -> Any:
     options = _runtime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.enable_mem_pattern = False  # made for inputs of one shape
-    options.enable_cpu_mem_arena = False  # one for all threads: they got buffers from the other core's cache
+    options.enable_mem_pattern = False  # it helps only if all inputs have the same shape
+    options.enable_cpu_mem_arena = False  # its buffers are shared, so threads got those in the cache of another core
     options.log_severity_level = 4
     try:
         return _runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except UNUSABLE as error:
-        raise BadModel("The embedding model is none that ONNX Runtime can run.") from error
+        raise BadModel("ONNX Runtime cannot run the embedding model.") from error

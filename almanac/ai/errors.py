@@ -1,11 +1,11 @@
-"""Every failure of a model.
+"""The errors of embedding models.
 
     BadModel                bad_model               500
     WrongDimension          wrong_dimension         409
     EmbeddingRefused        embedding_refused       502
-    EmbeddingUnavailable    embedding_unavailable   503, may work later
+    EmbeddingUnavailable    embedding_unavailable   503, a later attempt may succeed
 
-Messages never hold the text that was to be embedded, the key, or what an endpoint answered: it may repeat both.
+Messages never contain the embedded text, the key, or the response of an endpoint, which may repeat both.
 """
 
 from almanac.core.errors import AlmanacError, Conflict, Unavailable
@@ -15,21 +15,21 @@ class BadModel(AlmanacError):
     """The embedding model cannot be loaded."""
 
     code = "bad_model"
-    remedy = "Install Almanac anew, or set ALMANAC_EMBEDDING_MODEL to a model that is there."
+    remedy = "Reinstall Almanac, or set ALMANAC_EMBEDDING_MODEL to an existing model."
 
 
 class WrongDimension(Conflict):
-    """The embedding model gives vectors of another dimension than it should."""
+    """The embedding model returns vectors of the wrong dimension."""
 
     code = "wrong_dimension"
     remedy = (
-        "Set ALMANAC_EMBEDDING_MODEL and ALMANAC_EMBEDDING_URL to the model that the vectors were made with, "
-        "or have everything embedded anew with this one."
+        "Set ALMANAC_EMBEDDING_MODEL and ALMANAC_EMBEDDING_URL to the model that made the stored vectors, "
+        "or embed everything again with this one."
     )
 
 
 class EmbeddingRefused(AlmanacError):
-    """The embedding endpoint does not take our requests."""
+    """The embedding endpoint refuses our requests."""
 
     code = "embedding_refused"
     status = 502
@@ -37,7 +37,7 @@ class EmbeddingRefused(AlmanacError):
 
 
 class EmbeddingUnavailable(Unavailable):
-    """The embedding endpoint cannot be reached, or does not answer in time."""
+    """The embedding endpoint cannot be reached or does not answer in time."""
 
     code = "embedding_unavailable"
-    remedy = "Try again in a few seconds; an operator can check what ALMANAC_EMBEDDING_URL names."
+    remedy = "Try again in a few seconds; an operator can check the endpoint of ALMANAC_EMBEDDING_URL."

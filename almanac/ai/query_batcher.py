@@ -1,4 +1,4 @@
-"""Queries on their way to a model: those that arrive while it is busy go together, and the last ones are remembered."""
+"""Batches queries for a model: queries that arrive while it is busy form one batch. The last vectors are cached."""
 
 import asyncio
 from collections import OrderedDict
@@ -6,49 +6,49 @@ from collections.abc import Awaitable, Callable
 
 from almanac.ai.embedder import Vectors
 
-MOST_REMEMBERED = 10_000  # vectors, of 1.5 kB each at 384 dimensions
-MOST_AT_ONCE = 32
+MAX_CACHED_VECTORS = 10_000  # of 1.5 kB each at 384 dimensions
+MAX_BATCH_QUERIES = 32
 
 
 class _Batch:
-    """Texts that go together, and what becomes of them."""
+    """The texts of a batch, and the task that computes their vectors."""
 
     def __init__(self) -> None:
-        self.places: dict[str, int] = {}
+        self.positions: dict[str, int] = {}
         self.rows: asyncio.Task[Vectors] | None = None
 
     async def get(self, text: str) -> Vectors:
-        place = self.places.setdefault(text, len(self.places))
+        position = self.positions.setdefault(text, len(self.positions))
         assert self.rows is not None
-        rows = await asyncio.shield(self.rows)  # who gives up does not take it from the others
-        return rows[place]
+        rows = await asyncio.shield(self.rows)  # if one caller is cancelled, the others still receive their vectors
+        return rows[position]
 
 
 class QueryBatcher:
-    """Vectors by their texts, from a function that embeds several at once."""
+    """Returns the vectors of single texts from a function that embeds several at once."""
 
     def __init__(self, embed: Callable[[list[str]], Awaitable[Vectors]]) -> None:
         self._embed = embed
-        self._known: OrderedDict[str, Vectors] = OrderedDict()
-        self._turn = asyncio.Lock()
+        self._cache: OrderedDict[str, Vectors] = OrderedDict()
+        self._model_lock = asyncio.Lock()
         self._filling: _Batch | None = None
-        self._under_way: _Batch | None = None
+        self._running: _Batch | None = None
         self._tasks: set[asyncio.Task[Vectors]] = set()
 
     async def get(self, text: str) -> Vectors:
         """The vector of a query."""
-        known = self._known.get(text)
-        if known is not None:
-            self._known.move_to_end(text)
-            return known
-        if self._under_way is not None and text in self._under_way.places:
-            return await self._under_way.get(text)
-        if self._filling is None or len(self._filling.places) >= MOST_AT_ONCE:
+        cached = self._cache.get(text)
+        if cached is not None:
+            self._cache.move_to_end(text)
+            return cached
+        if self._running is not None and text in self._running.positions:
+            return await self._running.get(text)
+        if self._filling is None or len(self._filling.positions) >= MAX_BATCH_QUERIES:
             self._filling = self._begin()
         return await self._filling.get(text)
 
     async def close(self) -> None:
-        """Stop; whoever still waits is told so."""
+        """Cancel the running batches. Their callers receive CancelledError."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -63,20 +63,20 @@ class QueryBatcher:
     def _end(self, task: asyncio.Task[Vectors]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # seen, even if everyone who asked has gone
+            task.exception()  # marks it as retrieved, in case all callers were cancelled
 
     async def _run(self, batch: _Batch) -> Vectors:
-        async with self._turn:
+        async with self._model_lock:
             if self._filling is batch:
                 self._filling = None
-            self._under_way = batch
+            self._running = batch
             try:
-                rows = await self._embed(list(batch.places))
+                rows = await self._embed(list(batch.positions))
             finally:
-                self._under_way = None
+                self._running = None
         rows.setflags(write=False)
-        for text, row in zip(batch.places, rows, strict=True):
-            self._known[text] = row
-        while len(self._known) > MOST_REMEMBERED:
-            self._known.popitem(last=False)
+        for text, row in zip(batch.positions, rows, strict=True):
+            self._cache[text] = row
+        while len(self._cache) > MAX_CACHED_VECTORS:
+            self._cache.popitem(last=False)
         return rows

@@ -1,7 +1,8 @@
-"""The embedder behind an endpoint that speaks OpenAI's `/embeddings`.
+"""The embedder for an endpoint with OpenAI's `/embeddings` API.
 
-What fails for the moment (429, 5xx, a connection that breaks) is tried again, after as long as the endpoint asks for.
-Redirects are not followed and proxies of the environment not used: the key goes where the operator said, nowhere else.
+After a temporary failure (429, 5xx, a lost connection) the request is sent again, after the delay that the endpoint
+states. Redirects are not followed and proxies of the environment are not used, so that the key is sent only to the
+configured address.
 """
 
 import asyncio
@@ -20,38 +21,38 @@ from almanac.ai.embedder import Vectors, clean, normalise
 from almanac.ai.errors import EmbeddingRefused, EmbeddingUnavailable, WrongDimension
 from almanac.ai.query_batcher import QueryBatcher
 
-MOST_TEXTS = 64  # in a request
-MOST_CHARACTERS = 24_000  # of a text: about the 8,191 tokens that such endpoints take
-MOST_IN_REQUEST = 400_000  # characters
-MOST_BYTES = 64 * 1024 * 1024  # of an answer
-MAX_VECTOR_VALUE = 1e30  # number in a vector
-UNFIT = frozenset({400, 413, 422})  # statuses with which a text is refused that is too long, or otherwise unfit
-MIN_SHORTENED_CHARS = 200  # characters; a text as short as this is not refused for its length
-EMPTY = "."  # in place of a text without characters, which such endpoints refuse
-REQUESTS_AT_ONCE = 4
-PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})  # statuses that another try may find gone
+MAX_REQUEST_TEXTS = 64
+MAX_TEXT_CHARS = 24_000  # about the 8,191 tokens that such endpoints accept
+MAX_REQUEST_CHARS = 400_000
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024
+MAX_VECTOR_VALUE = 1e30
+REFUSED_TEXT_STATUSES = frozenset({400, 413, 422})  # for a text that is too long or otherwise not accepted
+MIN_SHORTENED_CHARS = 200  # a shorter text is not refused for its length
+EMPTY = "."  # replaces an empty text, which such endpoints refuse
+MAX_CONCURRENT_REQUESTS = 4
+RETRYABLE_STATUSES = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long one waits for an endpoint."""
+    """The number of attempts, and their times in seconds."""
 
     tries: int
-    seconds: float  # for an answer
-    pause: float = 0.5  # before the second try; twice as long before each further one
-    longest_pause: float = 30.0
+    seconds: float  # for one response
+    pause: float = 0.5  # before the second attempt; twice as long before each further one
+    max_pause: float = 30.0
 
 
 FOR_PASSAGES = RetryPolicy(tries=6, seconds=60)
-FOR_QUERIES = RetryPolicy(tries=3, seconds=10, longest_pause=3)
+FOR_QUERIES = RetryPolicy(tries=3, seconds=10, max_pause=3)
 
 
-class _Unfit(EmbeddingRefused):
-    """The endpoint does not take these texts."""
+class _TextsRefused(EmbeddingRefused):
+    """The endpoint does not accept these texts."""
 
 
 class RemoteEmbedder:
-    """An embedder that asks an endpoint."""
+    """An embedder that sends texts to an endpoint."""
 
     languages: frozenset[str] = frozenset()
 
@@ -71,7 +72,7 @@ class RemoteEmbedder:
         self._for_passages, self._for_queries = for_passages, for_queries
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self._client = httpx2.AsyncClient(headers=headers, trust_env=False, follow_redirects=False)
-        self._places = asyncio.Semaphore(REQUESTS_AT_ONCE)
+        self._request_slots = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
         self._queries = QueryBatcher(self._embed_queries)
 
     @property
@@ -83,12 +84,12 @@ class RemoteEmbedder:
         return self._dimension
 
     async def passages(self, texts: Sequence[str]) -> Vectors:
-        batches = list(_split([clean(text, MOST_CHARACTERS).strip() or EMPTY for text in texts]))
+        batches = list(_split([clean(text, MAX_TEXT_CHARS).strip() or EMPTY for text in texts]))
         found = await asyncio.gather(*(self._embed(each, self._for_passages) for each in batches))
         return np.concatenate(found) if found else np.empty((0, self._dimension), np.float32)
 
     async def query(self, text: str) -> Vectors:
-        return await self._queries.get(clean(text, MOST_CHARACTERS).strip() or EMPTY)
+        return await self._queries.get(clean(text, MAX_TEXT_CHARS).strip() or EMPTY)
 
     async def close(self) -> None:
         await self._queries.close()
@@ -97,69 +98,69 @@ class RemoteEmbedder:
     async def _embed_queries(self, texts: list[str]) -> Vectors:
         return await self._embed(texts, self._for_queries)
 
-    async def _embed(self, texts: list[str], patience: RetryPolicy) -> Vectors:
-        """Vectors of texts. One that the endpoint does not take is embedded by its beginning, and spoils no others."""
+    async def _embed(self, texts: list[str], policy: RetryPolicy) -> Vectors:
+        """The vectors of texts. A text that the endpoint refuses is shortened until it is accepted, separately."""
         try:
-            return await self._embed_all(texts, patience)
-        except _Unfit:
+            return await self._embed_all(texts, policy)
+        except _TextsRefused:
             if len(texts) == 1 and len(texts[0]) <= MIN_SHORTENED_CHARS:
                 raise
         if len(texts) == 1:
-            return await self._embed([texts[0][: len(texts[0]) // 2]], patience)
+            return await self._embed([texts[0][: len(texts[0]) // 2]], policy)
         half = len(texts) // 2
-        return np.concatenate([await self._embed(each, patience) for each in (texts[:half], texts[half:])])
+        return np.concatenate([await self._embed(each, policy) for each in (texts[:half], texts[half:])])
 
-    async def _embed_all(self, texts: list[str], patience: RetryPolicy) -> Vectors:
-        async with self._places:
-            body = await self._ask({"model": self._model, "input": texts, "encoding_format": "float"}, patience)
+    async def _embed_all(self, texts: list[str], policy: RetryPolicy) -> Vectors:
+        async with self._request_slots:
+            body = await self._request({"model": self._model, "input": texts, "encoding_format": "float"}, policy)
         rows = await asyncio.to_thread(_read, body, len(texts))
         if self._dimension not in (0, rows.shape[1]):
-            raise WrongDimension(f"The embedding endpoint gives {rows.shape[1]} dimensions, not {self._dimension}.")
+            raise WrongDimension(f"The embedding endpoint returns {rows.shape[1]} dimensions, not {self._dimension}.")
         self._dimension = rows.shape[1]
         return rows
 
-    async def _ask(self, question: Mapping[str, Any], patience: RetryPolicy) -> bytes:
-        """The answer to a question, which is put again while it may be answered later."""
-        pause = patience.pause
-        for left in reversed(range(patience.tries)):
+    async def _request(self, content: Mapping[str, Any], policy: RetryPolicy) -> bytes:
+        """The response to a request, which is repeated after temporary failures."""
+        pause = policy.pause
+        for left in reversed(range(policy.tries)):
             failure = EmbeddingUnavailable()
-            asked_for = 0.0
+            delay = 0.0
             try:
-                async with asyncio.timeout(patience.seconds):
-                    status, headers, body = await self._post(orjson.dumps(question))
+                async with asyncio.timeout(policy.seconds):
+                    status, headers, body = await self._post(orjson.dumps(content))
             except (httpx2.RequestError, TimeoutError):
                 pass
             else:
                 if status == HTTPStatus.OK:
                     return body
-                if status not in PASSING:
-                    refusal = _Unfit if status in UNFIT else EmbeddingRefused
+                if status not in RETRYABLE_STATUSES:
+                    refusal = _TextsRefused if status in REFUSED_TEXT_STATUSES else EmbeddingRefused
                     raise refusal(f"The embedding endpoint refused a request with status {status}.")
                 failure = EmbeddingUnavailable(f"The embedding endpoint answers with status {status}.")
-                asked_for = _read_seconds(headers.get("retry-after", ""))
-            if not left or asked_for > patience.longest_pause:
+                delay = _read_seconds(headers.get("retry-after", ""))
+            if not left or delay > policy.max_pause:
                 raise failure
-            await asyncio.sleep(max(asked_for, min(pause, patience.longest_pause) * random.uniform(0.5, 1)))  # noqa: S311 - no secret
+            await asyncio.sleep(max(delay, min(pause, policy.max_pause) * random.uniform(0.5, 1)))  # noqa: S311 - no secret
             pause *= 2
         raise EmbeddingUnavailable()
 
     async def _post(self, content: bytes) -> tuple[int, httpx2.Headers, bytes]:
         headers = {"content-type": "application/json"}
-        async with self._client.stream("POST", self._url, content=content, headers=headers, timeout=None) as answer:
+        async with self._client.stream("POST", self._url, content=content, headers=headers, timeout=None) as response:
             body = bytearray()
-            async for piece in answer.aiter_bytes():
-                body += piece
-                if len(body) > MOST_BYTES:
-                    raise EmbeddingRefused("The embedding endpoint answers with more than it should.")
-            return answer.status_code, answer.headers, bytes(body)
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                if len(body) > MAX_RESPONSE_BYTES:
+                    raise EmbeddingRefused("The response of the embedding endpoint is too large.")
+            return response.status_code, response.headers, bytes(body)
 
 
 def _split(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Texts in requests that endpoints take."""
+    """The texts in groups that fit into one request."""
     batch: list[str] = []
     size = 0
     for text in texts:
-        if batch and (len(batch) == MOST_TEXTS or size + len(text) > MOST_IN_REQUEST):
+        if batch and (len(batch) == MAX_REQUEST_TEXTS or size + len(text) > MAX_REQUEST_CHARS):
             yield batch
             batch, size = [], 0
         batch.append(text)
@@ -169,26 +170,26 @@ def _split(texts: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _read(body: bytes, count: int) -> Vectors:
-    """The vectors of an answer in the order of the texts, which it need not keep."""
+    """The vectors of a response in the order of the texts. The response may have another order."""
     try:
         data = cast("list[dict[str, Any]]", orjson.loads(body)["data"])
         places = [item.get("index", place) for place, item in enumerate(data)]
         is_whole = sorted(places) == list(range(count))
         rows = np.array([_decode(item["embedding"]) for item in data], np.float64)
     except (ValueError, TypeError, LookupError, AttributeError):
-        raise EmbeddingRefused("The embedding endpoint's answer is not of OpenAI's form.") from None
+        raise EmbeddingRefused("The response of the embedding endpoint does not have OpenAI's format.") from None
     if not is_whole or rows.ndim != 2 or not rows.shape[1]:
-        raise EmbeddingRefused("The embedding endpoint answers with another number of vectors than it was asked for.")
-    if not (np.abs(rows).max(axis=1) < MAX_VECTOR_VALUE).all() or not rows.any(axis=1).all():  # nan is not less, either
-        raise EmbeddingRefused("The embedding endpoint answers with vectors that have no direction.")
+        raise EmbeddingRefused("The embedding endpoint returns a wrong number of vectors.")
+    if not (np.abs(rows).max(axis=1) < MAX_VECTOR_VALUE).all() or not rows.any(axis=1).all():  # also refuses nan
+        raise EmbeddingRefused("The embedding endpoint returns zero or infinite vectors.")
     return normalise(rows[np.argsort(places)].astype(np.float32))
 
 
 def _decode(embedding: Any) -> Any:
-    """Numbers as they are, or as little-endian floats in base64."""
+    """The numbers of a vector, given as such or as little-endian floats in base64."""
     return np.frombuffer(base64.b64decode(embedding, validate=True), "<f4") if isinstance(embedding, str) else embedding
 
 
 def _read_seconds(text: str) -> float:
-    """How long to wait, where it is said in seconds; a date is not worth trusting the clocks of two machines."""
+    """The seconds of Retry-After. A date is ignored, because the clocks of two machines may differ."""
     return float(text) if text.isascii() and text.replace(".", "", 1).isdigit() else 0.0

@@ -44,7 +44,7 @@ class CallRecorder:
                 remedy="Send a flatter object, in UTF-8.",
             ) from None
         if b"\\u0000" in serialised and _has_nul(arguments):
-            # PostgreSQL cannot store NUL, and no text that people write contains it.
+            # PostgreSQL cannot store NUL, and ordinary text does not contain it.
             raise BadRequest("The arguments contain the NUL character.", remedy="Leave it out.")
         return hashlib.blake2b(serialised, digest_size=16, key=self._key).hexdigest()
 
@@ -80,7 +80,7 @@ def _has_nul(value: Any) -> bool:
     return isinstance(value, list) and any(_has_nul(item) for item in cast("list[Any]", value))
 
 
-# To look up a labelled metric costs more than to increment it.
+# Looking up a labelled metric costs more than incrementing it.
 @lru_cache(maxsize=10_000)
 def _calls(surface: str, tool: str, outcome: str) -> Counter:
     return CALLS.labels(surface, tool, outcome)

@@ -1,11 +1,10 @@
-"""The audit trail: one row for each tool call, written a moment after it.
+"""The audit trail: one row for each tool call, written shortly after the call.
 
-`Trail.add` only appends to a queue, so that a call does not wait for its audit row. A task writes what has queued
-up a quarter of a second after its last write has finished, and once more at a clean stop. A write takes its rows
-when its transaction has begun, in the order in which the calls were answered. So a kill −9 loses the calls answered
-since the last write that finished took its rows, none before them: those of a quarter of a second, plus those of
-however long the database takes to write. A trail that cannot be written for long refuses further calls, since a
-call nobody can account for must not happen.
+`AuditTrail.add` only appends to a queue, so a call does not wait for its audit row. A task writes the queue a quarter
+of a second after its last write has finished, and once more at a clean stop. A write takes its rows when its
+transaction has begun, in the order of the answers. A kill −9 therefore loses only the calls answered after the last
+finished write took its rows: those of a quarter of a second, plus those of the duration of a write. If the trail cannot
+be written for a long time, it refuses further calls, because every call must have a row.
 """
 
 import asyncio
@@ -13,7 +12,7 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -28,7 +27,7 @@ _log = structlog.get_logger("almanac.audit")
 
 
 class AuditEntry(NamedTuple):
-    """One call, as it is written. Never what was asked or answered: a keyed digest and the ids touched."""
+    """The row of one call. It holds a keyed digest of the arguments and the ids of objects, but no content."""
 
     at: int
     org_id: str
@@ -47,17 +46,17 @@ AfterWrite = Callable[[Transaction, Sequence[AuditEntry]], Awaitable[None]]
 
 
 class AuditTrail:
-    """Entries on their way to the database."""
+    """A queue of entries, and the task that writes them."""
 
-    def __init__(self, db: Database, also: Sequence[AfterWrite] = ()) -> None:
+    def __init__(self, db: Database, after_write: Sequence[AfterWrite] = ()) -> None:
         self._db = db
-        self._also = also  # what else is derived from calls: last use of tokens, usage counters
-        self._waiting: deque[AuditEntry] = deque()  # filled by the loop, emptied in the writer's thread
+        self._after_write = after_write  # further writes of the same transaction: last use of tokens, usage counters
+        self._waiting: deque[AuditEntry] = deque()  # filled on the event loop, emptied in the writer's thread
         self._writing: list[AuditEntry] = []
         self._wake = asyncio.Event()
         self._stopping = False
         self._is_failing = False
-        self.calls_in_flight = 0  # whose entries are still to come
+        self.calls_in_flight = 0  # calls without an entry as yet
 
     @property
     def is_available(self) -> bool:
@@ -65,24 +64,24 @@ class AuditTrail:
         return not self._is_failing
 
     def add(self, entry: AuditEntry) -> None:
-        """Note a call."""
+        """Queue the entry of a call."""
         self._waiting.append(entry)
         if len(self._waiting) == 1000:
             self._wake.set()
 
     def require_capacity(self) -> None:
-        """Refuse to go on if calls can no longer be accounted for."""
+        """Refuse a call if the queue is full."""
         if len(self._waiting) + len(self._writing) >= MAX_PENDING_ENTRIES:
             raise AuditUnavailable()
 
     async def flush(self) -> None:
-        """Write what is waiting, in one transaction."""
+        """Write the queued entries in one transaction."""
         if self._writing or self._waiting:
             await self._db.write(self._write)
             self._writing = []
 
     async def run(self) -> None:
-        """Keep writing until stopped."""
+        """Write the queue at intervals until `stop`."""
         while not self._stopping:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), FLUSH_SECONDS)
@@ -90,9 +89,9 @@ class AuditTrail:
             await self._try()
 
     async def stop(self, writing: "asyncio.Task[None]", grace: float) -> None:
-        """Wait for the calls in flight and write what is left, as long as `grace` seconds allow."""
+        """Wait for the calls in flight and write the rest of the queue, for at most `grace` seconds."""
         ends = asyncio.get_running_loop().time() + grace
-        # Polled, for once: every call would pay for an event that only a stop ever waits for.
+        # Polled, because an event would cost every call something and only a stop would wait for it.
         while self.calls_in_flight and asyncio.get_running_loop().time() < ends:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         self._stopping = True
@@ -107,8 +106,8 @@ class AuditTrail:
         try:
             await self.flush()
             self._is_failing = False
-        except Exception as error:  # noqa: BLE001 - a trail that ended unnoticed would leave calls unaccounted for
-            # The rows stay in hand and are tried again; `check` refuses calls before they grow without bound.
+        except Exception as error:  # noqa: BLE001 - if this task ended unnoticed, calls would have no rows
+            # The entries are kept and written later; `require_capacity` refuses calls before they fill the memory.
             self._is_failing = True
             _log.error(
                 "audit_write_failed", error=type(error).__name__, waiting=len(self._writing) + len(self._waiting)
@@ -116,16 +115,16 @@ class AuditTrail:
         return not self._is_failing
 
     async def _write(self, tx: Transaction) -> None:
-        # Taken only now, so that what was answered while this write waited for its turn need not wait for another.
+        # Taken only now, so that this write includes the calls answered while it waited for its turn.
         self._writing += [self._waiting.popleft() for _ in range(len(self._waiting))]
         await tx.insert_many("audit", AuditEntry._fields, self._writing)
-        for also in self._also:
-            await also(tx, self._writing)
+        for write in self._after_write:
+            await write(tx, self._writing)
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """One row of the trail, as a reader sees it."""
+    """One row of the trail, with the names of the organisation and the actor."""
 
     at: int
     org: str
@@ -142,14 +141,9 @@ class AuditRow:
 
 
 async def find(
-    db: Reader,
-    *,
-    user: str | None = None,
-    tool: str | None = None,
-    since: int | None = None,
-    limit: int = 100,
+    db: Reader, *, user: str | None = None, tool: str | None = None, since: int | None = None, limit: int = 100
 ) -> list[AuditRow]:
-    """The newest calls first, by caller's name, tool and time."""
+    """The calls of a user, of a tool or since a time, newest first."""
     rows = await db.fetch(
         "SELECT a.*, o.name AS org, p.name AS actor, p.kind AS kind FROM audit a"
         " JOIN principals p ON p.id = a.principal_id JOIN orgs o ON o.id = a.org_id"
@@ -160,26 +154,15 @@ async def find(
         tool or "",
         limit,
     )
-    return [_line(row) for row in rows]
+    return [_row(row) for row in rows]
 
 
 async def prune(tx: Transaction, before: int) -> int:
-    """Remove rows older than a moment; how many."""
+    """Remove the rows before a timestamp. Returns their number."""
     return await tx.execute("DELETE FROM audit WHERE at < $1", before)
 
 
-def _line(row: Row) -> AuditRow:
-    return AuditRow(
-        at=row["at"],
-        org=row["org"],
-        actor=row["actor"],
-        kind=row["kind"],
-        token_id=row["token_id"],
-        surface=row["surface"],
-        tool=row["tool"],
-        outcome=row["outcome"],
-        duration_us=row["duration_us"],
-        digest=row["digest"],
-        touched=tuple(row["touched"].split()),
-        request_id=row["request_id"],
-    )
+def _row(row: Row) -> AuditRow:
+    values: dict[str, Any] = {name: row[name] for name in AuditRow.__dataclass_fields__}
+    values["touched"] = tuple(row["touched"].split())
+    return AuditRow(**values)

@@ -10,7 +10,7 @@ from almanac.cli.support.startup import command_settings, with_database
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest
 from almanac.identity import orgs
-from almanac.quotas import allowances, usage
+from almanac.quotas import monthly_quotas
 
 quota_app = command_group("Monthly quotas of an organisation.")
 
@@ -20,7 +20,7 @@ _MAX_DIGITS = 15
 
 @quota_app.command("set")
 def set_quota(
-    metric: Annotated[str, typer.Argument(metavar="METRIC", help=f"{', '.join(allowances.METRICS)}.")],
+    metric: Annotated[str, typer.Argument(metavar="METRIC", help=f"{', '.join(monthly_quotas.METRICS)}.")],
     number: Annotated[str, typer.Argument(metavar="NUMBER", help=f"A month, or '{_UNLIMITED}'.")],
     org: OrgName = None,
     home: Home = None,
@@ -33,7 +33,7 @@ def set_quota(
 
     async def work(db: Database) -> None:
         organisation = await orgs.get_by_name(db, org)
-        await db.write(lambda tx: allowances.set_monthly_limit(tx, organisation.id, metric, limit))
+        await db.write(lambda tx: monthly_quotas.set_monthly_limit(tx, organisation.id, metric, limit))
 
     with_database(home, work)
 
@@ -48,8 +48,10 @@ def list_quotas(org: OrgName = None, home: Home = None, as_json: Json = False) -
 
     async def work(db: Database) -> list[dict[str, str | int]]:
         org_id = (await orgs.get_by_name(db, org)).id
-        used = await usage.used(db, org_id)
-        limits = {name: await allowances.monthly_limit(db, org_id, name, defaults[name]) for name in allowances.METRICS}
+        used = await monthly_quotas.used(db, org_id)
+        limits = {
+            name: await monthly_quotas.monthly_limit(db, org_id, name, default) for name, default in defaults.items()
+        }
         return [
             {"metric": name, "most": _UNLIMITED if limit is None else limit, "used": used.get(name, 0)}
             for name, limit in limits.items()

@@ -1,10 +1,10 @@
-"""What callers send, checked strictly; and what they are told when it is not what was asked for."""
+"""The strict base model of arguments, and the texts that describe wrong arguments to the caller."""
 
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
-MAX_ID = 2**63 - 1  # of what the databases can hold
+MAX_ID = 2**63 - 1  # the largest integer of both databases
 
 
 def _in_range(number: int) -> int:
@@ -19,29 +19,29 @@ def _not_zero(number: int) -> int:
     return number
 
 
-# The bounds are checked but not described in the schema: two more numbers for each id would tell an agent nothing.
+# The schema omits the bounds: two more numbers for each id do not help an agent.
 Id = Annotated[int, AfterValidator(_in_range)]
 RecordId = Annotated[Id, AfterValidator(_not_zero)]  # no record has the id 0, which stands for the top folder
 
 
 class Arguments(BaseModel):
-    """The base of whatever comes as JSON: nothing is converted, nothing unknown is accepted."""
+    """Base model for JSON input. It converts no values and accepts no unknown fields."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
 def describe_problems(error: ValidationError, unknown: str) -> str:
-    """Which arguments are wrong and how, never what they held; `unknown` is said of one that nobody asked for."""
+    """The wrong arguments and the reasons, without the values. `unknown` is the reason for an extra argument."""
     found: list[str] = []
     for problem in error.errors(include_url=False, include_context=False, include_input=False)[:5]:
         where = ".".join(str(part)[:60] for part in problem["loc"]) or "arguments"
-        said = unknown if problem["type"] == "extra_forbidden" else problem["msg"].removeprefix("Value error, ")
-        found.append(f"{where}: {said}")
+        reason = unknown if problem["type"] == "extra_forbidden" else problem["msg"].removeprefix("Value error, ")
+        found.append(f"{where}: {reason}")
     return "; ".join(found) + "."
 
 
 def describe_arguments(model: type[BaseModel], omit: frozenset[str] = frozenset()) -> str:
-    """Return the names of the arguments, for a caller who sent others."""
+    """A sentence with the names of the arguments, for a caller who sent wrong ones."""
     names = [
         name if field.is_required() else f"{name} (optional)"
         for name, field in model.model_fields.items()

@@ -1,17 +1,17 @@
-"""Who is calling, and one call of theirs."""
+"""The actor of a request, and the request's state."""
 
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from almanac.core.database import Database
 
-# The request being served, for whatever is logged along the way.
+# The id of the current request. Each log line contains it.
 REQUEST_ID: ContextVar[str] = ContextVar("request_id")
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """A user or agent, as one of their tokens lets them act."""
+    """A user or agent, limited by the token of the request."""
 
     id: int
     name: str
@@ -22,20 +22,20 @@ class Actor:
     token_id: int
     token_kind: str
     scopes: frozenset[str]
-    bases: frozenset[int] | None = None  # None: not limited to some
+    bases: frozenset[int] | None = None  # None: all
     tools: frozenset[str] | None = None
     expires_at: int | None = None
-    is_operator: bool = False  # at the command line, beside the data itself: owns everything of the organisation
+    is_operator: bool = False  # at the command line, with access to the data: owns everything of the organisation
 
     @property
     def limit_key(self) -> str:
-        """What this token's rate limits are counted under; unique wherever limits are shared."""
+        """The key of this token's rate limits, unique across the processes that share limits."""
         return f"{self.org_id}:{self.token_id}"
 
 
 @dataclass(slots=True)
 class Call:
-    """One request being served. Verbs take it first and find in it whom they serve and where the data is."""
+    """One request: its actor, its database and its id. It is the first argument of functions that act for a caller."""
 
     actor: Actor
     db: Database
@@ -43,8 +43,8 @@ class Call:
     accessed: list[str] = field(default_factory=list[str])
 
     def record_access(self, kind: str, identifier: int | str) -> None:
-        """Note for the audit trail that this call read or changed a thing."""
+        """Note for the audit trail that this call read or changed an object."""
         name = f"{kind}:{identifier}"
-        # A listing must not make its audit row grow with its answer, nor a transaction that is run again.
+        # Neither a long listing nor a repeated transaction may make the audit row grow.
         if len(self.accessed) < 100 and name not in self.accessed:
             self.accessed.append(name)

@@ -1,4 +1,4 @@
-"""Time as the whole house counts it: integer microseconds since 1970, UTC."""
+"""Timestamps and durations. A timestamp is an integer: microseconds since 1970, UTC."""
 
 import re
 import time
@@ -17,12 +17,12 @@ _SPAN = re.compile(r"^\s*(\d{1,9})\s*([smhdw])\s*$")
 
 
 def now() -> int:
-    """The present moment."""
+    """The current timestamp."""
     return time.time_ns() // 1000
 
 
 def parse_duration(text: str) -> int:
-    """A length of time as people write it: `90s`, `15m`, `1h`, `30d`, `2w`."""
+    """The duration that a text gives: `90s`, `15m`, `1h`, `30d`, `2w`."""
     match = _SPAN.match(text)
     if not match or int(match[1]) == 0:
         raise ValueError(
@@ -36,25 +36,25 @@ def parse_duration(text: str) -> int:
 
 @lru_cache(maxsize=1024)
 def format_timestamp(moment: int | None) -> str | None:
-    """ISO-8601 in UTC, as every answer shows a moment."""
+    """The timestamp in ISO 8601, UTC, to the millisecond."""
     if moment is None:
         return None
     return (_EPOCH + timedelta(microseconds=moment)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def format_timestamp_exact(moment: int | None) -> str | None:
-    """The same to the microsecond, for what is to be read back."""
+    """The timestamp in ISO 8601, UTC, to the microsecond. `parse_timestamp` restores it exactly."""
     return None if moment is None else (_EPOCH + timedelta(microseconds=moment)).isoformat().replace("+00:00", "Z")
 
 
 def parse_timestamp(text: str) -> int:
-    """The moment of an ISO-8601 date or time; in UTC where it names no zone. ValueError for anything else."""
+    """The timestamp of an ISO 8601 date or time, in UTC if it names no zone. ValueError for any other text."""
     given = datetime.fromisoformat(text)
     return ((given if given.tzinfo else given.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 
 def month(moment: int) -> str:
-    """The UTC calendar month, `2026-11`: the period that usage is counted in."""
+    """The UTC calendar month, `2026-11`: the period of usage counters."""
     return _month_of_day(moment // DAY)
 
 

@@ -1,8 +1,8 @@
-"""What every slice may ask of a database: the seam that `db/sqlite.py` and `db/postgres.py` implement.
+"""The database protocols, implemented by `db/sqlite.py` and `db/postgres.py`.
 
-SQL is written once, in the subset both understand, with `$1`, `$2` … for parameters. Moments are integers
-(microseconds since 1970, see `core/clock.py`), documents of no fixed shape are JSON text, and truth values
-are 0 and 1, so that both databases return the same Python values.
+SQL is written once, in the subset that both databases accept, with `$1`, `$2` … for parameters. Timestamps are
+integers (microseconds since 1970, see `core/clock.py`), documents without a fixed schema are JSON text, and truth
+values are 0 and 1. Both databases therefore return the same Python values.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,7 +21,7 @@ class Row(Protocol):
 
 
 class Reader(Protocol):
-    """Something that answers queries."""
+    """A database or a transaction, for queries."""
 
     async def fetch(self, sql: str, *args: Value) -> list[Row]: ...
     async def fetch_one(self, sql: str, *args: Value) -> Row | None: ...
@@ -30,50 +30,50 @@ class Reader(Protocol):
 class Transaction(Reader, Protocol):
     """A write in progress. It becomes visible and durable as a whole, or not at all.
 
-    A statement that fails dooms it, even if the body catches the error. To go on after a duplicate, say
-    ON CONFLICT in the statement.
+    A statement that fails makes the whole transaction fail, even if the body catches the error. To continue after a
+    duplicate, write ON CONFLICT in the statement.
     """
 
-    dialect: str  # as the database's
+    dialect: str  # the dialect of the database
 
     async def execute(self, sql: str, *args: Value) -> int:
-        """Run one statement; the number of rows it touched."""
+        """Run one statement. Returns the number of affected rows."""
         ...
 
     async def execute_many(self, sql: str, rows: Sequence[Sequence[Value]]) -> None: ...
 
     async def insert_many(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> None:
-        """Add rows as cheaply as the database can: for the audit trail and whatever else comes by the thousand."""
+        """Add rows with the least cost for this database. For bulk data such as the audit trail."""
         ...
 
 
 class Database(Reader, Protocol):
-    """One of the two backends, open."""
+    """An open database."""
 
     dialect: str  # "sqlite" or "postgres": for db/, jobs/queue.py and search/index_* only
 
     def commit_version(self) -> bytes | None:
-        """A value that is another one after any commit by anyone; None where telling costs as much as a read."""
+        """A value that changes with each commit by any process; None if reading it costs as much as a query."""
         ...
 
     async def scan(self, sql: str, *args: Value) -> list[Row]:
-        """Like `fetch`, for a query that may take longer than about 5 ms: never on the event loop itself."""
+        """Like `fetch`, for a query that may take longer than about 5 ms. It does not block the event loop."""
         ...
 
     async def write(self, body: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Run `body` in one transaction; when this returns, its effect is durable.
+        """Run `body` in one transaction. When this returns, the effect is durable.
 
-        The body may await nothing but its transaction and may be run again after a conflict, so it must have
-        no effect outside the database.
+        The body may await only its transaction. It may run again after a conflict, so it must have no effect outside
+        the database.
         """
         ...
 
     def lock(self, name: str) -> AbstractAsyncContextManager[None]:
-        """Hold a lock that at most one process has at a time, for migrations and first-start set-up."""
+        """Hold a lock that one process at a time can have, for migrations and the first start."""
         ...
 
     async def pool_stats(self) -> dict[str, int]:
-        """Connections open and idle, writes waiting: for metrics."""
+        """Numbers of open and idle connections and of waiting writes, for metrics."""
         ...
 
     async def close(self) -> None: ...

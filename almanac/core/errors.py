@@ -1,6 +1,6 @@
-"""Every failure a caller can meet.
+"""The errors that callers receive.
 
-    AlmanacError                    code, HTTP status, message, and what to do next
+    AlmanacError                    code, HTTP status, message and remedy
     ├── BadRequest                  bad_request            400
     ├── Unauthorized                unauthorized           401
     ├── Forbidden                   forbidden              403
@@ -18,33 +18,34 @@
     │   └── AuditUnavailable        audit_unavailable      503
     └── DeadlineExceeded            deadline_exceeded      504
 
-The default message is the class's docstring; the default remedy is its `remedy`. A message never holds a
-secret, document text or anything of another organisation, for it is shown to the caller and written to logs.
+The default message is the class's docstring; the default remedy is its `remedy`. A message is shown to the caller and
+written to logs, so it never contains a secret, document text or data of another organisation.
 """
 
 from typing import ClassVar
 
 
 class AlmanacError(Exception):
-    """Something went wrong."""
+    """The request failed."""
 
     code: ClassVar[str] = "internal_error"
     status: ClassVar[int] = 500
-    remedy: ClassVar[str] = ""
+    remedy: str = ""
 
     def __init__(self, message: str | None = None, *, remedy: str | None = None) -> None:
         self.message = message or (type(self).__doc__ or "").strip()
-        self.next_step = type(self).remedy if remedy is None else remedy
+        if remedy is not None:
+            self.remedy = remedy
         super().__init__(self.message)
 
     @property
     def text(self) -> str:
-        """The message and the remedy, as one would read them out."""
-        return f"{self.message} {self.next_step}".strip()
+        """The message followed by the remedy."""
+        return f"{self.message} {self.remedy}".strip()
 
 
 class BadRequest(AlmanacError):
-    """The arguments are not what this tool takes."""
+    """The arguments are not valid."""
 
     code = "bad_request"
     status = 400
@@ -63,7 +64,7 @@ class Forbidden(AlmanacError):
 
     code = "forbidden"
     status = 403
-    remedy = "Ask an administrator for the role or scope it needs."
+    remedy = "Ask an administrator for the role or scope that this needs."
 
 
 class InsufficientScope(Forbidden):
@@ -74,14 +75,14 @@ class InsufficientScope(Forbidden):
 
 
 class NotFound(AlmanacError):
-    """There is no such thing, or you may not see it."""
+    """The object does not exist, or you may not see it."""
 
     code = "not_found"
     status = 404
 
 
 class Conflict(AlmanacError):
-    """This clashes with what is already there."""
+    """The request conflicts with stored data."""
 
     code = "conflict"
     status = 409
@@ -127,16 +128,16 @@ class Cancelled(AlmanacError):
 class Internal(AlmanacError):
     """Internal error."""
 
-    remedy = "It is not your arguments; try once more, then give an operator the request id."
+    remedy = "Your arguments are not the cause; try once more, then give an operator the request id."
 
     @classmethod
     def for_request(cls, request_id: str) -> "Internal":
-        """One that says by which id an operator finds it in the log."""
+        """An error with the request id in its remedy. Operators find the cause in the log by this id."""
         return cls(remedy=f"{cls.remedy[:-1]} {request_id}.")
 
 
 class Unavailable(AlmanacError):
-    """Something this server needs cannot be reached at the moment."""
+    """A part of this server cannot be reached at the moment."""
 
     code = "unavailable"
     status = 503

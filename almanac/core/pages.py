@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """Some items of a list, from `offset` on, and how long the whole list is."""
+    """The items of a list from `offset` on, and the length of the whole list."""
 
     items: Sequence[T]
     total: int
@@ -17,5 +17,5 @@ class Page(Generic[T]):
 
     @property
     def has_more(self) -> bool:
-        """Whether anything follows."""
+        """Whether more items follow."""
         return self.offset + len(self.items) < self.total

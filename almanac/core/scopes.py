@@ -1,4 +1,4 @@
-"""What a token may be allowed to do: one table, read by tokens, tools and documents alike."""
+"""The scopes: the permissions that a token can have."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ SCOPES: dict[str, str] = {
     "search:read": "search everything the caller may read",
     "catalogue:read": "read categories, entities and relations",
     "catalogue:write": "change categories, entities and relations",
-    "memory:read": "search and read what agents have learnt",
+    "memory:read": "search and read notes",
     "memory:write": "store and supersede notes",
     "data:read": "list datasources, run queries, read datasets",
     "data:write": "create and change datasources, queries and datasets",
@@ -18,7 +18,7 @@ SCOPES: dict[str, str] = {
     "boards:write": "create and change dashboards and widgets",
     "delivery:read": "see reports and alerts",
     "delivery:write": "create and change reports and alerts",
-    "assist:use": "ask plain questions over all of it",
+    "assist:use": "ask questions in plain language",
     "audit:read": "read the audit trail and metrics",
     "admin": "administer the organisation",
 }
@@ -28,12 +28,12 @@ PRIVILEGED = frozenset({"admin", "audit:read"})
 
 UNPRIVILEGED_SCOPES = frozenset(SCOPES) - PRIVILEGED
 
-# What an agent's token gets when none are named: to read everything and to remember, but to change nothing else.
+# The scopes of an agent's token that is made without scopes: it reads everything and stores notes.
 DEFAULT_AGENT_SCOPES = frozenset(s for s in UNPRIVILEGED_SCOPES if s.endswith(":read")) | {"memory:write", "assist:use"}
 
 
 def parse_scopes(names: Iterable[str]) -> frozenset[str]:
-    """The given scopes as a set, or an error that lists the ones there are."""
+    """The given scopes as a set. BadRequest, with the list of all scopes, for an unknown one."""
     asked = frozenset(names)
     if unknown := sorted(asked - SCOPES.keys()):
         raise BadRequest(f"Unknown scope {', '.join(unknown)}.", remedy=f"The scopes are: {', '.join(SCOPES)}.")

@@ -1,4 +1,4 @@
-"""Timers of equal length on one timer of the event loop, at a tenth of the cost of `asyncio.timeout`."""
+"""Many timers of equal duration on one timer of the event loop. Each costs a tenth of an `asyncio.timeout`."""
 
 import asyncio
 import time
@@ -9,15 +9,15 @@ class Timer(Protocol):
     """An object that a `TimerQueue` can wait for."""
 
     def expire(self) -> None:
-        """Run when the time is over."""
+        """Runs when the time is over."""
         ...
 
 
 class TimerQueue:
-    """Timers that all run for the same time.
+    """Timers of equal duration.
 
-    They expire in the order in which they were started, so only the oldest is scheduled on the event loop. To start or
-    stop one is a dictionary operation, cheap enough for every request.
+    They expire in the order in which they were started, so only the oldest is scheduled on the event loop. Starting or
+    stopping one is a dictionary operation, cheap enough for every request.
     """
 
     __slots__ = ("_is_scheduled", "_loop", "_seconds", "_timers")
@@ -28,7 +28,7 @@ class TimerQueue:
         self._is_scheduled = False
 
     def start(self, timer: Timer, loop: asyncio.AbstractEventLoop) -> None:
-        """Call `timer.expire()` after the queue's time, unless it is stopped before."""
+        """Call `timer.expire()` after the duration of the queue, unless the timer is stopped before."""
         # The loop's own clock may lag behind and expire timers too early.
         self._timers[timer] = time.monotonic() + self._seconds
         if not self._is_scheduled:
@@ -37,7 +37,7 @@ class TimerQueue:
             loop.call_later(self._seconds, self._expire_due)
 
     def stop(self, timer: Timer) -> None:
-        """Forget a timer. One that has expired already is ignored."""
+        """Stop a timer. An expired timer is ignored."""
         self._timers.pop(timer, None)
 
     def _expire_due(self) -> None:

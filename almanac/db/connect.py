@@ -1,4 +1,4 @@
-"""From a URL to an open database."""
+"""Opens the database of a URL."""
 
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest
@@ -10,7 +10,7 @@ _POSTGRES = ("postgresql://", "postgres://")
 
 
 class InvalidDatabaseUrl(BadRequest):
-    """The database's URL cannot be read."""
+    """The URL of the database is not valid."""
 
     code = "bad_database_url"
     remedy = (
@@ -26,6 +26,6 @@ async def connect(url: str, *, pool_size: int = 10) -> Database:
     if url.startswith(_POSTGRES):
         try:
             return await PostgresDatabase.open(url, pool_size)
-        except ValueError:  # its message repeats parts of the URL, and so of the password
+        except ValueError:  # its message repeats parts of the URL, which may contain the password
             raise InvalidDatabaseUrl() from None
     raise InvalidDatabaseUrl()

@@ -1,21 +1,21 @@
-"""What can go wrong in a database, in the same words for SQLite and PostgreSQL.
+"""The errors of a database, the same for SQLite and PostgreSQL.
 
     DatabaseError
     ├── DatabaseUnavailable     cannot connect, locked, timed out; trying later may help
-    ├── DatabaseFull            no room, or read-only; an operator has to act
-    ├── Conflict                a unique or foreign key says no; the caller's data is at odds with what is stored
+    ├── DatabaseFull            the disk is full or read-only; an operator has to act
+    ├── ConstraintConflict      a unique or foreign key is violated: the data conflicts with stored data
     ├── StatementRejected       the SQL or a value is wrong; a mistake in our code
-    └── MigrationRefused        the schema and this version of the program do not belong together
+    └── MigrationRefused        the schema does not match this version of the program
 
-A caller is told the class's own sentence; what the driver said (`str(error)`) is for logs and operators. Neither
-carries a value: what somebody stored must not reach a log through an error.
+A caller receives the docstring of the class. The driver's message (`str(error)`) is for logs and operators. Neither
+contains a value, so that stored data does not reach a log through an error.
 """
 
 from almanac.core import errors
 
 
 class DatabaseError(errors.AlmanacError):
-    """The database could not do what was asked."""
+    """The database could not run the request."""
 
     remedy = errors.Internal.remedy
 
@@ -40,25 +40,20 @@ class DatabaseFull(DatabaseError, errors.Unavailable):
 
     code = errors.Unavailable.code
     status = errors.Unavailable.status
-    remedy = "An operator has to free some space."
+    remedy = "An operator has to free disk space."
 
 
 class ConstraintConflict(DatabaseError, errors.Conflict):
-    """This clashes with what is already there."""
+    """The request conflicts with stored data."""
 
     code = errors.Conflict.code
     status = errors.Conflict.status
-    remedy = "Read the present state, then try again."
+    remedy = "Read the current state, then try again."
 
     def __init__(
-        self,
-        kind: str,
-        *,
-        table: str | None = None,
-        columns: tuple[str, ...] = (),
-        constraint: str | None = None,
+        self, kind: str, *, table: str | None = None, columns: tuple[str, ...] = (), constraint: str | None = None
     ) -> None:
-        self.kind = kind  # "unique" or "foreign"; the rest as far as the database tells
+        self.kind = kind  # "unique" or "foreign"; the others as far as the database reports them
         self.table = table
         self.columns = columns
         self.constraint = constraint
@@ -70,9 +65,9 @@ class StatementRejected(DatabaseError):
 
 
 class MigrationRefused(DatabaseError):
-    """The migrations on disk do not match the ones this database has had."""
+    """The migrations on disk do not match the migrations that this database has applied."""
 
     remedy = ""
 
     def __init__(self, detail: str) -> None:
-        super().__init__(detail, message=detail)  # for the operator who starts the server: there is no caller yet
+        super().__init__(detail, message=detail)  # it is shown to the operator who starts the server

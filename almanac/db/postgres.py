@@ -1,4 +1,4 @@
-"""PostgreSQL through asyncpg: the scale-out choice, shared by any number of processes."""
+"""PostgreSQL through asyncpg, for installations with several processes."""
 
 import asyncio
 import hashlib
@@ -21,27 +21,27 @@ BACKOFF_SECONDS = 0.01
 CONNECT_SECONDS = 10
 LOCK_POLL_SECONDS = 0.1
 READ_SECONDS = 30.0
-LONG_SECONDS = 3600.0  # scans, and statements of a transaction: both may build an index
+LONG_SECONDS = 3600.0  # for scans and statements of a transaction, which may build an index
 
-_SESSION = {"application_name": "almanac", "jit": "off"}  # compiling costs more than the queries we ask
+_SESSION = {"application_name": "almanac", "jit": "off"}  # compiling takes longer than our queries
 _KEY_COLUMNS = re.compile(r"^Key \((.+?)\)=")
-_GONE = re.compile("clos|released back")  # asyncpg tells a lost connection from misuse by its words only
+_LOST_MESSAGE = re.compile("clos|released back")  # only the message distinguishes a lost connection from misuse
 _DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
-_COLLISIONS = (
+_CONFLICTS = (
     asyncpg.SerializationError,
     asyncpg.DeadlockDetectedError,
-    asyncpg.InvalidCachedStatementError,  # another process migrated under our prepared statements
+    asyncpg.InvalidCachedStatementError,  # another process migrated the schema of our prepared statements
     asyncpg.OutdatedSchemaCacheError,
 )
-_LOSSES = (
+_LOST_CONNECTIONS = (
     asyncpg.PostgresConnectionError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
-    asyncpg.InternalClientError,  # what asyncpg says where the server hung up on an idle connection
+    asyncpg.InternalClientError,  # asyncpg's error when the server has closed an idle connection
     ConnectionError,
 )
-_ABSENCES = (
+_UNAVAILABLE = (
     asyncpg.OperatorInterventionError,
     asyncpg.LockNotAvailableError,
     asyncpg.InsufficientResourcesError,
@@ -52,7 +52,7 @@ _ABSENCES = (
 
 
 class _Connection(Protocol):
-    """As much of asyncpg's connection as we use; it ships without types."""
+    """The used part of asyncpg's connection, which has no types of its own."""
 
     async def fetch(self, sql: str, *args: Value, timeout: float | None = None) -> list[Row]: ...
     async def fetchrow(self, sql: str, *args: Value, timeout: float | None = None) -> Row | None: ...
@@ -79,13 +79,13 @@ class _Pool(Protocol):
     async def close(self) -> None: ...
 
 
-# Nothing was done, and running the same once more may work: as after a connection that was lost.
+# Nothing was changed, and a retry may succeed, as after a lost connection.
 class _RetryableError(DatabaseUnavailable):
-    __doc__ = DatabaseUnavailable.__doc__  # what a caller is told
+    __doc__ = DatabaseUnavailable.__doc__  # the message for callers
 
 
-# Another transaction was in the way; the connection is sound.
-class _Collision(_RetryableError):
+# The transaction conflicted with another one; the connection still works.
+class _WriteConflict(_RetryableError):
     __doc__ = DatabaseUnavailable.__doc__
 
 
@@ -103,26 +103,21 @@ class PostgresDatabase:
     async def open(cls, url: str, size: int = 10) -> "PostgresDatabase":
         with _translating:
             pool: Any = await asyncpg.create_pool(  # pyright: ignore[reportUnknownMemberType]
-                url,
-                min_size=1,
-                max_size=size,
-                timeout=CONNECT_SECONDS,
-                server_settings=_SESSION,
-                reset=_keep,
+                url, min_size=1, max_size=size, timeout=CONNECT_SECONDS, server_settings=_SESSION, reset=_keep
             )
         return cls(url, cast(_Pool, pool))
 
     async def fetch(self, sql: str, *args: Value) -> list[Row]:
-        return await self._ask(lambda connection: connection.fetch(sql, *args, timeout=READ_SECONDS))
+        return await self._query(lambda connection: connection.fetch(sql, *args, timeout=READ_SECONDS))
 
     async def fetch_one(self, sql: str, *args: Value) -> Row | None:
-        return await self._ask(lambda connection: connection.fetchrow(sql, *args, timeout=READ_SECONDS))
+        return await self._query(lambda connection: connection.fetchrow(sql, *args, timeout=READ_SECONDS))
 
     def commit_version(self) -> bytes | None:
         return None
 
     async def scan(self, sql: str, *args: Value) -> list[Row]:
-        return await self._ask(lambda connection: connection.fetch(sql, *args, timeout=LONG_SECONDS))
+        return await self._query(lambda connection: connection.fetch(sql, *args, timeout=LONG_SECONDS))
 
     async def write(self, body: Callable[[Transaction], Awaitable[T]]) -> T:
         self._waiting += 1
@@ -133,38 +128,35 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def lock(self, name: str) -> AsyncGenerator[None]:
-        # A connection of its own: one from the pool would be missing inside, and its loss must drop the lock.
+        # A separate connection: one of the pool would be missing for the queries under the lock. If it is lost, the
+        # lock is released.
         with _translating:
             connection = cast(
                 _Connection,
                 await asyncpg.connect(self._url, timeout=CONNECT_SECONDS, server_settings=_SESSION),  # pyright: ignore[reportUnknownMemberType]
             )
         try:
-            # Asked again and again: a statement that waits keeps a snapshot, for which CREATE INDEX CONCURRENTLY waits.
+            # The lock is polled: a waiting statement keeps a snapshot, for which CREATE INDEX CONCURRENTLY waits.
             with _translating:
-                while not await _try_lock(connection, name):  # noqa: ASYNC110 another process frees it
+                while not await _try_lock(connection, name):  # noqa: ASYNC110 another process releases it
                     await asyncio.sleep(LOCK_POLL_SECONDS)
             yield
         finally:
             await connection.close()
 
     async def pool_stats(self) -> dict[str, int]:
-        return {
-            "open": self._pool.get_size(),
-            "idle": self._pool.get_idle_size(),
-            "waiting": self._waiting,
-        }
+        return {"open": self._pool.get_size(), "idle": self._pool.get_idle_size(), "waiting": self._waiting}
 
     async def close(self) -> None:
         await self._pool.close()
 
-    async def _ask(self, query: Callable[[_Connection], Awaitable[T]]) -> T:
-        async def ask() -> T:
+    async def _query(self, query: Callable[[_Connection], Awaitable[T]]) -> T:
+        async def run() -> T:
             async with self._borrow() as connection:
                 with _translating:
                     return await query(connection)
 
-        return await _retry(ask)
+        return await _retry(run)
 
     async def _transact(self, body: Callable[[Transaction], Awaitable[T]]) -> T:
         async with self._borrow() as connection:
@@ -178,17 +170,17 @@ class PostgresDatabase:
         try:
             yield connection
         except DatabaseUnavailable as error:
-            if not isinstance(error, _Collision):
+            if not isinstance(error, _WriteConflict):
                 _discard(connection)
             raise
         finally:
-            with suppress(*_DRIVER_ERRORS):  # the pool drops a connection it cannot take back; a commit stands
+            with suppress(*_DRIVER_ERRORS):  # the pool drops a connection it cannot take back; a commit stays valid
                 await borrowed.__aexit__(None, None, None)
 
 
 class _Transaction:
-    """One body's transaction. It remembers a failed statement: PostgreSQL would turn its COMMIT into a silent
-    ROLLBACK, and a body that caught the error would be told that all is well."""
+    """The transaction of one body. It stores the error of a failed statement. PostgreSQL turns the COMMIT after it into
+    a silent ROLLBACK, so a body that caught the error would otherwise appear to succeed."""
 
     dialect = "postgres"
 
@@ -224,8 +216,8 @@ class _Transaction:
 
 
 async def _retry(action: Callable[[], Awaitable[T]]) -> T:
-    """Again after a collision or a lost connection, a few times. After a restart of the server every connection in
-    the pool is dead; the pauses let the pool notice."""
+    """Repeat an action after a conflict or a lost connection, a few times. After a restart of the server every
+    connection in the pool is dead; the pauses let the pool detect that."""
     for attempt in range(1, ATTEMPTS):
         try:
             return await action()
@@ -251,7 +243,7 @@ async def _run_body(connection: _Connection, body: Callable[[Transaction], Await
 
 
 async def _roll_back(transaction: _DriverTransaction) -> None:
-    # If this fails the connection is gone, and the transaction with it; the first error is the one to report.
+    # If this fails, the connection is lost and the transaction with it. The first error is the one to report.
     with suppress(*_DRIVER_ERRORS):
         await transaction.rollback()
 
@@ -260,24 +252,23 @@ async def _commit(transaction: _DriverTransaction) -> None:
     try:
         await transaction.commit()
     except _DRIVER_ERRORS as error:
-        if isinstance(error, _COLLISIONS):
-            raise _Collision(_headline(error)) from None
+        if isinstance(error, _CONFLICTS):
+            raise _WriteConflict(_headline(error)) from None
         problem = _translate(error)
-        if isinstance(
-            problem, _RetryableError
-        ):  # not to be run again: the server may have committed before it fell silent
+        if isinstance(problem, _RetryableError):
+            # Not retried: the server may have committed before the connection was lost.
             problem = DatabaseUnavailable("the connection was lost during a commit; it may or may not have happened")
         raise problem from None
 
 
 def _discard(connection: _Connection) -> None:
-    """Keep a connection that failed out of the pool, which takes it for sound until its socket closes."""
+    """Close a failed connection. The pool would otherwise reuse it until its socket closes."""
     with suppress(*_DRIVER_ERRORS):
         connection.terminate()
 
 
 async def _keep(connection: object) -> None:
-    """Nothing to reset: we change no session state, and asyncpg's default costs a round trip per release."""
+    """Reset nothing: no session state is changed, and asyncpg's default costs a round trip per release."""
 
 
 async def _try_lock(connection: _Connection, name: str) -> bool:
@@ -291,7 +282,7 @@ def _lock_number(name: str) -> int:
 
 
 class _Translating:
-    """`with _translating:` around calls of the driver, so that only our own errors leave this file."""
+    """`with _translating:` around calls of the driver turns its errors into those of `db/errors.py`."""
 
     def __enter__(self) -> None: ...
 
@@ -311,19 +302,19 @@ def _translate(error: BaseException) -> DatabaseError:
     if isinstance(error, asyncpg.IntegrityConstraintViolationError):
         return _translate_integrity(error)
     text = _headline(error)
-    if isinstance(error, _COLLISIONS):
-        return _Collision(text)
-    if isinstance(error, _LOSSES):
+    if isinstance(error, _CONFLICTS):
+        return _WriteConflict(text)
+    if isinstance(error, _LOST_CONNECTIONS):
         return _RetryableError(text)
     if isinstance(error, asyncpg.DiskFullError | asyncpg.ReadOnlySQLTransactionError):
         return DatabaseFull(text)
-    if isinstance(error, _ABSENCES):
+    if isinstance(error, _UNAVAILABLE):
         return DatabaseUnavailable(text)
     return StatementRejected(text)
 
 
 def _headline(error: BaseException) -> str:
-    """The error without its detail, which quotes stored values."""
+    """The message of an error without its detail, which quotes stored values."""
     if isinstance(error, asyncpg.DataError):
         return f"a value cannot be stored ({type(error).__name__})"
     if isinstance(error, TimeoutError) and not str(error):
@@ -334,17 +325,17 @@ def _headline(error: BaseException) -> str:
 def _translate_interface(error: asyncpg.InterfaceError) -> DatabaseError:
     if isinstance(error, ValueError) and not isinstance(error, asyncpg.ClientConfigurationError):
         return StatementRejected("a value does not fit the type of its parameter")
-    if _GONE.search(str(error)):
+    if _LOST_MESSAGE.search(str(error)):
         return _RetryableError(str(error))
     return StatementRejected(str(error))
 
 
 def _translate_integrity(error: asyncpg.IntegrityConstraintViolationError) -> DatabaseError:
     kinds = {"23505": "unique", "23503": "foreign", "23P01": "unique"}
-    said = cast(Any, error)
-    kind = kinds.get(said.sqlstate)
+    untyped = cast(Any, error)
+    kind = kinds.get(untyped.sqlstate)
     if kind is None:
-        return StatementRejected(str(said.message))
-    match = _KEY_COLUMNS.match(said.detail or "")
+        return StatementRejected(str(untyped.message))
+    match = _KEY_COLUMNS.match(untyped.detail or "")
     columns = tuple(name.strip() for name in match[1].split(",")) if match else ()
-    return ConstraintConflict(kind, table=said.table_name, columns=columns, constraint=said.constraint_name)
+    return ConstraintConflict(kind, table=untyped.table_name, columns=columns, constraint=untyped.constraint_name)

@@ -1,8 +1,7 @@
-"""What a database said, kept for as long as nobody has committed anything to it.
+"""Caches query results until the next commit by any process.
 
-On a database that can tell so faster than it can be asked again (see `Database.version`), what callers ask again and
-again is read once after each commit. On any other, and whenever anything was committed by anyone, it is read anew. So
-this never answers with what was.
+`Database.commit_version` detects commits. On a database without it (PostgreSQL) nothing is cached. A stale value is
+never returned.
 """
 
 from collections.abc import Awaitable, Callable, Hashable
@@ -12,26 +11,26 @@ from almanac.core.database import Database
 
 T = TypeVar("T")
 
-MAX_CACHED_VALUES = 10_000  # answers; a database that nobody writes to must not fill the memory
+MAX_CACHED_VALUES = 10_000  # without writes the cache is never cleared; this limits its memory
 
 
 class ReadCache:
-    """Answers by their questions."""
+    """Query results by key."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._version: bytes | None = None
-        self._answers: dict[Hashable, Any] = {}
+        self._values: dict[Hashable, Any] = {}
 
-    async def get(self, question: Hashable, read: Callable[[], Awaitable[T]]) -> T:
-        """The answer to a question, from `read` unless it is known to be the same still."""
+    async def get(self, key: Hashable, read: Callable[[], Awaitable[T]]) -> T:
+        """The cached value of a key, or the result of `read` if there is none since the last commit."""
         version = self._db.commit_version()
         if version is None:
             return await read()
-        if version != self._version or len(self._answers) > MAX_CACHED_VALUES:
-            self._version, self._answers = version, {}
-        if question in self._answers:
-            return self._answers[question]
-        answers = self._answers  # those of this version, whatever happens while reading
-        answers[question] = answer = await read()
-        return answer
+        if version != self._version or len(self._values) > MAX_CACHED_VALUES:
+            self._version, self._values = version, {}
+        if key in self._values:
+            return self._values[key]
+        values = self._values  # of this version, even if a commit happens during the read
+        values[key] = value = await read()
+        return value

@@ -35,8 +35,8 @@ def placeholders(count: int, start: int = 1) -> str:
 
 
 def id_list(ids: Iterable[int]) -> str:
-    """The ids for `IN (…)`, written as literals: there may be more of them than the 32,000 parameters of a statement.
+    """The ids for `IN (…)`, written as literals, because a statement may have only about 32,000 parameters.
 
-    Without ids it is NULL, which is equal to no id.
+    Without ids it is NULL, which equals no id.
     """
     return ", ".join(str(int(id)) for id in ids) or "NULL"

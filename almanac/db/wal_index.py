@@ -1,9 +1,8 @@
-"""SQLite's WAL index: the shared memory in which every commit, by any process, shows.
+"""SQLite's WAL index: shared memory that every commit changes.
 
 Its header holds a counter of transactions, the length of the log and two salts (https://sqlite.org/walformat.html,
-section 2.1). A commit is not over before it has changed the header, so whoever finds the header as it was knows that
-nothing has been committed. Looking costs a comparison in memory, where `PRAGMA data_version` takes and returns locks by
-system calls.
+section 2.1). Every commit, by any process, changes the header before it ends, so an unchanged header proves that there
+was no commit. Reading it is a memory access; `PRAGMA data_version` takes and releases locks by system calls.
 """
 
 import mmap
@@ -12,11 +11,11 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-_HEADER = slice(8, 48)  # from the change counter to the checksum; a torn look differs from the look before
+_HEADER = slice(8, 48)  # from the change counter to the checksum; a read during a change differs from the one before
 
-# One for each file, by its identity, since SQLite may have removed it and made another of the same name. POSIX drops a
-# process's locks on a file when any descriptor of it is closed, SQLite's own locks among them, so the file is closed
-# only after the last of our connections to it.
+# One entry for each file by device and inode, because SQLite may replace the file by another of the same name. When any
+# descriptor of a file is closed, POSIX drops all locks of the process on it, including those of SQLite. The file is
+# therefore closed only after the last connection to it.
 _open: dict[tuple[int, int], "_Shared"] = {}
 _lock = threading.Lock()
 
@@ -29,7 +28,7 @@ class _Shared:
 
 
 class WalIndex:
-    """A look at the header of one database's WAL index. Open it while a connection is open, close it after all are."""
+    """The header of a database's WAL index. Open it while a connection is open; close it after all connections."""
 
     def __init__(self, database: Path) -> None:
         with _lock:
@@ -38,11 +37,11 @@ class WalIndex:
             self._memory = shared.memory
 
     def version(self) -> bytes:
-        """Another value after any commit by anyone."""
+        """A value that changes with each commit by any process."""
         return self._memory[_HEADER]
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the file. The last user closes it."""
         with _lock:
             shared = _open[self._key]
             shared.users -= 1
@@ -58,7 +57,7 @@ def _share(path: str) -> tuple[tuple[int, int], _Shared]:
         return known, _open[known]
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     key = _key(os.fstat(descriptor))
-    if key not in _open:  # it is, if the file was replaced just now; the second descriptor then stays open, see above
+    if key not in _open:  # it is in `_open` if the file was just replaced; this descriptor then stays open, see above
         _open[key] = _Shared(mmap.mmap(descriptor, _HEADER.stop, prot=mmap.PROT_READ), descriptor, 0)
     return key, _open[key]
 

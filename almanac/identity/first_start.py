@@ -1,4 +1,4 @@
-"""The first start: an organisation, an administrator and a token, so that there is someone to be."""
+"""The first start: creates an organisation, an administrator and a token."""
 
 from almanac.core.database import Database, Transaction
 from almanac.identity import orgs, principals, tokens
@@ -8,7 +8,7 @@ ADMIN = "admin"
 
 
 async def create_first_admin(db: Database) -> str | None:
-    """On an empty database, create the three and return the token; otherwise change nothing and return None."""
+    """On an empty database, create all three and return the token. Otherwise change nothing and return None."""
 
     async def body(tx: Transaction) -> str | None:
         if await tx.fetch_one("SELECT 1 FROM orgs LIMIT 1"):

@@ -1,4 +1,4 @@
-"""Groups: people and agents who share things, each member with a role."""
+"""Groups of users and agents. Each member has a role."""
 
 from dataclasses import dataclass
 
@@ -40,9 +40,7 @@ async def add(tx: Transaction, org_id: str, name: str, display_name: str | None 
 async def get_by_name(db: Reader, org_id: str, name: str) -> Group:
     """The group of that name."""
     row = await db.fetch_one(
-        "SELECT id, org_id, name, display_name, 0 AS members FROM groups WHERE org_id = $1 AND name = $2",
-        org_id,
-        name,
+        "SELECT id, org_id, name, display_name, 0 AS members FROM groups WHERE org_id = $1 AND name = $2", org_id, name
     )
     if row is None:
         raise NotFound(f"There is no group named {name!r}.", remedy="See 'almanac group list'.")
@@ -50,7 +48,7 @@ async def get_by_name(db: Reader, org_id: str, name: str) -> Group:
 
 
 async def find(db: Reader, org_id: str) -> list[Group]:
-    """The groups of an organisation, by name, with how many members each has."""
+    """The groups of an organisation by name, with the number of members."""
     rows = await db.fetch(
         "SELECT g.id, g.org_id, g.name, g.display_name, count(m.principal_id) AS members"
         " FROM groups g LEFT JOIN members m ON m.group_id = g.id WHERE g.org_id = $1"
@@ -61,7 +59,7 @@ async def find(db: Reader, org_id: str) -> list[Group]:
 
 
 async def set_member(tx: Transaction, group: Group, principal: Principal, role: Role) -> None:
-    """Make someone a member with a role, or change the role they have."""
+    """Add a member with a role, or change the role of a member."""
     if group.org_id != principal.org_id:
         raise NotFound(f"There is no user or agent named {principal.name!r} in this organisation.")
     await tx.execute(
@@ -75,14 +73,14 @@ async def set_member(tx: Transaction, group: Group, principal: Principal, role: 
 
 
 async def remove_member(tx: Transaction, group: Group, principal: Principal) -> None:
-    """Take someone out of a group."""
+    """Remove a member from a group."""
     done = await tx.execute("DELETE FROM members WHERE group_id = $1 AND principal_id = $2", group.id, principal.id)
     if not done:
         raise NotFound(f"{principal.name!r} is not in the group {group.name!r}.")
 
 
 async def roles_of(db: Reader, principal_id: int) -> dict[str, str]:
-    """The groups someone belongs to, with their role in each."""
+    """The groups of a principal, with its role in each."""
     rows = await db.fetch(
         "SELECT g.name, m.role FROM members m JOIN groups g ON g.id = m.group_id"
         " WHERE m.principal_id = $1 ORDER BY g.name",

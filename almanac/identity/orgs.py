@@ -1,4 +1,4 @@
-"""Organisations: nothing is shared between two of them."""
+"""Organisations. No data is shared between two of them."""
 
 import re
 import uuid
@@ -8,7 +8,7 @@ from almanac.core import clock
 from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, Conflict, NotFound
 
-# Names appear in URLs, file names and command lines, so they hold nothing that needs quoting there.
+# Names appear in URLs, file names and command lines, so they contain no character that needs quoting there.
 _NAME = re.compile(r"^[^\W_][\w .@+-]{0,99}$")
 
 
@@ -21,12 +21,12 @@ class Org:
     created_at: int
 
 
-def check_name(what: str, name: str) -> str:
-    """A name fit for an organisation, user, agent or group."""
+def check_name(subject: str, name: str) -> str:
+    """The name without outer spaces, if it is allowed for an organisation, user, agent or group."""
     name = name.strip()
     if not _NAME.match(name):
         raise BadRequest(
-            f"{name[:120]!r} cannot be the name of {what}.",
+            f"{name[:120]!r} cannot be the name of {subject}.",
             remedy="Use 1 to 100 letters, digits, spaces and . _ @ + -, beginning with a letter or digit.",
         )
     return name
@@ -52,13 +52,13 @@ async def find(db: Reader) -> list[Org]:
 
 
 async def get_or_none(db: Reader, id: str) -> Org | None:
-    """The organisation with this id, if there is one."""
+    """The organisation with this id, or None."""
     row = await db.fetch_one("SELECT * FROM orgs WHERE id = $1", id)
     return None if row is None else _org(row)
 
 
 async def get_by_name(db: Reader, name: str | None) -> Org:
-    """The organisation of that name, or, without a name, the only one there is."""
+    """The organisation with this name. Without a name, the only organisation."""
     if name is not None:
         row = await db.fetch_one("SELECT * FROM orgs WHERE name = $1", name)
         if row is None:

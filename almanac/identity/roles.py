@@ -1,4 +1,4 @@
-"""The five roles, in order. Where several apply to a thing, the highest wins."""
+"""The five roles, in ascending order. If several roles apply to an object, the highest counts."""
 
 from enum import IntEnum
 
@@ -6,9 +6,9 @@ from almanac.core.errors import BadRequest
 
 
 class Role(IntEnum):
-    """How much someone may do with a thing."""
+    """The level of a principal on one object."""
 
-    RestrictedAnalyst = 1  # may search in restricted mode, may not browse
+    RestrictedAnalyst = 1  # sees a knowledge base in lists, but may neither read nor search it
     Reporter = 2
     Developer = 3
     Maintainer = 4
@@ -16,7 +16,7 @@ class Role(IntEnum):
 
 
 def parse(name: str) -> Role:
-    """A role by its name, in any case."""
+    """The role of a name, in upper or lower case."""
     for role in Role:
         if role.name.lower() == name.strip().lower():
             return role

@@ -1,7 +1,7 @@
-"""Tokens: opaque, shown once, kept only as a SHA-256.
+"""Tokens: opaque secrets that are shown once and stored as SHA-256.
 
-A token is looked up at every call, so that a revocation holds from the very next call in every process. What the
-database said is used again only while it can tell that nothing whatever has been committed since (`Keyring`).
+Every call looks up its token, so a revocation applies from the next call in every process. `TokenResolver` caches the
+result of a lookup only until the next commit of any kind.
 """
 
 import hashlib
@@ -9,36 +9,37 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from almanac.core import clock, scopes
 from almanac.core.call import Actor
 from almanac.core.database import Database, Reader, Row, Transaction
 from almanac.core.errors import BadRequest, NotFound
 from almanac.db.read_cache import ReadCache
-from almanac.identity.principals import Principal
+from almanac.identity.principals import KINDS, Principal
 
 PREFIXES = {"user": "wg-", "agent": "ag-", "access": "ak-", "mcp": "mcp-"}
 
-MAX_TOKEN_CHARS = 200  # no token of ours is longer; a longer one is not worth hashing
-_USED_STEP = clock.MINUTE  # last use is kept to the minute, so that a busy token costs one write a minute
+MAX_TOKEN_CHARS = 200  # no token of this server is longer, so longer ones are not hashed
+LAST_USE_RESOLUTION = clock.MINUTE  # so that a busy token costs one write a minute
 
-_GOOD = """
+_VALID = """
 SELECT p.id, p.name, p.kind, o.id AS org_id, o.name AS org_name, p.is_admin,
        t.id AS token_id, t.kind AS token_kind, t.scopes, t.bases, t.tools, t.expires_at
 FROM tokens t JOIN principals p ON p.id = t.principal_id JOIN orgs o ON o.id = p.org_id
 WHERE t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > $1) AND p.removed_at IS NULL
 """
-_VOUCHED = """
+_TRUSTED_USER = """
 SELECT p.id, p.name, p.kind, o.id AS org_id, o.name AS org_name, p.is_admin
 FROM principals p JOIN orgs o ON o.id = p.org_id WHERE p.id = $1 AND p.kind = 'user' AND p.removed_at IS NULL
 """
-_RESOLVE = f"{_GOOD} AND t.hash = $2"
-_HOLDER = f"{_GOOD} AND t.id = $2 AND p.id = $3"
+_RESOLVE = f"{_VALID} AND t.hash = $2"
+_HOLDER = f"{_VALID} AND t.id = $2 AND p.id = $3"
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What is known of a token once it has been shown."""
+    """A stored token, without its secret."""
 
     id: int
     kind: str
@@ -69,7 +70,7 @@ async def issue(
     tools: Iterable[str] = (),
     expires_at: int | None = None,
 ) -> tuple[str, int]:
-    """Make a token for someone; the secret itself, never to be seen again, and its id."""
+    """Create a token. Returns the secret, which cannot be read again, and the id."""
     kind = kind or principal.kind
     granted = _granted(principal, kind, frozenset(scope))
     if expires_at is not None and expires_at <= clock.now():
@@ -93,7 +94,7 @@ async def issue(
 
 
 async def resolve(db: Reader, secret: str) -> Actor | None:
-    """Whoever holds this token, or None if it is unknown, expired, revoked or its holder is gone."""
+    """The actor of a token, or None if the token is unknown, expired or revoked, or its holder was removed."""
     if not secret or len(secret) > MAX_TOKEN_CHARS:
         return None
     row = await db.fetch_one(_RESOLVE, clock.now(), _hash(secret))
@@ -101,7 +102,7 @@ async def resolve(db: Reader, secret: str) -> Actor | None:
 
 
 async def actor_by_token_id(db: Reader, principal_id: int, token_id: int) -> Actor | None:
-    """Whoever holds a token, by its id, while both are good: for statements we signed ourselves."""
+    """The actor of a valid token, by its id. For ids that this server has signed."""
     if token_id == 0:
         return await actor_for_trusted_user(db, principal_id)
     row = await db.fetch_one(_HOLDER, clock.now(), token_id, principal_id)
@@ -109,39 +110,36 @@ async def actor_by_token_id(db: Reader, principal_id: int, token_id: int) -> Act
 
 
 async def actor_for_trusted_user(db: Reader, principal_id: int) -> Actor | None:
-    """A user whom something that an operator trusts has authenticated: they act as with an everyday token."""
-    row = await db.fetch_one(_VOUCHED, principal_id)
-    return (
-        None
-        if row is None
-        else _actor(*row, 0, "vouched", " ".join(sorted(scopes.UNPRIVILEGED_SCOPES)), None, None, None)
-    )
+    """A user whom a trusted component has authenticated, with the scopes of an unprivileged token."""
+    row = await db.fetch_one(_TRUSTED_USER, principal_id)
+    granted = " ".join(sorted(scopes.UNPRIVILEGED_SCOPES))
+    return None if row is None else _actor(*row, 0, "vouched", granted, None, None, None)
 
 
 class TokenResolver:
-    """Resolves the tokens of a server's callers, who come again and again."""
+    """Resolves tokens with a cache, because the callers of a server repeat."""
 
-    def __init__(self, db: Database, remembered: ReadCache) -> None:
+    def __init__(self, db: Database, cache: ReadCache) -> None:
         self._db = db
-        self._remembered = remembered
+        self._cache = cache
 
     async def resolve(self, secret: str) -> Actor | None:
         """As `resolve`."""
-        actor = await self._remembered.get(("token", secret), lambda: resolve(self._db, secret))
-        # Time passes without anybody committing anything.
+        actor = await self._cache.get(("token", secret), lambda: resolve(self._db, secret))
+        # A token can expire without a commit.
         if actor is not None and actor.expires_at is not None and actor.expires_at <= clock.now():
             return None
         return actor
 
 
 async def find(db: Reader, principal: Principal) -> list[Token]:
-    """Someone's tokens, newest first."""
+    """The tokens of a principal, newest first."""
     rows = await db.fetch("SELECT * FROM tokens WHERE principal_id = $1 ORDER BY id DESC", principal.id)
     return [_token(row) for row in rows]
 
 
 async def revoke(tx: Transaction, token_id: int) -> None:
-    """Make a token useless from the next call on."""
+    """Revoke a token from the next call on."""
     done = await tx.execute(
         "UPDATE tokens SET revoked_at = $1 WHERE id = $2 AND revoked_at IS NULL", clock.now(), token_id
     )
@@ -150,23 +148,21 @@ async def revoke(tx: Transaction, token_id: int) -> None:
 
 
 async def record_last_use(tx: Transaction, used: Iterable[tuple[int, int]]) -> None:
-    """Record when tokens were last used, from pairs of token id and moment."""
+    """Record the last use of tokens, from pairs of token id and timestamp."""
     latest = dict(sorted(used, key=lambda pair: pair[1]))
-    # In one order, so that two processes cannot lock each other out.
-    rows = [(at, token_id, at - _USED_STEP) for token_id, at in sorted(latest.items())]
+    # Rows are locked in the order of their ids, so that two processes cannot deadlock.
+    rows = [(at, token_id, at - LAST_USE_RESOLUTION) for token_id, at in sorted(latest.items())]
     await tx.execute_many(
-        "UPDATE tokens SET last_used_at = $1 WHERE id = $2 AND (last_used_at IS NULL OR last_used_at < $3)",
-        rows,
+        "UPDATE tokens SET last_used_at = $1 WHERE id = $2 AND (last_used_at IS NULL OR last_used_at < $3)", rows
     )
 
 
 def _granted(principal: Principal, kind: str, asked: frozenset[str]) -> frozenset[str]:
     if kind not in PREFIXES:
         raise BadRequest(f"There is no token kind {kind!r}.", remedy=f"The kinds are: {', '.join(PREFIXES)}.")
-    if (kind == "user" and principal.kind != "user") or (kind == "agent" and principal.kind != "agent"):
+    if kind in ("user", "agent") and kind != principal.kind:
         raise BadRequest(
-            f"{principal.name!r} is {'a user' if principal.kind == 'user' else 'an agent'}, so it cannot"
-            f" hold a token of kind {kind!r}.",
+            f"{principal.name!r} is {KINDS[principal.kind]}, so it cannot hold a token of kind {kind!r}.",
             remedy="Leave --kind out, or use access or mcp.",
         )
     if not asked:
@@ -196,7 +192,7 @@ def _actor(
     id: int, name: str, kind: str, org_id: str, org_name: str, is_admin: int,
     token_id: int, token_kind: str, granted: str, bases: str | None, tools: str | None, expires_at: int | None,
 ) -> Actor:  # fmt: skip
-    # Cached by the row itself: a changed row is another key, so this can never answer with what was.
+    # The cache key is the whole row, so a changed row never returns a stale actor.
     held = frozenset(granted.split())
     return Actor(
         id=id,
@@ -215,15 +211,8 @@ def _actor(
 
 
 def _token(row: Row) -> Token:
-    return Token(
-        id=row["id"],
-        kind=row["kind"],
-        hint=row["hint"],
-        scopes=tuple(row["scopes"].split()),
-        bases=None if row["bases"] is None else tuple(int(b) for b in row["bases"].split()),
-        tools=None if row["tools"] is None else tuple(row["tools"].split()),
-        created_at=row["created_at"],
-        expires_at=row["expires_at"],
-        revoked_at=row["revoked_at"],
-        last_used_at=row["last_used_at"],
-    )
+    values: dict[str, Any] = {name: row[name] for name in Token.__dataclass_fields__}
+    values["scopes"] = tuple(row["scopes"].split())
+    values["bases"] = None if row["bases"] is None else tuple(int(base) for base in row["bases"].split())
+    values["tools"] = None if row["tools"] is None else tuple(row["tools"].split())
+    return Token(**values)

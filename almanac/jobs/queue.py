@@ -1,13 +1,13 @@
-"""Jobs: work that outlives the request that caused it.
+"""Jobs: work that continues after the request that caused it.
 
-A job is added in the transaction that needs it, so neither exists without the other. A worker claims it for a
-while (a lease). If the worker dies the lease runs out and another takes the job over, with a higher fence; only
-the holder of the latest fence may finish the job, so whatever a presumed-dead worker brings back is dropped.
+A job is added in the transaction that needs it, so neither exists without the other. A worker claims it for a limited
+time (a lease). If the worker dies, the lease expires, and another worker claims the job with a higher fence. Only the
+holder of the latest fence may finish the job, so a late result of the first worker is dropped.
 
     queued ──claim──▶ running ──finish──▶ done
        ▲                 │ fail, release
        └─────────────────┤
-                         └─ fail (no attempts left), bury ──▶ dead ──retry──▶ queued
+                         └─ fail (no attempts left), mark_dead ──▶ dead ──retry──▶ queued
 """
 
 import json
@@ -18,15 +18,15 @@ from typing import Any
 
 from almanac.core import clock
 from almanac.core.database import Database, Reader, Row, Transaction, Value
+from almanac.db.sql import placeholders
 
 MAX_ATTEMPTS = 5
-MAX_ERROR_CHARS = 2_000  # characters kept of an error
+MAX_ERROR_CHARS = 2_000
 MIN_RETRY_DELAY = 5 * clock.SECOND
 MAX_RETRY_DELAY = clock.HOUR
 
-_COLUMNS = """id, kind, payload, key, state, run_at, attempts, max_attempts, fence, worker, lease_until, error,
-    added_at, finished_at"""
-_SKIP_LOCKED = {"sqlite": "", "postgres": "FOR UPDATE SKIP LOCKED"}  # SQLite's one writer has nobody to skip
+_COLUMNS = "id, kind, payload, key, state, run_at, attempts, max_attempts, fence, error"
+_SKIP_LOCKED = {"sqlite": "", "postgres": "FOR UPDATE SKIP LOCKED"}  # SQLite has one writer, so no row is locked
 
 _ADD = """
 INSERT INTO jobs (kind, payload, key, state, run_at, attempts, max_attempts, fence, added_at)
@@ -34,11 +34,11 @@ VALUES ($1, $2, $3, 'queued', $4, 0, $5, 0, $6)
 ON CONFLICT (key) WHERE state IN ('queued', 'running') DO UPDATE SET key = excluded.key
 RETURNING id
 """
-_ANYTHING = """
+_ANY_DUE = """
 SELECT 1 WHERE EXISTS (SELECT 1 FROM jobs WHERE state = 'queued' AND run_at <= $1)
     OR EXISTS (SELECT 1 FROM jobs WHERE state = 'running' AND lease_until <= $1)
 """
-_BURY_CRASHED = """
+_MARK_CRASHED_DEAD = """
 UPDATE jobs SET state = 'dead', worker = NULL, lease_until = NULL, finished_at = $1,
     error = 'every worker that tried it stopped before it was done; the last was ' || worker
 WHERE state = 'running' AND lease_until <= $1 AND attempts >= max_attempts
@@ -59,7 +59,7 @@ _HELD = "WHERE id = $1 AND fence = $2 AND state = 'running'"
 _EXTEND = f"UPDATE jobs SET lease_until = $3 {_HELD}"  # noqa: S608 a constant
 _FINISH = f"UPDATE jobs SET state = 'done', lease_until = NULL, error = NULL, finished_at = $3 {_HELD}"  # noqa: S608
 _REQUEUE = f"UPDATE jobs SET state = 'queued', worker = NULL, lease_until = NULL, run_at = $3, error = $4 {_HELD}"  # noqa: S608
-_BURY = f"UPDATE jobs SET state = 'dead', worker = NULL, lease_until = NULL, finished_at = $3, error = $4 {_HELD}"  # noqa: S608
+_MARK_DEAD = f"UPDATE jobs SET state = 'dead', worker = NULL, lease_until = NULL, finished_at = $3, error = $4 {_HELD}"  # noqa: S608
 _RELEASE = f"""
 UPDATE jobs SET state = 'queued', worker = NULL, lease_until = NULL, attempts = attempts - 1 {_HELD}
 """  # noqa: S608
@@ -84,7 +84,7 @@ _FIND = {
 
 @dataclass(frozen=True)
 class Job:
-    """One piece of work, as it was when it was read or claimed."""
+    """One job, with its state when it was read or claimed."""
 
     id: int
     kind: str
@@ -95,11 +95,7 @@ class Job:
     attempts: int
     max_attempts: int
     fence: int
-    worker: str | None
-    lease_until: int | None
     error: str | None
-    added_at: int
-    finished_at: int | None
 
 
 async def add(
@@ -111,10 +107,10 @@ async def add(
     key: str | None = None,
     max_attempts: int = MAX_ATTEMPTS,
 ) -> int:
-    """Queue a job; its id. With a `key` that an unfinished job has, nothing is added and that job's id returned.
+    """Queue a job and return its id. If an unfinished job has the `key`, nothing is added; the id is that job's.
 
-    An unfinished job may be running already, and may have read what you are about to change. Where that matters,
-    put a version in the key.
+    The unfinished job may already have read the data that this transaction changes. If that matters, put a version in
+    the key.
     """
     now = clock.now()
     text = json.dumps(payload, separators=(",", ":"), allow_nan=False)
@@ -126,13 +122,13 @@ async def add(
 async def claim(
     db: Database, worker: str, kinds: Sequence[str], *, limit: int, lease: int, now: int | None = None
 ) -> list[Job]:
-    """Take up to `limit` jobs that are due, those of dead workers first, for `lease` microseconds."""
+    """Claim up to `limit` due jobs for `lease` microseconds, those of dead workers first."""
     now = clock.now() if now is None else now
-    if not kinds or limit < 1 or await db.fetch_one(_ANYTHING, now) is None:
+    if not kinds or limit < 1 or await db.fetch_one(_ANY_DUE, now) is None:
         return []  # an idle worker only reads
 
     async def take(tx: Transaction) -> list[Job]:
-        await tx.execute(_BURY_CRASHED, now)
+        await tx.execute(_MARK_CRASHED_DEAD, now)
         taken: list[Job] = []
         for where in (_ABANDONED, _QUEUED):
             sql = _claim_sql(db.dialect, len(kinds), where)
@@ -144,18 +140,18 @@ async def claim(
 
 
 async def extend(db: Database, jobs: Sequence[Job], lease: int, *, now: int | None = None) -> list[Job]:
-    """Hold on to jobs for another `lease` microseconds; returns those that are still ours."""
+    """Extend leases to `lease` microseconds from now. Returns the jobs that the worker still holds."""
     until = (clock.now() if now is None else now) + lease
     return await _update_held(db, jobs, _EXTEND, until)
 
 
 async def finish(tx: Transaction, job: Job, *, now: int | None = None) -> bool:
-    """Mark a job done, in the transaction that holds its effect. False: it is no longer ours; drop the effect."""
+    """Mark a job done, in the transaction of its effect. False: the worker no longer holds it; drop the effect."""
     return await tx.execute(_FINISH, job.id, job.fence, clock.now() if now is None else now) == 1
 
 
 async def fail(db: Database, job: Job, error: str, retry_in: int | None = None, *, now: int | None = None) -> bool:
-    """Try again later, or give up if that was the last attempt. False: the job is no longer ours."""
+    """Queue a job for another attempt; mark it dead after the last one. False: the worker no longer holds it."""
     if job.attempts >= job.max_attempts:
         return await mark_dead(db, job, error, now=now)
     wait = backoff(job.attempts) if retry_in is None else retry_in
@@ -164,18 +160,18 @@ async def fail(db: Database, job: Job, error: str, retry_in: int | None = None, 
 
 
 async def mark_dead(db: Database, job: Job, error: str, *, now: int | None = None) -> bool:
-    """Give up on a job and keep it for an operator. False: the job is no longer ours."""
+    """Mark a job dead and keep it for an operator. False: the worker no longer holds it."""
     at = clock.now() if now is None else now
-    return bool(await _update_held(db, [job], _BURY, at, _shorten(error)))
+    return bool(await _update_held(db, [job], _MARK_DEAD, at, _shorten(error)))
 
 
 async def release(db: Database, jobs: Sequence[Job]) -> list[Job]:
-    """Put jobs back as if they had not been claimed, for a worker that stops; returns those put back."""
+    """Undo the claim of jobs, for a worker that stops. Returns the jobs that it still held."""
     return await _update_held(db, jobs, _RELEASE)
 
 
 async def retry(db: Database, id: int, *, now: int | None = None) -> bool:
-    """Queue a dead job afresh. False: it is not dead, or an unfinished job has its key."""
+    """Queue a dead job again, with all its attempts. False: it is not dead, or an unfinished job has its key."""
     at = clock.now() if now is None else now
     return await db.write(lambda tx: tx.execute(_RETRY, id, at)) == 1
 
@@ -185,42 +181,36 @@ async def discard(db: Database, id: int) -> bool:
     return await db.write(lambda tx: tx.execute("DELETE FROM jobs WHERE id = $1 AND state = 'dead'", id)) == 1
 
 
-async def get(db: Reader, id: int) -> Job | None:
-    row = await db.fetch_one(f"SELECT {_COLUMNS} FROM jobs WHERE id = $1", id)  # noqa: S608
-    return None if row is None else _job(row)
-
-
 async def find(db: Database, state: str, limit: int = 100) -> list[Job]:
-    """Jobs in one state: those waiting in the order they will run, finished ones newest first."""
+    """The jobs in one state: queued jobs in the order in which they run, finished ones newest first."""
     return [_job(row) for row in await db.scan(_FIND[state], limit)]
 
 
 async def is_dead(db: Reader, key: str) -> bool:
-    """Whether the last job with this key was given up, and no other has taken its place."""
+    """Whether the newest job with this key is dead."""
     rows = await db.fetch("SELECT state FROM jobs WHERE key = $1 ORDER BY id DESC LIMIT 1", key)
     return [row["state"] for row in rows] == ["dead"]
 
 
 async def counts(db: Database) -> dict[str, int]:
-    """How many jobs are queued, running and dead."""
+    """The numbers of queued, running and dead jobs."""
     row = (await db.scan(_COUNT))[0]
     return {state: row[state] for state in ("queued", "running", "dead")}
 
 
 async def prune(tx: Transaction, before: int) -> int:
-    """Forget jobs done before a moment; how many. Dead ones stay until somebody has seen to them."""
+    """Remove the jobs done before a timestamp. Returns their number. Dead jobs stay until an operator acts."""
     return await tx.execute("DELETE FROM jobs WHERE state = 'done' AND finished_at < $1", before)
 
 
 def backoff(attempts: int) -> int:
-    """How long to wait after so many attempts: doubling, and spread, so that failures do not return as a herd."""
+    """The delay after so many attempts. It doubles, with a random factor, so that many jobs do not retry at once."""
     wait = min(MIN_RETRY_DELAY * 2 ** min(attempts - 1, 20), MAX_RETRY_DELAY)
     return int(wait * random.uniform(0.5, 1.5))  # noqa: S311
 
 
 def _claim_sql(dialect: str, kinds: int, where: dict[str, str]) -> str:
-    names = ", ".join(f"${number}" for number in range(5, 5 + kinds))
-    return _CLAIM.format(kinds=names, skip_locked=_SKIP_LOCKED[dialect], columns=_COLUMNS, **where)
+    return _CLAIM.format(kinds=placeholders(kinds, 5), skip_locked=_SKIP_LOCKED[dialect], columns=_COLUMNS, **where)
 
 
 async def _update_held(db: Database, jobs: Sequence[Job], sql: str, *args: Value) -> list[Job]:
@@ -228,14 +218,14 @@ async def _update_held(db: Database, jobs: Sequence[Job], sql: str, *args: Value
         return []
 
     async def update(tx: Transaction) -> list[Job]:
-        ordered = sorted(jobs, key=lambda job: job.id)  # one order for everybody: no deadlocks
+        ordered = sorted(jobs, key=lambda job: job.id)  # every worker locks in this order, so there is no deadlock
         return [job for job in ordered if await tx.execute(sql, job.id, job.fence, *args)]
 
     return await db.write(update)
 
 
 def _shorten(error: str) -> str:
-    """Fit for a column: PostgreSQL stores neither NUL nor half a surrogate pair."""
+    """The beginning of an error, without NUL and surrogates, which PostgreSQL cannot store."""
     return error[:MAX_ERROR_CHARS].replace("\x00", "�").encode("utf-8", "replace").decode()
 
 

@@ -1,8 +1,8 @@
-"""Schedules: jobs that the clock adds.
+"""Schedules: jobs that are added at set times.
 
-Any number of processes may call `tick` as often as they like. The row of each schedule holds the moment it is next
-due, and whoever moves that moment on adds the job, in one transaction; `schedule_runs` keeps what was added, unique
-by `(schedule, due_at)`. Runs missed while nothing was running become one.
+Any number of processes may call `tick` at any time. The row of each schedule holds its next due time. One transaction
+moves that time forward and adds the job, so each run is added once; `schedule_runs` records it, unique by
+`(schedule, due_at)`. Runs missed while no process ran become one.
 """
 
 from collections.abc import Sequence
@@ -28,10 +28,10 @@ WHERE schedules.rule <> excluded.rule
 
 @dataclass(frozen=True)
 class Cron:
-    """A cron line in a place's own time: `Cron("30 7 * * MON-FRI", "Europe/London")`.
+    """A cron line in a time zone: `Cron("30 7 * * MON-FRI", "Europe/London")`.
 
-    A time that the clocks skip in spring runs right after the gap; one that they repeat in autumn runs once,
-    unless the line is for every hour.
+    A time that the clock skips in spring runs right after the gap. A time that it repeats in autumn runs once, unless
+    the line is for every hour.
     """
 
     line: str
@@ -50,7 +50,7 @@ class Cron:
         return f"cron {self.line} {self.timezone}"
 
     def after(self, moment: int) -> int:
-        """The first due moment later than this one."""
+        """The first due time after this one."""
         start = datetime.fromtimestamp(moment // clock.SECOND, ZoneInfo(self.timezone))
         times = CronSim(self.line, start)
         due = _microseconds(next(times))
@@ -61,7 +61,7 @@ class Cron:
 
 @dataclass(frozen=True)
 class Every:
-    """Every so many seconds, counted from 1970, so that a restart does not shift them."""
+    """A fixed interval in seconds, counted from 1970, so that a restart does not shift it."""
 
     seconds: int
 
@@ -74,26 +74,25 @@ class Every:
         return f"every {self.seconds}"
 
     def after(self, moment: int) -> int:
-        """The first due moment later than this one."""
+        """The first due time after this one."""
         step = self.seconds * clock.SECOND
         return (moment // step + 1) * step
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Add a job of this kind whenever the rule says."""
+    """A job kind, and the rule for the times at which a job of that kind is added."""
 
     name: str
     kind: str
     rule: Cron | Every
     payload: dict[str, Any] = field(default_factory=dict[str, Any])
-    skip_while_unfinished: bool = (
-        False  # not while its last job is unfinished: those that wait for one thing would fill a worker
-    )
+    # Add no job while the last one is unfinished: jobs that wait for the same resource would fill a worker.
+    skip_while_unfinished: bool = False
 
 
 async def tick(db: Database, schedules: Sequence[Schedule], now: int | None = None) -> list[int]:
-    """Add the jobs that are due and that nobody has added; their ids. A new schedule starts with its next moment."""
+    """Add the due jobs that no process has added yet, and return their ids. A new schedule waits for its next time."""
     now = clock.now() if now is None else now
     rows = await db.fetch("SELECT name, rule, next_at FROM schedules") if schedules else []
     known = {row["name"]: (row["rule"], row["next_at"]) for row in rows}
@@ -101,7 +100,7 @@ async def tick(db: Database, schedules: Sequence[Schedule], now: int | None = No
     settled = [each for each in schedules if known.get(each.name, ("", 0))[0] == each.rule.text]
     due = [each for each in settled if known[each.name][1] <= now]
     if not fresh and not due:
-        return []  # nearly always, and then this only reads
+        return []  # the usual case, without a write
 
     async def enter(tx: Transaction) -> list[int]:
         for schedule in fresh:
@@ -113,14 +112,14 @@ async def tick(db: Database, schedules: Sequence[Schedule], now: int | None = No
 
 
 async def prune(tx: Transaction, before: int) -> int:
-    """Forget runs that were due before a moment; how many."""
+    """Remove the runs that were due before a timestamp. Returns their number."""
     return await tx.execute("DELETE FROM schedule_runs WHERE due_at < $1", before)
 
 
 async def _run(tx: Transaction, schedule: Schedule, due_at: int, now: int) -> int | None:
     following = schedule.rule.after(now)
     if not await tx.execute(_MOVE, schedule.name, schedule.rule.text, following, due_at):
-        return None  # another process was here first
+        return None  # another process has added it
     key = f"schedule:{schedule.name}" if schedule.skip_while_unfinished else None
     id = await queue.add(tx, schedule.kind, schedule.payload, run_at=due_at, key=key)
     await tx.execute(_RECORD, schedule.name, due_at, id)

@@ -1,8 +1,8 @@
-"""The worker: claims jobs, runs their handlers, and stores what they did exactly once.
+"""The worker: claims jobs, runs their handlers, and stores each effect exactly once.
 
-A handler does the slow part and returns its effect, a function of a transaction. The worker runs the effect in the
-very transaction that marks the job done, and only if the job is still its own. So a job's effect happens once,
-however many workers ran the handler.
+A handler does the slow work and returns its effect, a function of a transaction. The worker runs the effect in the
+transaction that marks the job done, and only if it still holds the job. The effect therefore happens once, even if
+several workers ran the handler.
 """
 
 import asyncio
@@ -26,20 +26,20 @@ Effect = Callable[[Transaction], Awaitable[None]]
 Handler = Callable[[Job], Awaitable[Effect | None]]
 T = TypeVar("T")
 
-MAX_PAUSE = 30 * clock.SECOND  # between attempts to reach a database that is away
+MAX_PAUSE = 30 * clock.SECOND  # between attempts to reach an unavailable database
 
 _log = structlog.stdlib.get_logger("almanac.jobs")
 
 
 class PermanentFailure(Exception):
-    """Raised by a handler where trying again cannot help; the job is dead at once."""
+    """Raised by a handler if another attempt cannot help. The job is marked dead at once."""
 
 
 class Worker:
-    """Runs up to `concurrency` jobs at a time. Lengths of time are in microseconds, as everywhere.
+    """Runs up to `concurrency` jobs at a time. Durations are in microseconds.
 
-    Handlers share the event loop with the heartbeat that keeps their leases. One that computes for longer than a
-    third of a lease has to do so in another thread or process.
+    Handlers share the event loop with the task that extends their leases. A handler that computes for longer than a
+    third of a lease must do so in another thread or process.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Worker:
         self._wake = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until `stop` is set; then let running jobs finish, and give back those that take too long."""
+        """Work until `stop` is set. Then wait for running jobs, and release those that exceed the grace period."""
         async with asyncio.TaskGroup() as group:
             chores = [
                 group.create_task(self._repeat(self._extend, self._lease // 3)),
@@ -93,7 +93,7 @@ class Worker:
             except DatabaseError as error:
                 _log.warning("cannot claim jobs", error=str(error), retry_in_s=pause / clock.SECOND)
                 pause = min(pause * 2, MAX_PAUSE)
-            await self._rest(pause)
+            await self._wait(pause)
 
     async def _fill(self) -> None:
         free = self._concurrency - len(self._running)
@@ -106,10 +106,10 @@ class Worker:
         job = self._running.pop(task)
         self._wake.set()
         if not task.cancelled() and (error := task.exception()):
-            _log.error("job left to its lease", job=job.id, kind=job.kind, error=_describe(error))
+            _log.error("job was not finished; its lease will expire", job=job.id, kind=job.kind, error=_describe(error))
 
-    async def _rest(self, length: int) -> None:
-        """Until something changes here, or it is time to look again."""
+    async def _wait(self, length: int) -> None:
+        """Wait until a job ends or is added here, or until the time is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(length / clock.SECOND):
                 await self._wake.wait()
@@ -123,7 +123,7 @@ class Worker:
         try:
             effect = await self._handlers[job.kind](job)
             if not await self._retry(lambda: self._settle(job, effect), DatabaseUnavailable):
-                log.warning("job was taken over; its result is dropped")
+                log.warning("another worker has claimed the job; its result is dropped")
             return
         except PermanentFailure as error:
             log.error("job failed for good", error=_describe(error))
@@ -144,7 +144,7 @@ class Worker:
         return await self._db.write(settle)
 
     async def _retry(self, action: Callable[[], Awaitable[T]], *absences: type[DatabaseError]) -> T:
-        """Through an outage: the work is done, and only the database is missing. The fence makes repeating safe."""
+        """Repeat an action until the database is available again. The fence makes the repetition safe."""
         pause = self._poll
         while True:
             try:
@@ -169,14 +169,14 @@ class Worker:
     async def _extend(self) -> None:
         before = dict(self._running)
         kept = await queue.extend(self._db, list(before.values()), self._lease)
-        held = {(job.id, job.fence) for job in kept}  # we may have taken over a job from ourselves
+        held = {(job.id, job.fence) for job in kept}  # this worker may have claimed its own expired job again
         for task, job in before.items():
             if (job.id, job.fence) not in held and not task.done():
                 _log.warning("lease lost; the job is cancelled here", job=job.id, kind=job.kind)
                 task.cancel()
 
     async def _release_leases(self) -> None:
-        """Cancel what still runs and return its leases, so that another worker need not wait for them to end."""
+        """Cancel the running jobs and release their leases, so that another worker can claim them at once."""
         left = dict(self._running)
         for task in left:
             task.cancel()
@@ -185,10 +185,10 @@ class Worker:
         try:
             await queue.release(self._db, list(left.values()))
         except DatabaseError as error:
-            _log.warning("cannot return leases; they will run out", error=str(error))
+            _log.warning("cannot release leases; they will expire", error=str(error))
 
 
 def _describe(error: BaseException) -> str:
-    # Only our own messages are known to hold nothing that somebody sent or stored.
-    words = f": {error}" if isinstance(error, AlmanacError | PermanentFailure) else ""
-    return f"{type(error).__name__}{words}"[: queue.MAX_ERROR_CHARS]
+    # Only the messages of our own errors never contain sent or stored data.
+    message = f": {error}" if isinstance(error, AlmanacError | PermanentFailure) else ""
+    return f"{type(error).__name__}{message}"[: queue.MAX_ERROR_CHARS]

@@ -5,7 +5,7 @@ from typing import Any
 from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.settings import Settings
-from almanac.quotas import allowances, usage
+from almanac.quotas import monthly_quotas
 from almanac.quotas.rate_limits import RateLimit, RateLimiter
 
 WINDOW_SECONDS = 60
@@ -28,9 +28,9 @@ async def report(call: Call, settings: Settings, rates: RateLimiter) -> dict[str
     now, org_id = clock.now(), call.actor.org_id
     defaults = {"knowledge_stored": settings.memory_notes_a_month}
     quotas = {
-        name: await allowances.monthly_limit(call.db, org_id, name, defaults[name]) for name in allowances.METRICS
+        name: await monthly_quotas.monthly_limit(call.db, org_id, name, default) for name, default in defaults.items()
     }
-    used = await usage.used(call.db, org_id)
+    used = await monthly_quotas.used(call.db, org_id)
     return {
         "rateLimit": {
             "limit": limit.calls if limit.is_on else UNLIMITED,
@@ -41,7 +41,7 @@ async def report(call: Call, settings: Settings, rates: RateLimiter) -> dict[str
         "entitlements": {name: UNLIMITED if quota is None else quota for name, quota in quotas.items()},
         "usage": {
             "period": clock.month(now),
-            "nextResetAt": clock.format_timestamp(allowances.next_month(now)),
-            "counts": {**dict.fromkeys(allowances.METRICS, 0), **used},
+            "nextResetAt": clock.format_timestamp(monthly_quotas.next_month(now)),
+            "counts": {**dict.fromkeys(monthly_quotas.METRICS, 0), **used},
         },
     }

@@ -14,7 +14,7 @@ from almanac.core.errors import NotFound, QuotaExceeded
 from almanac.db.sql import placeholders
 from almanac.memory import note_index, note_text
 from almanac.memory.note import SELECT, Note, NoteDraft, TaskLink, note_from_row
-from almanac.quotas import allowances
+from almanac.quotas import monthly_quotas
 from almanac.quotas.idempotency import IdempotencyStore
 from almanac.search.analysis import surrounding_text
 from almanac.search.passage_store import AnalysedPassages
@@ -45,9 +45,9 @@ async def store(
         id = await idempotency.get_or_set(_idempotency_key(call, client_token), id, IDEMPOTENCY_SECONDS)
         if existing := await find(call.db, org_id, [id]):
             return _recorded(call, existing[0])
-    limit = await allowances.monthly_limit(call.db, org_id, STORED_NOTES_METRIC, default_quota)
+    limit = await monthly_quotas.monthly_limit(call.db, org_id, STORED_NOTES_METRIC, default_quota)
     try:
-        await allowances.check(call.db, org_id, STORED_NOTES_METRIC, limit)
+        await monthly_quotas.check(call.db, org_id, STORED_NOTES_METRIC, limit)
         prepared = await prepare(call.db, call, draft)
         return _recorded(call, await call.db.write(lambda tx: add(tx, call, id, draft, prepared, limit)))
     except QuotaExceeded:
@@ -100,7 +100,7 @@ async def add(
     await cite(tx, note, draft.cites)
     await note_index.add(tx, note, prepared)
     # Last, because the lock on the counter blocks other stores of this organisation until the commit.
-    await allowances.consume(tx, note.org_id, STORED_NOTES_METRIC, limit)
+    await monthly_quotas.consume(tx, note.org_id, STORED_NOTES_METRIC, 1, limit)
     return replace(note, number=number)
 
 

@@ -18,7 +18,7 @@ from almanac.core.database import Reader, Transaction
 from almanac.core.errors import Conflict, Forbidden
 from almanac.memory import note_index, notes
 from almanac.memory.note import SELECT, Note, NoteDraft, note_from_row
-from almanac.quotas import allowances
+from almanac.quotas import monthly_quotas
 
 MAX_LISTED_NOTES = 100
 
@@ -83,8 +83,8 @@ class RevisionResult:
 async def revise(call: Call, old_id: str, draft: NoteDraft, default_quota: int) -> RevisionResult:
     """Store a note and let it supersede another, in one transaction."""
     org_id, id = call.actor.org_id, str(uuid.uuid4())
-    limit = await allowances.monthly_limit(call.db, org_id, notes.STORED_NOTES_METRIC, default_quota)
-    await allowances.check(call.db, org_id, notes.STORED_NOTES_METRIC, limit)
+    limit = await monthly_quotas.monthly_limit(call.db, org_id, notes.STORED_NOTES_METRIC, default_quota)
+    await monthly_quotas.check(call.db, org_id, notes.STORED_NOTES_METRIC, limit)
     await notes.get(call.db, call, old_id)  # raises NotFound before the expensive analysis
     prepared = await notes.prepare(call.db, call, draft)
 

@@ -1,7 +1,7 @@
-"""Which Host and Origin headers are ours: loopback, what the settings name, nothing else.
+"""The Host and Origin headers that the server accepts: loopback and the names in the settings.
 
-A browser on somebody's desk can be led to send requests here under a foreign name (DNS rebinding); those are refused
-before anything else is looked at.
+A web page can make a browser send requests to this server under another host name (DNS rebinding). They are refused
+before any other check.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from almanac.core.errors import AlmanacError
 from almanac.core.settings import LOOPBACK, Settings
 
-_MOST_REMEMBERED = 100
+MAX_CACHED_HOSTS = 100
 
 
 class InvalidHost(AlmanacError):
@@ -30,13 +30,13 @@ class InvalidOrigin(AlmanacError):
 
 
 class AllowedHosts:
-    """The names this server answers to."""
+    """The accepted values of Host and Origin."""
 
     def __init__(self, settings: Settings) -> None:
         public = urlsplit(settings.public_url)
         named = [*settings.allowed_hosts, settings.host, *([public.netloc] if public.netloc else [])]
         hosts = [_bracketed(name) for name in [*LOOPBACK, *named]]
-        # A name alone means any port: which port a caller used says nothing about who it is.
+        # A name without a port allows any port, because the port does not identify the caller.
         self.hosts = [form for host in hosts for form in _with_ports(host)]
         schemes = [f"{scheme}://{host}" for host in hosts for scheme in ("http", "https")]
         self.origins = [form for origin in [*schemes, *settings.allowed_origins] for form in _with_ports(origin)]
@@ -45,14 +45,14 @@ class AllowedHosts:
         self._known: set[bytes] = set()
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
-        """Refuse a request that was not meant for this server."""
+        """Refuse a request for another host or from another origin."""
         if not self.is_checked:
             return
         host = headers.get(b"host", b"")
         if host not in self._known:
             if not _matches(host.decode("latin-1").lower(), self._hosts):
                 raise InvalidHost()
-            if len(self._known) < _MOST_REMEMBERED:
+            if len(self._known) < MAX_CACHED_HOSTS:
                 self._known.add(host)
         origin = headers.get(b"origin")
         if origin is not None and not _matches(origin.decode("latin-1").lower(), self._origins):
@@ -78,4 +78,4 @@ def _matches(value: str, allowed: frozenset[str]) -> bool:
 
 
 def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdigit()  # "²" is a digit, too
+    return text.isascii() and text.isdigit()  # isdigit() alone accepts "²"

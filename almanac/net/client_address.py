@@ -1,8 +1,8 @@
-"""The peer: whose request it is, by the address it comes from.
+"""The address of the client that sent a request.
 
-That is whoever holds the other end of the connection. Where an operator names the networks of reverse proxies, and the
-connection comes from one, it is the last address in `X-Forwarded-For` that is no proxy's: what stands before it was
-written by a stranger.
+It is the address of the connection. If the connection comes from a reverse proxy in a network that the operator has
+named, it is the last address in `X-Forwarded-For` that is not a proxy. Earlier addresses come from the client itself
+and are not trusted.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from ipaddress import ip_network
 from starlette.types import Scope
 
 from almanac.core.settings import InvalidSetting
-from almanac.net.url import Network, plain, read_address
+from almanac.net.url import Network, read_address, without_mapping
 
-UNKNOWN = "unknown"  # of a connection that has no address, such as a Unix socket
+UNKNOWN = "unknown"  # for a connection without an address, such as a Unix socket
 
 
 def client_address(scope: Scope, trusted: Sequence[str]) -> str:
-    """The address of whoever sent a request."""
+    """The address of the client of a request."""
     client = scope.get("client")
     nearest = client[0] if client else UNKNOWN
     if not trusted:
@@ -33,7 +33,7 @@ def client_address(scope: Scope, trusted: Sequence[str]) -> str:
 
 @lru_cache(maxsize=16)
 def read_networks(trusted: tuple[str, ...]) -> tuple[Network, ...]:
-    """The networks of the proxies that are believed."""
+    """The networks of trusted proxies."""
     try:
         return tuple(ip_network(each) for each in trusted)
     except ValueError as error:
@@ -41,7 +41,7 @@ def read_networks(trusted: tuple[str, ...]) -> tuple[Network, ...]:
 
 
 def _hops(scope: Scope) -> list[str]:
-    """The addresses in `X-Forwarded-For`, the caller's own first, up to one that is none."""
+    """The valid addresses at the end of `X-Forwarded-For`, in their order."""
     lines = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
     found: list[str] = []
     for each in reversed(",".join(lines).split(",")):
@@ -53,4 +53,4 @@ def _hops(scope: Scope) -> list[str]:
 
 def _is_among(host: str, networks: Sequence[Network]) -> bool:
     read = read_address(host)
-    return read is not None and any(plain(read) in network for network in networks)
+    return read is not None and any(without_mapping(read) in network for network in networks)

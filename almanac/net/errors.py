@@ -1,42 +1,43 @@
-"""Every failure of a fetch.
+"""The errors of a fetch.
 
-    FetchError              any of these; `retryable` says whether the same call may work later
+    FetchError              base class; `retryable`: the same call may succeed later
     ├── BadUrl              invalid_url     422
     ├── Blocked             ssrf_blocked    422
     ├── FetchFailed         fetch_failed    502
     ├── FetchTooLarge       too_large       413
     └── FetchTimeout        fetch_timeout   504
 
-Messages name the host at most: paths and queries carry secrets, and a resolved address tells about the inside.
+Messages contain only the host: paths and queries can contain secrets, and a resolved address reveals the internal
+network.
 """
 
 from almanac.core.errors import AlmanacError
 
 
 class FetchError(AlmanacError):
-    """What was asked for could not be fetched."""
+    """The URL could not be fetched."""
 
     retryable: bool = False
 
 
 class BadUrl(FetchError):
-    """This is not an address of the web."""
+    """This is not a valid web address."""
 
     code = "invalid_url"
     status = 422
-    remedy = "Give a full address that begins with http:// or https:// and holds no user name or password."
+    remedy = "Give a full address that begins with http:// or https:// and contains no user name or password."
 
 
 class Blocked(FetchError):
-    """The server does not fetch from there."""
+    """The server does not fetch from this address."""
 
     code = "ssrf_blocked"
     status = 422
-    remedy = "Use a public address; an operator can allow a host inside."
+    remedy = "Use a public address; an operator can allow an internal host."
 
 
 class FetchFailed(FetchError):
-    """The other side could not be reached, or did not answer as it should."""
+    """The remote server could not be reached, or its response was invalid."""
 
     code = "fetch_failed"
     status = 502
@@ -47,7 +48,7 @@ class FetchFailed(FetchError):
 
 
 class FetchTooLarge(FetchError):
-    """What came back is larger than is accepted."""
+    """The response is larger than the limit."""
 
     code = "too_large"
     status = 413
@@ -55,7 +56,7 @@ class FetchTooLarge(FetchError):
 
 
 class FetchTimeout(FetchError):
-    """The other side did not answer in time."""
+    """The remote server did not answer in time."""
 
     code = "fetch_timeout"
     status = 504

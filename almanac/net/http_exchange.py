@@ -110,7 +110,7 @@ class HttpExchange:
             self.on_progress()
 
     async def send_with_request_id(self, message: Message) -> None:
-        """Send an ASGI message of an answer that another application makes, with the request id."""
+        """Send an ASGI message of another application's answer, with the request id."""
         if message["type"] == "http.response.start":
             self.is_answered = True
             message["headers"] = [*message.get("headers", []), (b"x-request-id", self.request_id.encode())]

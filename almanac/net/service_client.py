@@ -1,8 +1,8 @@
-"""A peer: a service that the operator has named, which may well be inside. Its connections are kept and used again.
+"""A client for one service that the operator has configured, often an internal one. Connections are reused.
 
-Unlike `fetch.py`, which goes wherever a caller says and trusts nobody, this goes to one place only: redirects are not
-followed and proxies of the environment not used. What is asked has no effect, so that a request which failed for the
-moment is sent again.
+The fetcher (`fetcher.py`) accepts any URL from a caller and checks it. This client connects to one address only, does
+not follow redirects and does not use the proxies of the environment. Its requests change nothing on the service, so
+after a temporary failure a request is sent again.
 """
 
 import asyncio
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 import httpx2
 
 from almanac.core.errors import Unavailable
-from almanac.net.fetcher import NOBODY
+from almanac.net.fetcher import WITHOUT_CERTIFICATES
 
-TRIES = 3
-PAUSE = 0.1  # seconds before the second try, three times as long before the third
-MOST_BYTES = 64 * 1024 * 1024  # of an answer
-CONNECTIONS = 100
-PASSING = frozenset({408, 425, 429, 502, 503, 504})  # statuses that another try may find gone
+DEFAULT_TRIES = 3
+FIRST_PAUSE_SECONDS = 0.1  # before the second attempt; three times as long before each further one
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024
+MAX_CONNECTIONS = 100
+TEMPORARY_STATUSES = frozenset({408, 425, 429, 502, 503, 504})
 
 
 class ServiceUnavailable(Unavailable):
@@ -31,17 +31,19 @@ class ServiceUnavailable(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class ServiceResponse:
-    """What the peer said."""
+    """A response of the service."""
 
     status: int
     body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])  # by names in lower case
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])  # by lower-case name
 
 
 class ServiceClient:
-    """One service at one address."""
+    """A client for one service at one address."""
 
-    def __init__(self, url: str, seconds: float, headers: Mapping[str, str] | None = None, tries: int = TRIES) -> None:
+    def __init__(
+        self, url: str, seconds: float, headers: Mapping[str, str] | None = None, tries: int = DEFAULT_TRIES
+    ) -> None:
         self.url = url.rstrip("/")
         self._seconds = seconds
         self._tries = tries
@@ -49,32 +51,32 @@ class ServiceClient:
             headers={"accept": "application/json", **(headers or {})},
             trust_env=False,
             follow_redirects=False,
-            verify=NOBODY if self.url.startswith("http:") else True,
-            limits=httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS // 4),
+            verify=WITHOUT_CERTIFICATES if self.url.startswith("http:") else True,
+            limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS // 4),
             timeout=seconds,
         )
 
     async def request(
         self, method: str, path: str, *, content: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> ServiceResponse:
-        """The answer to a question that may be put more than once; all tries together end in time."""
-        answer: ServiceResponse | None = None
+        """Send a request that may be repeated. All attempts together end within the time limit."""
+        response: ServiceResponse | None = None
         try:
             async with asyncio.timeout(self._seconds):
                 for attempt in range(self._tries):
                     if attempt:
-                        await asyncio.sleep(PAUSE * 3 ** (attempt - 1))
-                    answer = await self._try(method, path, content, headers or {})
-                    if answer is not None and answer.status not in PASSING:
-                        return answer
+                        await asyncio.sleep(FIRST_PAUSE_SECONDS * 3 ** (attempt - 1))
+                    response = await self._try(method, path, content, headers or {})
+                    if response is not None and response.status not in TEMPORARY_STATUSES:
+                        return response
         except TimeoutError:
             pass
-        if answer is None:
+        if response is None:
             raise ServiceUnavailable()
-        return answer
+        return response
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._client.aclose()
 
     async def _try(
@@ -84,12 +86,10 @@ class ServiceClient:
         try:
             async with self._client.stream(method, f"{self.url}{path}", content=content, headers=sent) as response:
                 body = bytearray()
-                async for piece in response.aiter_bytes():
-                    body += piece
-                    if len(body) > MOST_BYTES:
-                        raise ServiceUnavailable(
-                            "A service that this server depends on answers with more than it should."
-                        )
+                async for chunk in response.aiter_bytes():
+                    body += chunk
+                    if len(body) > MAX_RESPONSE_BYTES:
+                        raise ServiceUnavailable("The response of a service that this server depends on is too large.")
                 return ServiceResponse(response.status_code, bytes(body), dict(response.headers))
         except (httpx2.TransportError, httpx2.InvalidURL):
             return None

@@ -1,7 +1,7 @@
-"""A place on the network: where a URL points, and whether we may go there.
+"""Strict parsing of URLs, and the check whether an address may be fetched from.
 
-A URL is read more strictly than browsers do: what two readers could read differently is refused, and whatever is read
-is written anew from its parts. Whether we may go there is decided by its addresses, never by its name alone.
+Parsing is stricter than in browsers: a URL that two parsers could read differently is refused, and a parsed URL is
+written again from its parts. Access depends on the addresses of a host, never on its name alone.
 """
 
 import re
@@ -17,17 +17,17 @@ from almanac.net.errors import BadUrl, Blocked
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-# What is not the public internet, after IANA's registries of special-purpose addresses. `ipaddress.is_global` is not
-# asked, for its answers differ between the Pythons we run on.
+# Networks outside the public internet, from IANA's registries of special-purpose addresses. `ipaddress.is_global` is
+# not used, because its results differ between Python versions.
 NOT_PUBLIC = tuple(
     ip_network(each)
     for each in (
-        "0.0.0.0/8",  # this network; Linux takes 0.0.0.0 for loopback
+        "0.0.0.0/8",  # this network; Linux treats 0.0.0.0 as loopback
         "10.0.0.0/8",
         "100.64.0.0/10",  # carrier-grade NAT
         "127.0.0.0/8",
-        "168.63.129.16/32",  # public by its number, but inside Azure the host's own services
-        "169.254.0.0/16",  # link-local, and with it the metadata of most clouds
+        "168.63.129.16/32",  # in the public range, but in Azure it is a service of the host
+        "169.254.0.0/16",  # link-local, including the metadata services of most clouds
         "172.16.0.0/12",
         "192.0.0.0/24",  # IETF protocols; Oracle's metadata
         "192.0.2.0/24",  # documentation, as the other two below
@@ -40,24 +40,25 @@ NOT_PUBLIC = tuple(
         "240.0.0.0/4",  # reserved, and broadcast
         "2001::/23",  # IETF protocols: Teredo, benchmarks, ORCHID
         "2001:db8::/32",  # documentation
-        "2002::/16",  # 6to4: an IPv4 address inside, reached by whoever relays
-        "3ffe::/16",  # the 6bone, given back
+        "2002::/16",  # 6to4: contains an IPv4 address, which relays forward to
+        "3ffe::/16",  # the 6bone, returned
         "3fff::/20",  # documentation
     )
 )
-PUBLIC_IPV6 = IPv6Network("2000::/3")  # the only part of IPv6 ever given out: all else is special
-NAT64 = IPv6Network("64:ff9b::/96")  # how an IPv6-only network writes the IPv4 internet
+PUBLIC_IPV6 = IPv6Network("2000::/3")  # the only part of IPv6 that is assigned to the public internet
+NAT64 = IPv6Network("64:ff9b::/96")  # the form of IPv4 addresses in a network with IPv6 only
 ISATAP = (0x00005EFE, 0x02005EFE)  # third quarter of an address that tunnels to the IPv4 address in the fourth
 
-# What an allowed name may stand for. Anything else that is not public takes a network in the rules.
+# The networks that an allowed name may resolve to. Other internal addresses need a network in the rules.
 INSIDE = tuple(
     ip_network(each)
     for each in ("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128", "fc00::/7")
 )
-METADATA = {ip_address("100.100.100.200"), ip_address("fd00:ec2::254")}  # of clouds, among the above: credentials
+# Metadata services of clouds within these networks; they return credentials.
+METADATA = {ip_address("100.100.100.200"), ip_address("fd00:ec2::254")}
 
-# Below 1024 only the two ports of the web. Above, services that do not speak HTTP, where a request would be read as
-# commands. What does speak HTTP is left to the check of addresses.
+# Below 1024 only the two ports of the web are allowed. The ports below belong to services with other protocols, which
+# could read a request as commands. Services with HTTP are covered by the check of addresses.
 WEB_PORTS = {"http": 80, "https": 443}
 OTHER_PORTS = {
     "databases": (1433, 1434, 1521, 3306, 5432, 6432, 9042, 27017, 27018, 27019, 33060),
@@ -70,8 +71,8 @@ OTHER_PORTS = {
     "tunnels, mail": (1080, 1723, 3659, 4190),
 }
 
-LONGEST_URL = 8192
-LONGEST_HOST = 253
+MAX_URL_CHARS = 8192
+MAX_HOST_CHARS = 253
 
 _SHAPE = re.compile(
     r"(?P<scheme>https?)://(?P<host>\[[0-9a-f:.]+\]|[^\x00-\x20\x7f\\/?#@:\[\]%]+)(?::(?P<port>[0-9]{1,5}))?"
@@ -84,7 +85,7 @@ _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
 
 @dataclass(frozen=True)
 class ParsedUrl:
-    """Where a URL points: its host is an ASCII name, or an address in its usual form."""
+    """The parts of a URL. The host is an ASCII name or an address in canonical form."""
 
     scheme: str
     host: str
@@ -93,46 +94,46 @@ class ParsedUrl:
 
     @property
     def origin(self) -> tuple[str, str, int]:
-        """What credentials belong to."""
+        """Scheme, host and port: credentials are valid for one origin."""
         return self.scheme, self.host, self.port
 
     @property
     def authority(self) -> str:
-        """Host and port as the other side expects to see them."""
+        """Host and port, as in the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == WEB_PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
     def url(self) -> str:
-        """The whole of it, without a fragment."""
+        """The whole URL without a fragment."""
         return f"{self.scheme}://{self.authority}{self.target}"
 
 
 @dataclass(frozen=True)
 class AllowList:
-    """What an operator allows beyond the public internet."""
+    """The internal networks and names that an operator allows."""
 
     networks: tuple[Network, ...] = ()
     names: frozenset[str] = frozenset()
 
     def admits(self, host: str, address: Address) -> bool:
         """Whether a host may be reached at one of its addresses."""
-        meant = _carried(address)
-        if is_public(meant) or any(meant in network for network in self.networks):
+        target = _without_nat64(address)
+        if is_public(target) or any(target in network for network in self.networks):
             return True
-        return host in self.names and meant not in METADATA and any(meant in network for network in INSIDE)
+        return host in self.names and target not in METADATA and any(target in network for network in INSIDE)
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is one of the public internet."""
+    """Whether an address belongs to the public internet."""
     if isinstance(address, IPv6Address) and (address not in PUBLIC_IPV6 or int(address) >> 32 & 0xFFFFFFFF in ISATAP):
         return False
     return not any(address in network for network in NOT_PUBLIC)
 
 
 def read_url(url: str) -> ParsedUrl:
-    """Where a URL points, or BadUrl."""
-    shape = _SHAPE.fullmatch(url) if len(url) <= LONGEST_URL else None
+    """The parts of a URL. BadUrl if it is not valid."""
+    shape = _SHAPE.fullmatch(url) if len(url) <= MAX_URL_CHARS else None
     if shape is None:
         raise BadUrl
     scheme = shape["scheme"].lower()
@@ -148,20 +149,20 @@ def read_url(url: str) -> ParsedUrl:
 
 
 def _read_host(written: str) -> str:
-    """A host in the form it is resolved, compared and shown in. ValueError if it cannot be one."""
+    """The canonical form of a host name or address. ValueError if it is not valid."""
     if written.startswith("["):
-        return str(plain(IPv6Address(written[1:-1])))
+        return str(without_mapping(IPv6Address(written[1:-1])))
     name = unicodedata.normalize("NFKC", written).lower()
-    if not name.isascii() and len(name) <= LONGEST_HOST:  # longer ones take long to encode
+    if not name.isascii() and len(name) <= MAX_HOST_CHARS:  # longer ones take long to encode
         name = httpx2.URL(scheme="http", host=name).raw_host.decode("ascii")
     name = name.removesuffix(".")
-    if len(name) > LONGEST_HOST or not _NAME.fullmatch(name):
+    if len(name) > MAX_HOST_CHARS or not _NAME.fullmatch(name):
         raise ValueError
     return str(_read_ipv4(name)) if _NUMBER.fullmatch(name.rpartition(".")[2]) else name
 
 
 def _read_ipv4(name: str) -> IPv4Address:
-    """An address as browsers and C libraries read it: `2130706433`, `0x7f.1` and `0177.0.0.1` are all 127.0.0.1."""
+    """The address as browsers and C libraries parse it: `2130706433`, `0x7f.1` and `0177.0.0.1` are all 127.0.0.1."""
     parts = name.split(".")
     if len(parts) > 4 or not all(_NUMBER.fullmatch(part) for part in parts):
         raise ValueError
@@ -178,7 +179,7 @@ def _read_number(part: str) -> int:
 
 
 def read_allowed(entries: Sequence[str]) -> AllowList:
-    """Networks ("10.1.0.0/16"), addresses and host names, as an operator writes them. ValueError names a bad one."""
+    """The allow list from networks ("10.1.0.0/16"), addresses and host names. ValueError contains an invalid entry."""
     networks: list[Network] = []
     names: list[str] = []
     for entry in entries:
@@ -193,25 +194,25 @@ def read_allowed(entries: Sequence[str]) -> AllowList:
 
 
 def read_address(host: str) -> Address | None:
-    """The address that a host is; None if it is a name."""
+    """The address in a host; None for a name."""
     try:
         return ip_address(host)
     except ValueError:
         return None
 
 
-def plain(address: Address) -> Address:
-    """An IPv4 address in IPv6 clothes without them."""
+def without_mapping(address: Address) -> Address:
+    """The IPv4 address of an IPv4-mapped IPv6 address; other addresses unchanged."""
     return (address.ipv4_mapped if isinstance(address, IPv6Address) else None) or address
 
 
-def _carried(address: Address) -> Address:
-    """The address that is meant: behind NAT64, the IPv4 one."""
+def _without_nat64(address: Address) -> Address:
+    """The IPv4 address of a NAT64 address; other addresses unchanged."""
     return IPv4Address(int(address) & 0xFFFFFFFF) if address in NAT64 else address
 
 
 def check_port(place: ParsedUrl) -> None:
-    """Refuse ports where something else than the web is spoken."""
+    """Refuse ports of services other than web servers."""
     other = any(place.port in ports for ports in OTHER_PORTS.values())
     if other or (place.port < 1024 and place.port not in WEB_PORTS.values()):
         raise Blocked("This port is not one of the web.", remedy="Use 80, 443, or a port from 1024 that serves HTTP.")

@@ -14,7 +14,7 @@ from almanac.memory import limits
 from almanac.operations.context import RequestContext
 from almanac.operations.models import EXAMPLE_TIMESTAMP
 from almanac.operations.operation import Example, Mcp, NoArguments, Operation, Rest, operation
-from almanac.quotas import usage
+from almanac.quotas import monthly_quotas
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ async def server_status(ctx: RequestContext, _: NoArguments) -> ServerStatus:
         version=__version__,
         started_at=clock.format_timestamp(app.started_at) or "",
         surfaces=dict(app.surfaces),
-        usage_this_month=await usage.used(ctx.db, ctx.actor.org_id),
+        usage_this_month=await monthly_quotas.used(ctx.db, ctx.actor.org_id),
         details=details,
     )
 

@@ -1,8 +1,8 @@
-"""Repeats: calls that are sent once more because nobody knows whether the first arrived.
+"""Idempotency keys: a repeated call returns the result of the first one.
 
-The first caller under a key says what its call will come to, such as the id of what it is about to store; for a while,
-whoever comes with the same key is told that instead of what they said. The seam is where this is kept: in Redis, or in
-the database. One that cannot be asked refuses, for then the same thing might be done twice.
+Before a call acts, it stores its result under its key, such as the id of the note that it is about to add. For a
+while, other calls with that key receive the stored value instead of their own. The store is the database or Redis. A
+store that cannot be reached refuses the call, because it could otherwise act twice.
 """
 
 from typing import Protocol
@@ -10,7 +10,7 @@ from typing import Protocol
 from almanac.core import clock
 from almanac.core.database import Database, Transaction
 
-_CLAIM = """
+_GET_OR_SET = """
 INSERT INTO repeats (key, value, until) VALUES ($1, $2, $4) ON CONFLICT (key) DO UPDATE SET
     value = CASE WHEN repeats.until <= $3 THEN excluded.value ELSE repeats.value END,
     until = CASE WHEN repeats.until <= $3 THEN excluded.until ELSE repeats.until END
@@ -19,28 +19,28 @@ RETURNING value
 
 
 class IdempotencyStore(Protocol):
-    """Remembers what calls come to."""
+    """Stores a value for each key."""
 
     async def get_or_set(self, key: str, value: str, seconds: int) -> str:
-        """The value under a key: this one, if nobody has claimed the key within so many seconds."""
+        """The value of a key. If there is none, store this one for so many seconds and return it."""
         ...
 
     async def get(self, key: str) -> str | None:
-        """The value under a key that somebody has claimed."""
+        """The value of a key, or None."""
         ...
 
     async def close(self) -> None: ...
 
 
 class DatabaseIdempotencyStore:
-    """Kept in the database: for every process that shares it."""
+    """Stores values in the database, for every process that shares it."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
 
     async def get_or_set(self, key: str, value: str, seconds: int) -> str:
         now = clock.now()
-        row = await self._db.write(lambda tx: tx.fetch_one(_CLAIM, key, value, now, now + seconds * clock.SECOND))
+        row = await self._db.write(lambda tx: tx.fetch_one(_GET_OR_SET, key, value, now, now + seconds * clock.SECOND))
         assert row is not None
         return row["value"]
 
@@ -49,9 +49,9 @@ class DatabaseIdempotencyStore:
         return None if row is None else row["value"]
 
     async def close(self) -> None:
-        """Nothing is held: the database is whoever's opened it."""
+        """Do nothing: the database outlives the store."""
 
 
 async def prune(tx: Transaction, before: int) -> None:
-    """Forget calls whose time was over before a moment."""
+    """Remove the keys that expired before a timestamp."""
     await tx.execute("DELETE FROM repeats WHERE until < $1", before)

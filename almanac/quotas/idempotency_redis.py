@@ -1,47 +1,51 @@
-"""Repeats kept in Redis, apart from `repeats.py` so that a command which needs none of it does not load it."""
+"""Idempotency keys in Redis. Only the server imports this module, because it loads the Redis client."""
+
+from collections.abc import Awaitable
+from typing import TypeVar, cast
 
 from redis import RedisError
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
 from almanac.core.database import Database
 from almanac.core.errors import Unavailable
+from almanac.net.redis_client import open_redis
 from almanac.quotas.idempotency import DatabaseIdempotencyStore, IdempotencyStore
+
+T = TypeVar("T")
+
+
+class IdempotencyUnavailable(Unavailable):
+    """The idempotency store is unavailable. The call was refused because a repeated call could take effect twice."""
+
+    remedy = "Try again in a few seconds."
 
 
 class RedisIdempotencyStore:
-    """Kept in Redis, which forgets by itself. It is given a second to answer, once."""
+    """Stores values in Redis, which removes them when they expire."""
 
     def __init__(self, url: str) -> None:
-        self._redis: Redis = Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
-            url,
-            decode_responses=True,
-            socket_timeout=1,
-            socket_connect_timeout=1,
-            retry=Retry(NoBackoff(), 0),
-        )
+        self._redis = open_redis(url)
 
     async def get_or_set(self, key: str, value: str, seconds: int) -> str:
-        try:
-            while not await self._redis.set(key, value, nx=True, ex=seconds):
-                if known := await self._redis.get(key):  # otherwise its time was over in between
-                    return str(known)
-        except RedisError:
-            raise Unavailable("Whether this call came before cannot be told at the moment.") from None
+        while not await _run(self._redis.set(key, value, nx=True, ex=seconds)):
+            if stored := await self.get(key):  # otherwise it expired in between
+                return stored
         return value
 
     async def get(self, key: str) -> str | None:
-        try:
-            found = await self._redis.get(key)
-        except RedisError:
-            raise Unavailable("Whether this call came before cannot be told at the moment.") from None
-        return str(found) if found else None
+        stored = await _run(cast("Awaitable[bytes | None]", self._redis.get(key)))
+        return stored.decode() if stored else None
 
     async def close(self) -> None:
         await self._redis.aclose()
 
 
-def open_repeats(redis_url: str, db: Database) -> IdempotencyStore:
-    """In Redis where there is one, in the database where not."""
+async def _run(command: Awaitable[T]) -> T:
+    try:
+        return await command
+    except RedisError:
+        raise IdempotencyUnavailable() from None
+
+
+def open_idempotency(redis_url: str, db: Database) -> IdempotencyStore:
+    """A store in Redis if there is a URL, otherwise in the database."""
     return RedisIdempotencyStore(redis_url) if redis_url else DatabaseIdempotencyStore(db)

@@ -292,7 +292,13 @@ def _variables(item: "Field[Any]") -> str:
 
 def _kind(item: "Field[Any]") -> str:
     names = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false", "Path": "path"}
-    return names.get(getattr(item.type, "__name__", ""), "list")
+    kind = names.get(getattr(item.type, "__name__", ""), "list")
+    row = item.metadata
+    if row["choices"]:
+        return " or ".join(f"`{choice}`" for choice in row["choices"] if choice)
+    if row["max"] is not None:
+        return f"{kind}, {row['min']:g} to {row['max']:g}"
+    return kind if row["min"] is None else f"{kind}, at least {row['min']:g}"
 
 
 def _default(item: "Field[Any]") -> str:

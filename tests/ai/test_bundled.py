@@ -18,9 +18,9 @@ from almanac.ai.bundled import DEFAULT, BundledEmbedder
 from almanac.ai.embedder import Vectors
 from almanac.ai.encoder import (
     DESCRIPTION,
+    MAX_BATCH_TOKENS,
     MODEL,
     TOKENIZER,
-    TOKENS_AT_ONCE,
     Encoder,
     ModelDescription,
     ModelFolder,
@@ -166,7 +166,7 @@ class HeldUp(Encoder):
         return self
 
     def tokenise(self, texts: Sequence[str], prefix: str) -> list[list[int]]:
-        return [[0] * TOKENS_AT_ONCE for _ in texts]
+        return [[0] * MAX_BATCH_TOKENS for _ in texts]
 
     def run(self, rows: Sequence[list[int]]) -> Vectors:
         self.runs += 1
@@ -206,7 +206,7 @@ async def test_a_file_that_was_tampered_with_is_never_loaded(tmp_path: Path, nam
         file.seek(200_000)
         file.write(bytes([byte[0] ^ 1]))
     for ask in (BundledEmbedder(ModelFolder(folder)).query, BundledEmbedder(ModelFolder(folder)).passages):
-        with pytest.raises(BadModel, match="not the one it should be") as caught:
+        with pytest.raises(BadModel, match="does not match its hash") as caught:
             await ask("x")
         assert str(tmp_path) not in caught.value.text
 
@@ -235,7 +235,7 @@ async def test_a_file_that_is_no_model_is_refused(tmp_path: Path):
     (folder / MODEL).write_bytes(b"nothing of the kind")
     digest = hashlib.sha256((folder / MODEL).read_bytes()).hexdigest()
     describe_anew(folder, sha256={**DEFAULT.describe().sha256, MODEL: digest})
-    with pytest.raises(BadModel, match="none that ONNX Runtime can run"):
+    with pytest.raises(BadModel, match="ONNX Runtime cannot run"):
         await BundledEmbedder(ModelFolder(folder)).query("x")
 
 
@@ -262,7 +262,7 @@ def test_batches_hold_every_text_once_and_little_padding():
     batches = batch(lengths)
     assert sorted(place for places in batches for place in places) == list(range(500))
     filled = [len(places) * max(lengths[place] for place in places) for places in batches]
-    assert max(filled) <= TOKENS_AT_ONCE
+    assert max(filled) <= MAX_BATCH_TOKENS
     assert sum(filled) < 1.05 * sum(lengths)
 
 

@@ -13,7 +13,8 @@ from almanac.ai.embedder_choice import open_embedder
 from almanac.ai.encoder import DESCRIPTION
 from almanac.ai.errors import BadModel
 from almanac.ai.remote import RemoteEmbedder
-from almanac.core.settings import InvalidSetting, Settings, load
+from almanac.core.settings import InvalidSetting, Settings
+from almanac.core.settings_loader import load
 
 
 def put_model(home: Path, name: str) -> None:

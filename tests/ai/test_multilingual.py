@@ -66,7 +66,7 @@ def test_a_file_that_is_not_the_known_one_is_refused_and_no_code_of_the_package_
     (package / FILE).write_bytes(b"E5S1" + bytes(100))
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(multilingual, "PACKAGE", package.name)
-    with pytest.raises(BadModel, match="not the one it should be"):
+    with pytest.raises(BadModel, match="does not match its hash"):
         PackagedModel().load()
 
 

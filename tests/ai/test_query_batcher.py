@@ -45,7 +45,7 @@ async def test_what_arrives_while_the_model_is_busy_goes_together_and_once():
 
 
 async def test_no_more_go_together_than_the_most(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(query_batcher, "MOST_AT_ONCE", 3)
+    monkeypatch.setattr(query_batcher, "MAX_BATCH_QUERIES", 3)
     model = Model()
     asked = QueryBatcher(model.embed)
     texts = ["x" * length for length in range(8)]
@@ -54,7 +54,7 @@ async def test_no_more_go_together_than_the_most(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_what_was_asked_longest_ago_is_forgotten_first(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(query_batcher, "MOST_REMEMBERED", 2)
+    monkeypatch.setattr(query_batcher, "MAX_CACHED_VECTORS", 2)
     model = Model()
     asked = QueryBatcher(model.embed)
     for text in ("a", "bb", "a", "ccc", "a", "bb"):

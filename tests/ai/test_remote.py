@@ -15,7 +15,7 @@ import pytest
 
 from almanac.ai import remote
 from almanac.ai.errors import EmbeddingRefused, EmbeddingUnavailable, WrongDimension
-from almanac.ai.remote import EMPTY, MOST_CHARACTERS, MOST_TEXTS, RemoteEmbedder, RetryPolicy
+from almanac.ai.remote import EMPTY, MAX_REQUEST_TEXTS, MAX_TEXT_CHARS, RemoteEmbedder, RetryPolicy
 from tests.waiting import until
 
 KEY = "sk-a-key-that-nobody-may-see"
@@ -120,18 +120,18 @@ async def test_without_a_key_none_is_sent(endpoint: Endpoint):
 
 
 async def test_many_texts_go_in_several_requests_and_come_back_in_order(endpoint: Endpoint, embedder: RemoteEmbedder):
-    texts = [str(number) for number in range(2 * MOST_TEXTS + 5)]
+    texts = [str(number) for number in range(2 * MAX_REQUEST_TEXTS + 5)]
     assert await embedder.passages(texts) == expect(*texts)
-    assert sorted(len(request["input"]) for request in endpoint.requests) == [5, MOST_TEXTS, MOST_TEXTS]
+    assert sorted(len(request["input"]) for request in endpoint.requests) == [5, MAX_REQUEST_TEXTS, MAX_REQUEST_TEXTS]
 
 
 async def test_long_texts_are_cut_and_spread_over_requests(
     endpoint: Endpoint, embedder: RemoteEmbedder, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(remote, "MOST_IN_REQUEST", 50_000)
+    monkeypatch.setattr(remote, "MAX_REQUEST_CHARS", 50_000)
     await embedder.passages([letter * 1_000_000 for letter in "abc"])
     sizes = sorted([len(text) for text in request["input"]] for request in endpoint.requests)
-    assert sizes == [[MOST_CHARACTERS], [MOST_CHARACTERS] * 2]
+    assert sizes == [[MAX_TEXT_CHARS], [MAX_TEXT_CHARS] * 2]
 
 
 async def test_texts_that_no_endpoint_takes_are_made_harmless(endpoint: Endpoint, embedder: RemoteEmbedder):
@@ -302,9 +302,9 @@ async def test_an_answer_that_makes_no_sense_is_refused(endpoint: Endpoint, embe
 async def test_an_answer_that_is_too_large_is_not_read_to_its_end(
     endpoint: Endpoint, embedder: RemoteEmbedder, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(remote, "MOST_BYTES", 1000)
+    monkeypatch.setattr(remote, "MAX_RESPONSE_BYTES", 1000)
     endpoint.answers = [Answer(body=b" " * 5000)]
-    with pytest.raises(EmbeddingRefused, match="more than it should"):
+    with pytest.raises(EmbeddingRefused, match="too large"):
         await embedder.passages(["a"])
 
 

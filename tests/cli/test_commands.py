@@ -22,6 +22,7 @@ from almanac.jobs import queue
 from almanac.surfaces import contracts
 from tests.cli.conftest import Almanac
 from tests.cli.program import Answer
+from tests.jobs.stored import get_stored_job
 from tests.quotas.test_rate_limits import free_port
 
 T = TypeVar("T")
@@ -514,7 +515,7 @@ def test_a_dead_job_can_be_discarded_for_good(peopled: Almanac):
     id = with_database(kill)
     discarded = peopled("jobs", "discard", str(id))
     assert (discarded.code, discarded.out, discarded.err) == (0, "", "")
-    assert with_database(lambda db: queue.get(db, id)) is None
+    assert with_database(lambda db: get_stored_job(db, id)) is None
 
 
 # Contracts
@@ -557,11 +558,12 @@ def test_more_server_processes_need_postgresql_and_redis(
     almanac: Almanac, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     assert almanac("serve", "--workers", "2").complaint() == (
-        "--workers needs PostgreSQL: SQLite has one writing process. Set ALMANAC_DATABASE_URL, or use one."
+        "--workers needs PostgreSQL: with SQLite only one process can write."
+        " Set ALMANAC_DATABASE_URL, or use one worker."
     )
     monkeypatch.setenv("ALMANAC_DATABASE_URL", f"postgresql://127.0.0.1:{free_port()}/d")
     assert almanac("serve", "--workers", "2").complaint() == (
-        "--workers needs Redis: each process would count rate limits for itself alone. Set REDIS_URL."
+        "--workers needs Redis: without it, each process would count rate limits separately. Set REDIS_URL."
     )
     assert not (tmp_path / "home").exists()
 

@@ -308,7 +308,7 @@ def test_the_doctor_refuses_a_model_that_is_not_the_one_it_should_be(
     assert answer.code == 1
     state, detail = checks(answer)["models"]
     assert state == "problem"
-    assert detail.startswith("A file of the embedding model is not the one it should be.")
+    assert detail.startswith("A file of the embedding model does not match its hash.")
 
 
 # Progress

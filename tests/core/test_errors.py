@@ -54,7 +54,7 @@ def test_the_default_message_is_the_docstring_and_the_text_adds_the_remedy(name:
     error = RateLimited(3) if kind is RateLimited else kind()
     assert error.message == (kind.__doc__ or "").strip()
     assert str(error) == error.message
-    assert error.text == f"{error.message} {error.next_step}".strip()
+    assert error.text == f"{error.message} {error.remedy}".strip()
     assert "\n" not in error.text
 
 

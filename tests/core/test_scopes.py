@@ -41,7 +41,7 @@ def test_an_unknown_scope_is_refused_and_the_known_ones_are_listed(name: str):
     with pytest.raises(BadRequest) as caught:
         scopes.parse_scopes(["data:read", name])
     assert caught.value.message == f"Unknown scope {name}."
-    assert all(scope in caught.value.next_step for scope in scopes.SCOPES)
+    assert all(scope in caught.value.remedy for scope in scopes.SCOPES)
 
 
 def test_tools_ask_only_for_scopes_that_exist():

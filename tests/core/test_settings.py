@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from almanac.bootstrap import load_settings
-from almanac.core.settings import InvalidSetting, Settings, environment_names, load, shown
+from almanac.core.settings import InvalidSetting, Settings, environment_names, shown
+from almanac.core.settings_loader import load
 
 FIELDS: dict[str, "Field[Any]"] = {item.name: item for item in fields(Settings)}
 SECRETS = {

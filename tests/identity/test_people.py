@@ -39,7 +39,7 @@ def test_a_bad_name_is_refused_with_what_a_name_may_be(name: str):
     with pytest.raises(BadRequest) as caught:
         orgs.check_name("a user", name)
     assert "cannot be the name of a user" in caught.value.message
-    assert "beginning with a letter or digit" in caught.value.next_step
+    assert "beginning with a letter or digit" in caught.value.remedy
     assert len(caught.value.text) < 300
 
 
@@ -59,7 +59,7 @@ async def test_an_unknown_organisation_is_not_found_and_two_must_be_told_apart(t
         await orgs.get_by_name(town.db, "Nobody")
     with pytest.raises(BadRequest, match="more than one organisation") as caught:
         await orgs.get_by_name(town.db, None)
-    assert "--org" in caught.value.next_step
+    assert "--org" in caught.value.remedy
 
 
 async def test_the_only_organisation_need_not_be_named(database: Database):
@@ -159,4 +159,4 @@ def test_roles_are_ordered_and_read_in_any_case():
     assert [roles.parse(f" {name.upper()} ") for name in order] == sorted(Role)
     with pytest.raises(BadRequest) as caught:
         roles.parse("Boss")
-    assert caught.value.next_step == "The roles are: Owner, Maintainer, Developer, Reporter, RestrictedAnalyst."
+    assert caught.value.remedy == "The roles are: Owner, Maintainer, Developer, Reporter, RestrictedAnalyst."

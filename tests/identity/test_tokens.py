@@ -60,7 +60,7 @@ async def test_a_kind_that_does_not_fit_the_holder_is_refused(town: Town):
             await town.token(holder, kind=kind)
     with pytest.raises(BadRequest, match="no token kind 'golden'") as caught:
         await town.token(maria, kind="golden")
-    assert caught.value.next_step == "The kinds are: user, agent, access, mcp."
+    assert caught.value.remedy == "The kinds are: user, agent, access, mcp."
 
 
 def test_only_the_sha_256_of_a_token_is_in_the_database(server: Running):

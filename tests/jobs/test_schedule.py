@@ -15,6 +15,7 @@ from almanac.core.database import Database
 from almanac.db.connect import connect
 from almanac.jobs import queue, schedule
 from almanac.jobs.schedule import Cron, Every, Schedule
+from tests.jobs.stored import get_stored_job
 
 NOW = 1_800_000_000 * SECOND
 names = count()
@@ -46,7 +47,7 @@ async def test_a_new_schedule_waits_for_its_next_moment_then_adds_one_job(databa
     assert await schedule.tick(database, [every], NOW + 60 * SECOND - 1) == []
     [id] = await schedule.tick(database, [every], NOW + 60 * SECOND)
     assert await schedule.tick(database, [every], NOW + 61 * SECOND) == []
-    job = await queue.get(database, id)
+    job = await get_stored_job(database, id)
     assert job is not None
     assert (job.kind, job.payload, job.run_at) == ("mow", {"lawn": 1}, NOW + 60 * SECOND)
     assert await runs(database) == [NOW + 60 * SECOND]

@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 
-from almanac.quotas import usage
+from almanac.quotas import monthly_quotas
 from tests.memory.agent_memory import AgentMemory
 
 
@@ -22,6 +22,6 @@ async def test_after_a_kill_notes_search_and_quota_agree(memory: AgentMemory, da
     stored = {row["id"] for row in rows}
     assert set(acknowledged) <= stored
     assert all(row["source"] is not None for row in rows)
-    assert await usage.used(memory.db, memory.town.acme.id) == {"knowledge_stored": len(stored)}
+    assert await monthly_quotas.used(memory.db, memory.town.acme.id) == {"knowledge_stored": len(stored)}
     await memory.store("After.")
-    assert await usage.used(memory.db, memory.town.acme.id) == {"knowledge_stored": len(stored) + 1}
+    assert await monthly_quotas.used(memory.db, memory.town.acme.id) == {"knowledge_stored": len(stored) + 1}

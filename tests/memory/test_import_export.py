@@ -12,7 +12,7 @@ from almanac.core.call import Call
 from almanac.memory import import_export, notes
 from almanac.memory.import_export import Imported
 from almanac.memory.note import TaskLink
-from almanac.quotas import usage
+from almanac.quotas import monthly_quotas
 from tests.memory.agent_memory import AgentMemory
 
 
@@ -54,7 +54,7 @@ async def test_an_export_imported_into_another_organisation_gives_equal_notes(me
     assert await memory.find("friday monday", by=memory.eve, include_superseded=True) != []
     again = await import_lines(memory.eve, moved)
     assert (again.stored, again.known, again.linked, again.refused) == (0, 3, 0, [])
-    assert await usage.used(memory.db, memory.town.other.id) == {}
+    assert await monthly_quotas.used(memory.db, memory.town.other.id) == {}
 
 
 async def test_known_authors_keep_their_notes(memory: AgentMemory):

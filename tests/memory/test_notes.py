@@ -12,7 +12,7 @@ from almanac.core.database import Reader, Transaction
 from almanac.core.errors import BadRequest, NotFound, QuotaExceeded, Unavailable
 from almanac.memory import note_index, note_text, notes
 from almanac.memory.note import TaskLink
-from almanac.quotas import allowances, idempotency, usage
+from almanac.quotas import idempotency, monthly_quotas
 from almanac.quotas.idempotency_redis import RedisIdempotencyStore
 from tests.memory.agent_memory import AgentMemory
 
@@ -120,7 +120,7 @@ async def test_a_repeated_token_returns_the_same_note_and_counts_once(memory_wit
     first = await memory_with_tokens.store("Said once.", token=token)
     again = await memory_with_tokens.store("Said in other words.", token=token)
     assert (again.id, again.body) == (first.id, "Said once.")
-    assert await usage.used(memory_with_tokens.db, memory_with_tokens.town.acme.id) == {"knowledge_stored": 1}
+    assert await monthly_quotas.used(memory_with_tokens.db, memory_with_tokens.town.acme.id) == {"knowledge_stored": 1}
     other = await memory_with_tokens.store("By another.", by=memory_with_tokens.bob, token=token)
     assert other.id != first.id
     elsewhere = await memory_with_tokens.store("Elsewhere.", by=memory_with_tokens.eve, token=token)
@@ -134,7 +134,7 @@ async def test_one_of_twenty_concurrent_calls_with_one_token_stores_a_note(memor
     assert len({note.body for note in stored}) == 1
     rows = await memory_with_tokens.db.fetch("SELECT count(*) AS n FROM notes")
     assert rows[0]["n"] == 1
-    assert await usage.used(memory_with_tokens.db, memory_with_tokens.town.acme.id) == {"knowledge_stored": 1}
+    assert await monthly_quotas.used(memory_with_tokens.db, memory_with_tokens.town.acme.id) == {"knowledge_stored": 1}
 
 
 async def test_twenty_concurrent_calls_with_one_token_all_succeed_with_a_quota_of_one(memory_with_tokens: AgentMemory):
@@ -143,21 +143,21 @@ async def test_twenty_concurrent_calls_with_one_token_all_succeed_with_a_quota_o
     assert len({note.id for note in stored}) == 1
     with pytest.raises(QuotaExceeded):
         await memory_with_tokens.store("Another.", token=str(uuid.uuid4()))
-    assert await usage.used(memory_with_tokens.db, memory_with_tokens.town.acme.id) == {"knowledge_stored": 1}
+    assert await monthly_quotas.used(memory_with_tokens.db, memory_with_tokens.town.acme.id) == {"knowledge_stored": 1}
 
 
 async def test_a_call_gets_the_note_of_a_repeat_that_used_up_the_quota_first(
     memory_with_tokens: AgentMemory, monkeypatch: pytest.MonkeyPatch
 ):
-    token, memory_with_tokens.quota, check = str(uuid.uuid4()), 1, allowances.check
+    token, memory_with_tokens.quota, check = str(uuid.uuid4()), 1, monthly_quotas.check
     twins: list[str] = []
 
     async def overtaken(db: Reader, org_id: str, metric: str, limit: int | None) -> None:
-        monkeypatch.setattr(allowances, "check", check)
+        monkeypatch.setattr(monthly_quotas, "check", check)
         twins.append((await memory_with_tokens.store("The twin.", token=token)).id)
         await check(db, org_id, metric, limit)
 
-    monkeypatch.setattr(allowances, "check", overtaken)
+    monkeypatch.setattr(monthly_quotas, "check", overtaken)
     assert [(await memory_with_tokens.store("Late.", token=token)).id] == twins
 
 
@@ -216,35 +216,34 @@ async def test_a_note_beyond_the_quota_is_neither_stored_nor_counted(memory: Age
         await memory.store("Three.")
     await memory.store("Elsewhere.", by=memory.eve)
     assert await memory.find("three") == []
-    assert await usage.used(memory.db, memory.town.acme.id) == {"knowledge_stored": 2}
+    assert await monthly_quotas.used(memory.db, memory.town.acme.id) == {"knowledge_stored": 2}
 
 
 async def test_the_quota_of_an_organisation_overrides_the_default(memory: AgentMemory):
     acme = memory.town.acme.id
     memory.quota = 1
-    await memory.db.write(lambda tx: allowances.set_monthly_limit(tx, acme, "knowledge_stored", None))
+    await memory.db.write(lambda tx: monthly_quotas.set_monthly_limit(tx, acme, "knowledge_stored", None))
     await memory.store("One.")
     await memory.store("Two.")
-    await memory.db.write(lambda tx: allowances.set_monthly_limit(tx, acme, "knowledge_stored", 0))
+    await memory.db.write(lambda tx: monthly_quotas.set_monthly_limit(tx, acme, "knowledge_stored", 0))
     with pytest.raises(QuotaExceeded):
         await memory.store("Three.")
     for metric, number in (("pages", 1), ("knowledge_stored", -1)):
         with pytest.raises(BadRequest):
-            await memory.db.write(lambda tx, m=metric, n=number: allowances.set_monthly_limit(tx, acme, m, n))
+            await memory.db.write(lambda tx, m=metric, n=number: monthly_quotas.set_monthly_limit(tx, acme, m, n))
 
 
 async def test_a_new_month_has_a_new_quota(memory: AgentMemory, monkeypatch: pytest.MonkeyPatch):
     memory.quota = 1
     monkeypatch.setattr(clock, "now", lambda: clock.parse_timestamp("2027-01-31T23:59:59Z"))
-    assert clock.format_timestamp(allowances.next_month(clock.now())) == "2027-02-01T00:00:00.000Z"
+    assert clock.format_timestamp(monthly_quotas.next_month(clock.now())) == "2027-02-01T00:00:00.000Z"
     await memory.store("January.")
     with pytest.raises(QuotaExceeded):
         await memory.store("Still January.")
     monkeypatch.setattr(clock, "now", lambda: clock.parse_timestamp("2027-02-01T00:00:00Z"))
     await memory.store("February.")
-    assert (
-        clock.format_timestamp(allowances.next_month(clock.parse_timestamp("2027-12-05"))) == "2028-01-01T00:00:00.000Z"
-    )
+    december = clock.parse_timestamp("2027-12-05")
+    assert clock.format_timestamp(monthly_quotas.next_month(december)) == "2028-01-01T00:00:00.000Z"
 
 
 async def test_concurrent_stores_succeed_only_within_the_quota(memory: AgentMemory):
@@ -260,22 +259,22 @@ async def test_concurrent_stores_succeed_only_within_the_quota(memory: AgentMemo
     assert sum(await asyncio.gather(*(attempt(n) for n in range(30)))) == 7
     rows = await memory.db.fetch("SELECT count(*) AS n FROM notes")
     assert rows[0]["n"] == 7
-    assert await usage.used(memory.db, memory.town.acme.id) == {"knowledge_stored": 7}
+    assert await monthly_quotas.used(memory.db, memory.town.acme.id) == {"knowledge_stored": 7}
 
 
 async def test_an_interrupted_store_leaves_no_note_and_no_count(memory: AgentMemory, monkeypatch: pytest.MonkeyPatch):
-    consume = allowances.consume
+    consume = monthly_quotas.consume
 
-    async def consume_and_fail(tx: Transaction, org_id: str, metric: str, limit: int | None) -> None:
-        await consume(tx, org_id, metric, limit)
+    async def consume_and_fail(tx: Transaction, org_id: str, metric: str, amount: int, limit: int | None) -> None:
+        await consume(tx, org_id, metric, amount, limit)
         raise ConnectionError("connection lost")
 
-    monkeypatch.setattr(allowances, "consume", consume_and_fail)
+    monkeypatch.setattr(monthly_quotas, "consume", consume_and_fail)
     with pytest.raises(ConnectionError):
         await memory.store("Lost.")
     monkeypatch.undo()
     assert await memory.db.fetch("SELECT 1 FROM notes") == []
-    assert await usage.used(memory.db, memory.town.acme.id) == {}
+    assert await monthly_quotas.used(memory.db, memory.town.acme.id) == {}
     assert await memory.find("lost") == []
 
 

@@ -187,11 +187,11 @@ async def test_memory_does_not_grow_with_keys_whose_window_is_over(monkeypatch: 
         for rule in rules:
             await limits.count(rule, f"caller-{number}")
     # A hundred callers have hit in the last second; between two sweeps come as many keys as hits.
-    assert len(limits._fixed) + len(limits._moving) <= rate_limits._SWEEP_EVERY + 400  # pyright: ignore[reportPrivateUsage]
+    assert len(limits._fixed) + len(limits._moving) <= rate_limits.CALLS_PER_SWEEP + 400  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_a_sweep_forgets_nobody_whose_window_is_still_open(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rate_limits, "_SWEEP_EVERY", 2)
+    monkeypatch.setattr(rate_limits, "CALLS_PER_SWEEP", 2)
     limits = MemoryRateLimiter()
     for strategy in STRATEGIES:
         rule = RateLimit("r", 3, LONG, strategy)
@@ -267,7 +267,7 @@ def private_redis(port: int, folder: Path) -> Generator[None]:
 
 @pytest.mark.parametrize("strategy", [*STRATEGIES, "aligned"])
 async def test_limits_that_cannot_be_counted_refuse(strategy: str):
-    limits = redis_rate_limits.open_rates(f"redis://127.0.0.1:{free_port()}/0")
+    limits = redis_rate_limits.open_rate_limiter(f"redis://127.0.0.1:{free_port()}/0")
     with pytest.raises(RateLimitUnavailable):
         await limits.count(RateLimit("r", 5, 60, strategy), "a")
     with pytest.raises(RateLimitUnavailable):
@@ -285,7 +285,7 @@ async def test_a_redis_that_hangs_is_given_a_second_and_then_refuses(strategy: s
         writer.close()
 
     server = await asyncio.start_server(hang, "127.0.0.1", 0)
-    limits = redis_rate_limits.open_rates(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0")
+    limits = redis_rate_limits.open_rate_limiter(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0")
     begun = time.monotonic()
     with pytest.raises(RateLimitUnavailable):
         await limits.count(RateLimit("r", 5, 60, strategy), "a")

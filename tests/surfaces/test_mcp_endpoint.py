@@ -280,7 +280,7 @@ def test_a_crash_inside_a_tool_says_nothing_of_the_cause(live: Running):
         "content": [
             {
                 "type": "text",
-                "text": "internal_error: Internal error. It is not your arguments; "
+                "text": "internal_error: Internal error. Your arguments are not the cause; "
                 "try once more, then give an operator the request id crashed.",
             }
         ],

@@ -23,7 +23,7 @@ from redis import Redis
 from almanac.core import clock
 from almanac.core.database import Database
 from almanac.memory import limits
-from almanac.quotas import allowances, usage
+from almanac.quotas import monthly_quotas
 from almanac.surfaces.memory import tools as memory
 from tests.live_server import ERAS, LEGACY, MODERN, Running, running, settings_for
 from tests.surfaces.memory_sentences import SENTENCES
@@ -220,7 +220,7 @@ def test_redis_has_the_documented_key(database_url: str, redis_url: str, tmp_pat
 def test_the_quota_is_checked_before_and_counted_after(server: Running, ada: str):
     async def allow(db: Database) -> str:
         [org] = await db.fetch("SELECT id FROM orgs")
-        await db.write(lambda tx: allowances.set_monthly_limit(tx, org["id"], "knowledge_stored", 1))
+        await db.write(lambda tx: monthly_quotas.set_monthly_limit(tx, org["id"], "knowledge_stored", 1))
         return org["id"]
 
     org = server.run(allow)
@@ -231,7 +231,7 @@ def test_the_quota_is_checked_before_and_counted_after(server: Running, ada: str
         "message": "The quota of 1 knowledge_stored a month is used up (1 used). Ask an administrator to raise it, or"
         " wait for the first of the next month (UTC).",
     }
-    assert server.run(lambda db: usage.used(db, org))["knowledge_stored"] == 1
+    assert server.run(lambda db: monthly_quotas.used(db, org))["knowledge_stored"] == 1
     report = server.http.get("/mcp/usage", headers={"authorization": f"Bearer {ada}"}).json()
     assert report.keys() == {"rateLimit", "entitlements", "usage"}
     assert report["entitlements"] == {"knowledge_stored": 1}

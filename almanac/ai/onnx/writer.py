@@ -1,7 +1,7 @@
-"""An ONNX file, written from its parts: nodes, and arrays that they work on.
+"""Writes an ONNX file from nodes and arrays.
 
-Only what our graphs need, in a hundred lines: the package that writes any ONNX file is three times as large as all
-our weights. Field numbers are those of onnx.proto; the same parts always give the same bytes.
+It implements only the part of ONNX that our graphs need, because the `onnx` package is three times as large as all our
+weights. Field numbers are those of onnx.proto. Equal input gives equal bytes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,14 +19,14 @@ _FLOAT, _INT = 1, 2  # kinds of attributes
 
 @dataclass
 class Graph:
-    """A graph under construction: each operation gives the name of what comes out of it."""
+    """A graph under construction. Each operation returns the name of its output."""
 
     nodes: list[bytes] = field(default_factory=list[bytes])
     arrays: dict[str, bytes] = field(default_factory=dict[str, bytes])
     count: int = 0
 
     def hold(self, name: str, array: NDArray[Any] | np.generic) -> str:
-        """Keep an array under a name; one that is kept already stays."""
+        """Add an array under a name, unless the name exists."""
         if name not in self.arrays:
             array = np.asarray(array)
             dims = b"".join(_number(1, size) for size in array.shape)
@@ -35,19 +35,19 @@ class Graph:
         return name
 
     def apply(self, operation: str, *inputs: str, **attributes: float) -> str:
-        """The one output of a standard operation."""
+        """Add a standard operation with one output."""
         return self._add(operation, "", inputs, attributes, 1)[0]
 
     def fuse(self, operation: str, *inputs: str, **attributes: float) -> str:
-        """The one output of an operation of ONNX Runtime's own, which does what takes several standard ones."""
+        """Add an operation of ONNX Runtime with one output. It combines several standard operations."""
         return self._add(operation, "com.microsoft", inputs, attributes, 1)[0]
 
     def split(self, value: str, parts: int) -> list[str]:
-        """Equal parts of the last axis."""
+        """Split the last axis into equal parts."""
         return self._add("Split", "", (value,), {"axis": -1, "num_outputs": parts}, parts)
 
     def write(self, inputs: Mapping[str, tuple[str, int]], output: str) -> bytes:
-        """The file. Of each input the type and the number of axes are given; the output is called `vectors`."""
+        """The content of the file. `inputs` gives the type and the number of axes; the output is named `vectors`."""
         self.nodes.append(_node("Identity", "", (output,), ("vectors",), {}))
         parts = [_bytes(1, node) for node in self.nodes]
         parts += [_text(2, "encoder"), *(_bytes(5, array) for array in self.arrays.values())]

@@ -36,7 +36,13 @@ from almanac.core.settings import Settings
 from almanac.knowledge.document_search import DocumentResult
 from almanac.net.errors import FetchError, FetchFailed, FetchTimeout
 from almanac.net.fetcher import Fetcher
-from almanac.net.service_client import PASSING, PAUSE, ServiceClient, ServiceResponse, ServiceUnavailable
+from almanac.net.service_client import (
+    FIRST_PAUSE_SECONDS,
+    TEMPORARY_STATUSES,
+    ServiceClient,
+    ServiceResponse,
+    ServiceUnavailable,
+)
 from almanac.search.engine import SearchEngine
 
 DROPPED_HEADER = "x-dropped-by-min-score"  # response header of our endpoint: the number of results below the threshold
@@ -149,14 +155,14 @@ async def _fetch_with_retries(
     for attempt in range(tries):
         is_last = attempt + 1 == tries
         if attempt:
-            await asyncio.sleep(PAUSE * 3 ** (attempt - 1))
+            await asyncio.sleep(FIRST_PAUSE_SECONDS * 3 ** (attempt - 1))
         try:
             response = await fetcher.send("POST", url, content=content, headers=headers, max_bytes=MAX_RESPONSE_BYTES)
         except FetchError as error:
             if is_last or not error.retryable:
                 raise
             continue
-        if is_last or response.status not in PASSING:
+        if is_last or response.status not in TEMPORARY_STATUSES:
             return ServiceResponse(response.status, response.body, response.headers)
     raise FetchFailed()
 

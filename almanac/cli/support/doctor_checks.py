@@ -81,7 +81,7 @@ async def _outcome(name: str, check: Awaitable[str | CheckWarning]) -> dict[str,
         message = error.message if isinstance(error, AlmanacError) else ""
         cause = f"({error})" if str(error) != message else ""
         # A remedy that says to run this command is left out.
-        remedy = error.next_step if isinstance(error, AlmanacError) and "doctor" not in error.next_step else ""
+        remedy = error.remedy if isinstance(error, AlmanacError) and "doctor" not in error.remedy else ""
         detail = " ".join(filter(None, (message, cause, remedy)))
         return {"check": name, "ok": False, "state": "problem", "detail": detail}
     if isinstance(result, CheckWarning):
@@ -111,7 +111,7 @@ async def _database(settings: Settings) -> str:
 async def _redis(settings: Settings) -> str:
     if not settings.redis_url:
         return "not configured: limits are counted in this process's memory"
-    limiter = redis_rate_limits.open_rates(settings.redis_url)
+    limiter = redis_rate_limits.open_rate_limiter(settings.redis_url)
     try:
         if not await limiter.is_available():
             raise BadRequest("Redis cannot be reached.", remedy="Check REDIS_URL and that the server is running.")

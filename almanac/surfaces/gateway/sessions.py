@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol, cast
 
 import orjson
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from almanac.core import clock
 from almanac.core.database import Database
 from almanac.core.errors import Unavailable
+from almanac.net.redis_client import open_redis
 
 MAX_SESSION_ID_CHARS = 128
 REDIS_PREFIX = "almanac:gateway:session:"
@@ -94,7 +94,7 @@ class RedisSessions:
     """Stores sessions in Redis, which removes them when they expire."""
 
     def __init__(self, url: str, idle: int) -> None:
-        self._redis: Redis = Redis.from_url(url, socket_timeout=1, socket_connect_timeout=1)  # pyright: ignore[reportUnknownMemberType]
+        self._redis = open_redis(url)
         self._seconds = idle // clock.SECOND
 
     async def open(self, session: GatewaySession) -> str:

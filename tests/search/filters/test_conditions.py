@@ -327,7 +327,7 @@ def test_what_is_wrong_is_named_with_what_to_write_instead(raw: Any, said: str):
     with pytest.raises(BadRequest) as refused:
         conditions.parse(raw)
     assert refused.value.message.startswith(said)
-    assert refused.value.next_step
+    assert refused.value.remedy
 
 
 def test_groups_may_be_nested_five_deep_and_no_deeper():

@@ -26,7 +26,7 @@ from almanac.search.query import SearchQuery
 from tests.live_server import settings_for
 from tests.search.shelf import MODEL, Shelf, open_shelf, terms
 
-JOB = queue.Job(1, "reword", {}, "reword", "running", 0, 1, 5, 1, None, None, None, 0, None)
+JOB = queue.Job(1, "reword", {}, "reword", "running", 0, 1, 5, 1, None)
 
 
 class Flat:

@@ -12,7 +12,8 @@ from starlette.requests import Request
 
 from almanac.app import check_settings
 from almanac.core.database import Database
-from almanac.core.settings import InvalidSetting, load
+from almanac.core.settings import InvalidSetting
+from almanac.core.settings_loader import load
 from almanac.external import (
     ExternalKnowledgeCreatorInfo,
     ExternalKnowledgeUser,

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from almanac.core.settings import InvalidSetting, load
+from almanac.core.settings import InvalidSetting
+from almanac.core.settings_loader import load
 from almanac.knowledge import document_search, knowledge_runtime
 from almanac.search.engine import SearchEngine
 from almanac.surfaces.external import responses

@@ -17,7 +17,8 @@ import httpx2
 import pytest
 
 from almanac.core.database import Database
-from almanac.core.settings import InvalidSetting, Settings, environment_names, load
+from almanac.core.settings import InvalidSetting, Settings, environment_names
+from almanac.core.settings_loader import load
 from almanac.knowledge import bases
 from almanac.net import client_address
 from almanac.search.engine import SearchEngine

@@ -135,7 +135,7 @@ def test_a_failure_comes_in_the_envelope_too(library: Library):
     assert answer.status_code == 404
     assert answer.json() == {
         "success": False,
-        "error": {"code": "not_found", "message": "There is no such thing, or you may not see it.", "details": None},
+        "error": {"code": "not_found", "message": "The object does not exist, or you may not see it.", "details": None},
     }
     assert ask(library, {**wrong, "top_k": 99}).json()["error"]["code"] == "bad_request"
     assert ask(library, {"question": "", "knowledge_base_ids": []}, "?envelope=true").json()["success"] is False

@@ -454,7 +454,7 @@ def test_a_real_server_of_ours_is_the_endpoint(library: Library):
     assert "**Left Out:** " in nothing[0]
     assert nothing[1].startswith("\n### Suggestions")
     [(failed, [text])] = use(replace(context, kb_ids=["kb1"]), {"query": "x"})
-    assert (failed, text) == (True, "Search failed: 404 - There is no such thing, or you may not see it.")
+    assert (failed, text) == (True, "Search failed: 404 - The object does not exist, or you may not see it.")
     [(failed, [text])] = use(replace(context, api_key=KEY), {"query": "x"})
     assert failed
     assert text.startswith("Search failed: 401 - No valid token came with this request.")

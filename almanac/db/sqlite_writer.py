@@ -1,0 +1,246 @@
+"""The writer thread of SQLite, which commits in groups.
+
+The thread takes all queued writes, runs each body in its own savepoint inside one transaction, and commits once. One
+fsync then serves many writes, and no caller receives a result before it.
+"""
+
+import asyncio
+import contextvars
+import sqlite3
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar, cast
+
+from almanac.core.database import Row, Transaction, Value
+from almanac.db.errors import ConstraintConflict, DatabaseError, DatabaseFull, StatementRejected
+from almanac.db.sqlite_connection import STATEMENT_ERRORS, connect, numbered, translate
+
+T = TypeVar("T")
+
+MAX_WRITES_PER_COMMIT = 256  # limits how long the first body of a group waits for the last
+ROWS_PER_INSERT = 200  # with 11 columns that is 2,200 parameters; SQLite takes 32,766
+
+_ONLY_STATEMENTS = "a transaction may await nothing but its own statements"
+
+
+class SqliteTransaction:
+    """The transaction of one body, on the connection of the writer thread.
+
+    A statement that fails makes the transaction fail, even if the body catches the error. PostgreSQL works that way,
+    and both databases must behave alike.
+    """
+
+    dialect = "sqlite"
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self.failure: DatabaseError | None = None
+
+    async def fetch(self, sql: str, *args: Value) -> list[Row]:
+        return self._run(sql, args)[0]
+
+    async def fetch_one(self, sql: str, *args: Value) -> Row | None:
+        rows = self._run(sql, args)[0]
+        return rows[0] if rows else None
+
+    async def execute(self, sql: str, *args: Value) -> int:
+        return max(self._run(sql, args)[1], 0)  # -1 means "does not apply", as for CREATE TABLE
+
+    async def execute_many(self, sql: str, rows: Sequence[Sequence[Value]]) -> None:
+        self._guarded(lambda: self._connection.executemany(numbered(sql), rows))
+
+    async def insert_many(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> None:
+        # Many rows per statement cost half, and SQLite releases the interpreter lock for the event loop meanwhile.
+        one = f"({', '.join('?' * len(columns))})"
+
+        def insert() -> None:
+            for start in range(0, len(rows), ROWS_PER_INSERT):
+                part = rows[start : start + ROWS_PER_INSERT]
+                values = ", ".join([one] * len(part))
+                sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES {values}"  # noqa: S608 - names of our own
+                self._connection.execute(sql, tuple(chain.from_iterable(part)))
+
+        self._guarded(insert)
+
+    def _run(self, sql: str, args: Sequence[Value]) -> tuple[list[Row], int]:
+        def run() -> tuple[list[Row], int]:
+            cursor = self._connection.execute(numbered(sql), args)
+            rows = cursor.fetchall()  # with RETURNING, rowcount is known only after the last row
+            return rows, cursor.rowcount
+
+        return self._guarded(run)
+
+    def _guarded(self, statement: Callable[[], T]) -> T:
+        if self.failure is not None:
+            raise StatementRejected("this transaction has already failed") from self.failure
+        try:
+            return statement()
+        except STATEMENT_ERRORS as error:
+            self.failure = translate(error)
+            raise self.failure from None
+
+
+class PendingWrite:
+    """A write in the queue, and the future of its caller."""
+
+    def __init__(self, body: Callable[[Transaction], Awaitable[Any]]) -> None:
+        self.body = body
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.context = contextvars.copy_context()  # log lines of the body then carry the caller's request id
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def resolve(self) -> None:
+        """On the caller's loop: deliver the outcome, unless the caller was cancelled."""
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+class SqliteWriter:
+    """The only thread that writes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._queue: SimpleQueue[PendingWrite | None] = SimpleQueue()
+        self._started: SimpleQueue[sqlite3.Error | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._loop, name="sqlite-writer", daemon=True)
+        self._thread.start()
+        if failure := self._started.get():
+            raise failure
+
+    def put(self, pending: PendingWrite) -> None:
+        self._queue.put(pending)
+
+    def waiting(self) -> int:
+        return self._queue.qsize()
+
+    def stop(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+
+    def _loop(self) -> None:
+        # The connection is opened in this thread, so sqlite3 itself refuses a transaction in another one.
+        try:
+            connection = connect(self._path, read_only=False)
+        except sqlite3.Error as error:
+            self._started.put(error)
+            return
+        self._started.put(None)
+        stopping = False
+        while not stopping:
+            batch, stopping = self._next_batch()
+            try:
+                _commit_together(connection, batch)
+            except BaseException as error:  # noqa: BLE001 an error of a body must not end the thread
+                _fail(batch, error)
+                _roll_back(connection)
+            _deliver(batch)
+        connection.close()
+
+    def _next_batch(self) -> tuple[list[PendingWrite], bool]:
+        """Wait for one write, then take all others in the queue. The flag says whether the writer must stop."""
+        batch: list[PendingWrite] = []
+        item = self._queue.get()
+        while item is not None:
+            if not item.future.cancelled():
+                batch.append(item)
+            if len(batch) == MAX_WRITES_PER_COMMIT:
+                return batch, False
+            try:
+                item = self._queue.get_nowait()
+            except Empty:
+                return batch, False
+        return batch, True
+
+
+def _commit_together(connection: sqlite3.Connection, batch: list[PendingWrite]) -> None:
+    """Run the bodies in one transaction. If one of them prevents the commit, run each in its own transaction."""
+    problem = _commit(connection, batch) if batch else None
+    if problem is None:
+        return
+    _roll_back(connection)
+    if len(batch) > 1 and isinstance(problem, DatabaseFull | ConstraintConflict):
+        for pending in batch:
+            _commit_together(connection, [pending])
+    else:
+        _fail(batch, problem)
+
+
+def _commit(connection: sqlite3.Connection, batch: list[PendingWrite]) -> DatabaseError | None:
+    """Run the bodies and commit. Returns the error that prevented the commit."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        for pending in batch:
+            pending.result = pending.error = None
+            _run_body(connection, pending)
+            if not connection.in_transaction:
+                # On a full disk SQLite may roll back the whole transaction, the earlier bodies included.
+                return DatabaseFull("the transaction was rolled back")
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        return translate(error)
+    return None
+
+
+def _run_body(connection: sqlite3.Connection, pending: PendingWrite) -> None:
+    connection.execute("SAVEPOINT body")
+    transaction = SqliteTransaction(connection)
+    try:
+        pending.result = pending.context.run(_run_without_loop, pending.body, transaction)
+        if transaction.failure is not None:
+            raise transaction.failure
+    except BaseException as error:  # noqa: BLE001 the error goes to the caller, not to the writer
+        pending.error = error
+        if connection.in_transaction:
+            connection.execute("ROLLBACK TO body")
+    if connection.in_transaction:
+        connection.execute("RELEASE body")
+
+
+def _run_without_loop(body: Callable[[Transaction], Awaitable[T]], transaction: Transaction) -> T:
+    """Run a coroutine that never suspends, without an event loop."""
+    steps = body(transaction).__await__()
+    try:
+        next(steps)
+    except StopIteration as done:
+        return cast(T, done.value)
+    except RuntimeError as error:
+        if str(error) == "no running event loop":  # the message of asyncio's functions
+            raise RuntimeError(_ONLY_STATEMENTS) from error
+        raise
+    close = getattr(steps, "close", None)
+    if close is not None:
+        close()
+    raise RuntimeError(_ONLY_STATEMENTS)
+
+
+def _fail(batch: list[PendingWrite], error: BaseException) -> None:
+    for pending in batch:
+        pending.error = pending.error or error
+
+
+def _deliver(batch: list[PendingWrite]) -> None:
+    """Wake each loop once per batch, not once per write: waking is a system call."""
+    for loop in {pending.loop for pending in batch}:
+        with suppress(RuntimeError):  # the loop is closed, so no caller waits
+            loop.call_soon_threadsafe(_resolve, [pending for pending in batch if pending.loop is loop])
+
+
+def _resolve(batch: list[PendingWrite]) -> None:
+    for pending in batch:
+        pending.resolve()
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:
+        with suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
