@@ -62,7 +62,7 @@ def similarity(candidates: Candidates, head: NDArray[np.intp], values: NDArray[n
 
 def _feedback(fused: NDArray[np.float32], rows: list[Row | None], average_length: float) -> NDArray[np.float32]:
     """The share of each passage in the terms that the first few have in common; the highest share is 1."""
-    bags = analyser.unpack_all([(row["words"] if row else None) or b"" for row in rows])
+    bags = analyser.decode_all([(row["words"] if row else None) or b"" for row in rows])
     learnt = np.sort(bags.hashes[: bags.ends[:FEEDBACK_PASSAGES][-1]])
     if not len(learnt):
         return np.zeros(len(rows), np.float32)
