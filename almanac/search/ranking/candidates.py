@@ -56,8 +56,6 @@ class Candidates:
 
     def ranked(self, places: Sequence[int], scores: Sequence[float], rows: Mapping[int, Row]) -> list[RankedPassage]:
         """The passages at these places with their final scores."""
-        ids = self.ids.tolist()
-        return [
-            RankedPassage(ids[place], self.sources[place], score, self.legs[place], rows.get(ids[place]))
-            for place, score in zip(places, scores, strict=True)
-        ]
+        ids: list[int] = self.ids[places].tolist()
+        sources, legs = [self.sources[place] for place in places], [self.legs[place] for place in places]
+        return list(map(RankedPassage, ids, sources, scores, legs, map(rows.get, ids)))

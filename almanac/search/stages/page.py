@@ -53,13 +53,14 @@ async def _read_page(
 ) -> tuple[list[tuple[RankedPassage, Row]], bool]:
     """The passages from `start` to `stop` with their rows, and whether there are more. Passages that were removed
     since the retrieval leave no gap."""
-    rows = {passage.id: passage.row for passage in ranked if passage.row is not None}
     while True:
-        ids = [passage.id for passage in ranked[start:stop]]
-        rows |= await resources.rows([id for id in ids if id not in rows])
-        if all(id in rows for id in ids):
-            return [(passage, rows[passage.id]) for passage in ranked[start:stop]], stop < len(ranked)
-        ranked = [passage for passage in ranked if passage.id in rows or passage.id not in ids]
+        shown = ranked[start:stop]
+        rows = {passage.id: passage.row for passage in shown if passage.row is not None}
+        rows |= await resources.rows([passage.id for passage in shown if passage.id not in rows])
+        removed = {passage.id for passage in shown} - rows.keys()
+        if not removed:
+            return [(passage, rows[passage.id]) for passage in shown], stop < len(ranked)
+        ranked = [passage for passage in ranked if passage.id not in removed]
 
 
 def _result(ranked: RankedPassage, row: Row, terms: frozenset[str]) -> SearchResult:

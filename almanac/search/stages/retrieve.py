@@ -25,6 +25,10 @@ _ENGLISH = frozenset(("en",))
 _NO_HITS = Hits(np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.int64))
 _NO_KEYWORD_HITS = KeywordHits(_NO_HITS.ids, _NO_HITS.scores, _NO_HITS.sources, 0, 0.0, ())
 
+_NO_KEYWORDS = "The query has only common words or symbols, which keyword search ignores. Use mode 'hybrid'."
+_SOME_WITHOUT_VECTORS = "Some passages have no vectors yet: only keyword search finds them."
+_TRY_KEYWORDS = "Try again later, or use mode 'keyword'."
+
 _log = structlog.get_logger("almanac.search")
 
 
@@ -76,9 +80,7 @@ class _Retrieval:
             return await common_words.find(self.resources.db, self.scope, parsed.query.text, self.depth)
         if "keyword" not in parsed.retrievers:
             if parsed.query.mode == "keyword":
-                self._note(
-                    "The query has only common words or symbols, which keyword search ignores. Use mode 'hybrid'."
-                )
+                self.run.notes.append(_NO_KEYWORDS)
             return _NO_KEYWORD_HITS
         if "vector" in parsed.retrievers and index.holds_interpreter_lock:
             await self._wait_for_embedding_start()
@@ -104,9 +106,11 @@ class _Retrieval:
         models = await self.resources.models(self.scope.collections)
         without_model = models.pop("", None)
         if without_model and without_model.is_waiting and self._is_hybrid:
-            self._note("Some passages have no vectors yet: only keyword search finds them.")
+            self.run.notes.append(_SOME_WITHOUT_VECTORS)
         if not models and not self._is_hybrid:
-            self._note("No passage in the search scope has vectors yet. Try again later, or use mode 'hybrid'.")
+            self.run.notes.append(
+                "No passage in the search scope has vectors yet. Try again later, or use mode 'hybrid'."
+            )
         hits = [await self._hits_of_model(*model) for model in models.items()]
         return _best([each for each in hits if each is not None], self.depth)
 
@@ -135,7 +139,7 @@ class _Retrieval:
         if self._is_hybrid and _is_non_latin(text):
             return False  # the hits would be no better than chance
         if not any(map(str.isalnum, text)):
-            self._note("The query contains no letters or digits. Use words.")
+            self.run.notes.append("The query contains no letters or digits. Use words.")
             return False
         return True
 
@@ -154,11 +158,13 @@ class _Retrieval:
 
     async def _note_missing_vectors(self, model: str, collections: tuple[str, ...]) -> None:
         if not self.parsed.query.profile.counts_missing_vectors:
-            self._note("Some passages have no vectors yet: only keyword search finds them.")
+            self.run.notes.append(_SOME_WITHOUT_VECTORS)
             return
         covered = await self.resources.index.coverage(collections, model)
         if (missing := covered.passages - covered.embedded) > 0:
-            self._note(f"{missing} of {covered.passages} passages have no vectors yet: only keyword search finds them.")
+            self.run.notes.append(
+                f"{missing} of {covered.passages} passages have no vectors yet: only keyword search finds them."
+            )
 
     async def _note_other_dimension(self, model: str, collections: tuple[str, ...], size: int) -> None:
         stored = [await tables.dimension(self.resources.db, name, model) for name in collections]
@@ -170,13 +176,8 @@ class _Retrieval:
         return self.parsed.query.mode == "hybrid"
 
     def _note_skipped(self, reason: str) -> None:
-        if self._is_hybrid:
-            self._note(f"{reason}, so only keyword search was used.")
-        else:
-            self._note(f"{reason}. Try again later, or use mode 'keyword'.")
-
-    def _note(self, note: str) -> None:
-        self.run.notes.append(note)
+        hint = ", so only keyword search was used." if self._is_hybrid else f". {_TRY_KEYWORDS}"
+        self.run.notes.append(reason + hint)
 
 
 def _is_non_latin(text: str) -> bool:
