@@ -1,4 +1,4 @@
-"""Grades: what a score means where a threshold is to mean the same in every mode."""
+"""Grades, whose thresholds mean the same in every mode."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from almanac.search.ranking import calibration
 
 
 @pytest.mark.parametrize("curve", calibration.CURVES)
-def test_grades_keep_the_order_and_have_their_bands_where_they_say(curve: str):
+def test_grades_keep_the_order_of_probabilities_and_their_limits(curve: str):
     likely = [step / 1000 for step in range(1001)]
     grades = [calibration.grade(curve, each) for each in likely]
     assert grades == sorted(grades)
