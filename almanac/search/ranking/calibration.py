@@ -4,7 +4,6 @@
 docs/explanation/search.md lists the data sets.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +39,12 @@ def grade(curve: str, probability: float) -> float:
     return round(float(np.interp(probability, (0.0, RELATED[curve], LIKELY, 1.0), (0.0, 0.5, 0.8, 1.0))), 4)
 
 
-def non_increasing(values: Sequence[float]) -> list[float]:
+def non_increasing(values: NDArray[np.float64]) -> list[float]:
     """Replace values that are above an earlier one by a common mean (isotonic regression: pool adjacent violators)."""
+    if (values[1:] <= values[:-1]).all():
+        return values.tolist()
     pools: list[tuple[float, int]] = []
-    for value in values:
+    for value in values.tolist():
         mean, size = value, 1
         while pools and pools[-1][0] < mean:
             earlier_mean, earlier_size = pools.pop()

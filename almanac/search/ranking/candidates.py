@@ -56,6 +56,8 @@ class Candidates:
 
     def ranked(self, places: Sequence[int], scores: Sequence[float], rows: Mapping[int, Row]) -> list[RankedPassage]:
         """The passages at these places with their final scores."""
-        ids: list[int] = self.ids[places].tolist()
-        sources, legs = [self.sources[place] for place in places], [self.legs[place] for place in places]
-        return list(map(RankedPassage, ids, sources, scores, legs, map(rows.get, ids)))
+        ids, sources, legs = self.ids.tolist(), self.sources, self.legs
+        return [
+            RankedPassage(ids[place], sources[place], score, legs[place], rows.get(ids[place]))
+            for place, score in zip(places, scores, strict=True)
+        ]

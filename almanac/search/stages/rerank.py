@@ -83,7 +83,7 @@ def _calibrated(
 ) -> list[RankedPassage]:
     """The candidates in descending order of `values`, with the probabilities or grades of `calibrated`."""
     order = candidates.order(values)
-    scores = calibration.non_increasing(calibration.probability(curve, calibrated[order]).tolist())
+    scores = calibration.non_increasing(calibration.probability(curve, calibrated[order]))
     if candidates.parsed.query.profile.score == "grade":
         scores = [calibration.grade(curve, score) for score in scores]
     return candidates.ranked(order.tolist(), scores, rows)
