@@ -30,9 +30,8 @@ from almanac.cli.support import retrieval_measures as measures
 from almanac.cli.support.retrieval_set import read_set
 from almanac.core.errors import AlmanacError
 from almanac.knowledge import document_search
-from almanac.search.engine import MAX_QUERY_CHARS
-from almanac.search.query import SearchQuery
-from almanac.search.ranking import features
+from almanac.search.query import MAX_QUERY_CHARS, SearchQuery
+from almanac.search.ranking import calibration
 
 FILE = ROOT / "almanac" / "search" / "ranking" / "calibration.json"
 CURVES = {
@@ -84,7 +83,7 @@ def main() -> None:
     options.cache.mkdir(parents=True, exist_ok=True)
     every: dict[str, dict[str, Judged]] = {}
     # The current curves would round values near 0 or 1; these leave the values unchanged.
-    features.CURVES.update(dict.fromkeys(features.CURVES, (0.0, 1.0)))
+    calibration.CURVES.update(dict.fromkeys(calibration.CURVES, (0.0, 1.0)))
     try:
         for folder in folders_of(options):
             console.print(f"{folder.name} …")

@@ -31,8 +31,7 @@ from rich.table import Table
 from almanac.cli.support import retrieval_measures as measures
 from almanac.cli.support.retrieval_set import SetLine, read_set
 from almanac.knowledge import document_index, document_search
-from almanac.search.engine import MAX_QUERY_CHARS
-from almanac.search.query import SearchQuery
+from almanac.search.query import MAX_QUERY_CHARS, SearchQuery
 
 SETS = ("scifact", "cranfield", "cmrc2018_dev_zh", "squad_v2.0_dev", "locomo")
 SAMPLED = {"squad_v2.0_dev": 1_000, "cmrc2018_dev_zh": 1_000}  # queries asked, unless all are asked for
@@ -115,7 +114,7 @@ async def _embed(library: Home, queries: Sequence[SetLine]) -> float:
     names = [document_index.collection_of(base) for base in library.bases.values()]
     seconds: list[float] = []
     for model in await library.search.models(names):
-        embedder = library.search.embedder(model)
+        embedder = library.search.embedders.get(model)
         assert embedder is not None
         for query in queries:
             begun = time.perf_counter()

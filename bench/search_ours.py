@@ -43,8 +43,8 @@ from almanac.search.index.protocol import SearchIndex, SearchScope
 from almanac.search.passage import Passage
 from almanac.search.passage_store import AnalysedPassages
 from almanac.search.query import SearchQuery
-from almanac.search.ranking import features
 from almanac.search.sources import Source
+from almanac.search.stages.parse import parse
 
 MODEL = "stand-in"
 SOURCES_AT_ONCE = 50
@@ -217,11 +217,11 @@ class _Legs:
 
     async def _whole(self, question: search_corpus.Question) -> Sequence[int]:
         answer = await self._search.search(SearchQuery(question.text, self._names(question)))
-        return [found.passage_id - 1 for found in answer.found]
+        return [found.passage_id - 1 for found in answer.results]
 
     async def _words(self, question: search_corpus.Question) -> Sequence[int]:
-        asked = features.parse_text(question.text)
-        found = await self._search.index.keyword_hits(SearchScope(self._names(question)), asked.hashes, DEPTH)
+        asked = parse(SearchQuery(question.text, self._names(question)))
+        found = await self._search.index.keyword_hits(asked.scope, asked.hashes, DEPTH)
         return (found.ids[:TOP] - 1).tolist()
 
     async def _vectors(self, question: search_corpus.Question) -> Sequence[int]:

@@ -28,7 +28,8 @@ from almanac.core.settings import Settings
 from almanac.knowledge import document_search
 from almanac.knowledge.document_search import SearchArguments
 from almanac.search.backends import open_search
-from almanac.search.engine import MAX_QUERY_CHARS, SearchEngine
+from almanac.search.engine import SearchEngine
+from almanac.search.query import MAX_QUERY_CHARS
 
 _DEPTHS = (10, 100)
 

@@ -20,8 +20,8 @@ from almanac.identity.access import MIN_ROLE_BY_ACTION
 from almanac.knowledge import bases, document_index, document_text, documents, folders, visible_bases
 from almanac.search import citations
 from almanac.search.citations import MAX_QUOTE_CHARS, CitationCheck
-from almanac.search.engine import MAX_QUERY_CHARS, SearchEngine
-from almanac.search.query import SearchQuery, SearchResult, SourceFilter
+from almanac.search.engine import SearchEngine
+from almanac.search.query import MAX_QUERY_CHARS, SearchQuery, SearchResult, SourceFilter
 
 T = TypeVar("T")
 
@@ -236,7 +236,7 @@ async def find(call: Call, search: SearchEngine, query: SearchQuery, notes: Sequ
     if not query.collections:
         return DocumentResults((), tuple(notes))
     response = await search.search(query)
-    results = await with_documents(call, query.collections, response.found)
+    results = await with_documents(call, query.collections, response.results)
     for result in results:
         call.record_access("document", result.document_id)
     return DocumentResults(results, (*notes, *response.notes), response.has_more, response.timings, response.counts)
@@ -247,13 +247,13 @@ async def with_documents(
 ) -> tuple[DocumentResult, ...]:
     """Passages with the current rows of their documents. Documents that have left the collections are left out."""
     results = [result for result in results if result.kind == document_index.KIND]
-    ids = id_list(sorted({int(result.owner_id) for result in results}))
+    ids = id_list(sorted({int(result.object_id) for result in results}))
     rows = await call.db.fetch(
         f"SELECT id, base_id, source_url, name FROM documents WHERE id IN ({ids}) AND removed_at IS NULL"  # noqa: S608
     )
     searched = set(collections)
     documents_by_id = {row["id"]: row for row in rows if document_index.collection_of(row["base_id"]) in searched}
-    pairs = ((result, documents_by_id.get(int(result.owner_id))) for result in results)
+    pairs = ((result, documents_by_id.get(int(result.object_id))) for result in results)
     return tuple(
         DocumentResult(result, row["id"], row["base_id"], row["source_url"], row["name"])
         for result, row in pairs

@@ -12,10 +12,9 @@ from almanac.core import clock
 from almanac.core.call import Call
 from almanac.memory import expiry, note_index, notes, supersession
 from almanac.memory.note import Note
-from almanac.search.analysis import common_words, highlights
+from almanac.search.analysis import analyser, common_words, highlights
 from almanac.search.engine import SearchEngine
-from almanac.search.query import SearchQuery, SearchResult, SourceFilter
-from almanac.search.ranking import features
+from almanac.search.query import NOTES, SearchQuery, SearchResult, SourceFilter
 
 SNIPPET_CHARS = 240
 DEFAULT_EF_SEARCH = 64  # default of `ef_search`, the candidate list size of a vector graph
@@ -61,10 +60,10 @@ class NoteResults:
 async def find(call: Call, search: SearchEngine, query: NoteQuery) -> NoteResults:
     """The best matching notes."""
     response = await search.search(await search_query(call, query))
-    notes_by_id = await _visible_notes(call, query, response.found)
+    notes_by_id = await _visible_notes(call, query, response.results)
     results: list[NoteResult] = []
-    for hit in response.found:
-        if (note := notes_by_id.get(hit.owner_id)) is not None:
+    for hit in response.results:
+        if (note := notes_by_id.get(hit.object_id)) is not None:
             call.record_access("note", note.id)
             results.append(NoteResult(note, hit.score, snippet(note.body, query.query), hit.legs))
     return NoteResults(tuple(results), response.notes)
@@ -91,14 +90,14 @@ async def search_query(call: Call, query: NoteQuery) -> SearchQuery:
         min_score=query.min_score,
         rerank=query.rerank,
         max_per_source=1,
-        by_ranks=True,
+        profile=NOTES,
         ef_search=query.ef_search,
     )
 
 
 def snippet(body: str, query: str) -> str:
     """The part of a note around the first word of the query, or its beginning if no word of the query occurs."""
-    terms = features.parse_text(query).terms
+    terms = frozenset(analyser.terms_of(query))
     first = (
         next(highlights.occurrences(body, terms), None)
         if terms
@@ -132,7 +131,7 @@ def _missing_or_after(key: str, time: int) -> dict[str, Any]:
 
 async def _visible_notes(call: Call, query: NoteQuery, hits: Sequence[SearchResult]) -> dict[str, Note]:
     """The notes of the hits by id, as they are now or were at `as_of`. Notes that the query excludes are left out."""
-    current = await notes.find(call.db, call.actor.org_id, [hit.owner_id for hit in hits])
+    current = await notes.find(call.db, call.actor.org_id, [hit.object_id for hit in hits])
     if query.as_of is None:
         return {note.id: note for note in current if query.include_superseded or note.head_id is None}
     past = [await supersession.note_at(call.db, note, query.as_of) for note in current]

@@ -193,13 +193,13 @@ async def _context(db: Reader, call: Call, draft: NoteDraft) -> str:
 
     The context is indexed with the note and never shown as part of it.
     """
-    if len(draft.body) > surrounding_text.SHORT:
+    if len(draft.body) > surrounding_text.SHORT_PASSAGE_CHARS:
         return ""
     bodies: list[str] = []
     for row in await db.fetch(_PREVIOUS, call.actor.id):
         is_related = row["title"] == draft.title or (draft.task is not None and row["task_id"] == draft.task.task_id)
         is_recent = row["created_at"] > clock.now() - MAX_CONTEXT_AGE and row["org_id"] == call.actor.org_id
-        if not (is_related and is_recent) or len(row["body"]) > surrounding_text.SHORT:
+        if not (is_related and is_recent) or len(row["body"]) > surrounding_text.SHORT_PASSAGE_CHARS:
             break
         bodies.insert(0, row["body"])
     return "\n".join(bodies)

@@ -19,7 +19,7 @@ from almanac.memory.note import Note
 from almanac.memory.note_search import SNIPPET_CHARS
 from almanac.search.analysis import analyser
 from almanac.search.engine import SearchEngine
-from almanac.search.query import SearchQuery
+from almanac.search.query import NOTES, SearchQuery
 
 # Measured on twelve pairs of contradicting notes: all pairs, and no other two notes, reach MIN_COSINE. Ten of the pairs
 # reach MIN_SHARED_WORD_SHARE.
@@ -60,10 +60,10 @@ async def _find(call: Call, search: SearchEngine, note: Note) -> list[SimilarNot
         limit=_CANDIDATES,
         rerank=False,
         max_per_source=1,
-        by_ranks=True,
+        profile=NOTES,
     )
     response = await search.search(query)
-    note_ids = {hit.passage_id: hit.owner_id for hit in response.found if hit.owner_id != note.id}
+    note_ids = {hit.passage_id: hit.object_id for hit in response.results if hit.object_id != note.id}
     scores = {note_ids[id]: score for id, score in (await _similar_passages(search, query, list(note_ids))).items()}
     others = [other for other in await notes.find(call.db, note.org_id, list(scores)) if _is_live_of_other(other, note)]
     similar = [
@@ -89,7 +89,7 @@ async def _similar_passages(search: SearchEngine, query: SearchQuery, ids: Seque
 
 async def _cosines(search: SearchEngine, query: SearchQuery, ids: Sequence[int]) -> dict[int, float]:
     for model in await search.models(query.collections):
-        embedder = search.embedder(model)
+        embedder = search.embedders.get(model)
         if embedder is None or not ids:
             continue
         try:

@@ -74,8 +74,8 @@ async def find(
         below = tree.descend([tree.pick(category).number])
         folders = tuple(below) if folders is None else tuple(set(below) & set(folders))
     results = await best_per_object(search, query, _entity_scope(call, tree, folders, metadata), limit)
-    known = await entities.get_many(call.db, call.actor.org_id, [result.owner_id for result in results])
-    return [(known[result.owner_id], result) for result in results if result.owner_id in known]
+    known = await entities.get_many(call.db, call.actor.org_id, [result.object_id for result in results])
+    return [(known[result.object_id], result) for result in results if result.object_id in known]
 
 
 async def best_per_object(search: SearchEngine, query: str, scope: NamespaceScope, limit: int) -> list[SearchResult]:
@@ -89,9 +89,9 @@ async def best_per_object(search: SearchEngine, query: str, scope: NamespaceScop
         filter = replace(scope.filter, excluded_objects=(*scope.filter.excluded_objects, *best))
         request = SearchQuery(query, scope.collections, filter=filter, limit=limit - len(best), max_per_source=1)
         response = await search.search(request) if scope.collections else None
-        if response is None or not response.found:
+        if response is None or not response.results:
             break
-        best |= {(result.kind, result.owner_id): result for result in response.found}
+        best |= {(result.kind, result.object_id): result for result in response.results}
         if len(best) >= limit:
             break
     return sorted(best.values(), key=lambda result: -result.score)[:limit]
@@ -132,12 +132,12 @@ async def _matches(call: Call, results: Sequence[SearchResult], scope: Namespace
     document_by_passage = {document.found.passage_id: document for document in document_results}
     matches: list[NamespaceMatch] = []
     for result in results:
-        if result.kind == entity_index.ENTITY and result.owner_id in entity_by_id:
-            entity = entity_by_id[result.owner_id]
+        if result.kind == entity_index.ENTITY and result.object_id in entity_by_id:
+            entity = entity_by_id[result.object_id]
             call.record_access("entity", entity.id)
             matches.append(NamespaceMatch(entity.id, result.score, _entity_metadata(entity, result.text)))
-        elif result.kind == entity_index.IMAGE and result.owner_id in image_by_id:
-            image = image_by_id[result.owner_id]
+        elif result.kind == entity_index.IMAGE and result.object_id in image_by_id:
+            image = image_by_id[result.object_id]
             matches.append(NamespaceMatch(image.id, result.score, _image_metadata(image, result.text)))
         elif result.passage_id in document_by_passage:
             document = document_by_passage[result.passage_id]
@@ -183,4 +183,4 @@ def _document_metadata(document: DocumentResult) -> dict[str, Any]:
 
 
 def _object_ids(results: Sequence[SearchResult], kind: str) -> list[str]:
-    return [result.owner_id for result in results if result.kind == kind]
+    return [result.object_id for result in results if result.kind == kind]

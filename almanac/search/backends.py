@@ -1,4 +1,4 @@
-"""Opening search: the index that goes with the database, and the models whose vectors there can be."""
+"""Opens the search engine: the index that belongs to the database, and the embedding models."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -18,13 +18,13 @@ from almanac.search.index.protocol import SearchIndex
 
 
 def folder_of(settings: Settings) -> Path:
-    """Where the files of the embedded index are."""
+    """The folder of the embedded index."""
     return settings.home / "index"
 
 
 @asynccontextmanager
 async def open_search(settings: Settings, db: Database) -> AsyncGenerator[SearchEngine]:
-    """Search over a database, for as long as it is needed."""
+    """A search engine for a database, closed at the end of the context."""
     index: SearchIndex = EmbeddedIndex(db, folder_of(settings)) if settings.on_sqlite else PostgresIndex(db)
     embedders = _embedders(settings)
     try:
@@ -36,7 +36,7 @@ async def open_search(settings: Settings, db: Database) -> AsyncGenerator[Search
 
 
 async def maintain(settings: Settings, db: Database) -> None:
-    """What an index needs done in the background, if anything."""
+    """Run the background work of the index."""
     if settings.on_sqlite:
         await compaction_process.run(db, settings.store_url, folder_of(settings))
     else:
@@ -44,7 +44,7 @@ async def maintain(settings: Settings, db: Database) -> None:
 
 
 def _embedders(settings: Settings) -> list[Embedder]:
-    """The one the settings ask for and, where that is another, the bundled one, which what is there may still use."""
+    """The configured model, and the bundled one, whose vectors the collections may still have."""
     chosen = open_embedder(settings)
     bundled = BundledEmbedder(DEFAULT, settings.embedding_threads)
     return [chosen] if chosen.name == bundled.name else [chosen, bundled]

@@ -1,7 +1,7 @@
-"""Citations: whether what was quoted from a thing is still there.
+"""Citations: checks whether a quotation is still in its source.
 
-A search result carries the hash of its passage's text and the passage's span. Later, one of them or words quoted from
-it tell whether the text still stands. Whoever asks has made sure that the caller may see the thing.
+A search result has the span of its passage and the hash of the passage's text. A citation is checked by this hash, or
+by text quoted from the source. The caller must be allowed to read the source.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from almanac.core.database import Database, Row
 from almanac.core.errors import BadRequest
 from almanac.search.analysis import analyser
 
-MAX_QUOTE_CHARS = 20_000  # characters of a quotation
-MOST_IN_ONE = 100  # places in one passage that are looked at
-MIN_SHARED_WORD_SHARE = 0.5  # the part of the quoted words that a passage needs to be called the nearest
+MAX_QUOTE_CHARS = 20_000
+MAX_OCCURRENCES = 100  # that are compared in one passage
+MIN_SHARED_WORD_SHARE = 0.5  # of the quoted words, for a passage to be called similar
 
 _BREAK = re.compile(r"\n\s*")
 _NON_SPACE = re.compile(r"\S+")
@@ -31,42 +31,44 @@ FROM sources s LEFT JOIN passages p ON p.source_id = s.id
 WHERE s.kind = $1 AND s.owner_id = $2 AND s.is_live = 1 ORDER BY p.ordinal
 """
 
+_Occurrence = tuple[int, int, Row]  # start and end in the source's text, and the passage
+
 
 @dataclass(frozen=True, slots=True)
 class CitationCheck:
-    """What has become of a quotation.
+    """The state of a quotation.
 
-    `unchanged`: it stands where it stood, or no place was given and it stands somewhere. `moved`: it stands somewhere
-    else. `changed`: it does not stand in the thing any more; what is given then is the passage nearest to it, if one
-    is like it. `gone`: the thing is not there, or is disabled.
+    `unchanged`: the quotation is at its place, or anywhere if no place was given. `moved`: it is at another place.
+    `changed`: it is no longer in the source; the other fields then describe the most similar passage, if there is one.
+    `gone`: the source does not exist or is disabled.
     """
 
     outcome: str
-    start: int | None = None  # in the thing's own text, of the quotation; of the passage where it is told by its hash
+    start: int | None = None  # of the quotation in the source's text, or of the passage for a check by hash
     end: int | None = None
-    page: int | None = None  # where the passage begins that it is in
-    hash: str | None = None  # of that passage's text
+    page: int | None = None  # on which the passage begins
+    hash: str | None = None  # of the passage's text
 
 
 def passage_hash(text: str) -> str:
-    """What a passage's text is known by."""
+    """The hash of a passage's text in results and citations."""
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
 
 
 async def verify(
     db: Database,
     kind: str,
-    owner_id: str,
+    object_id: str,
     *,
     hash: str | None = None,
     text: str | None = None,
     start: int | None = None,
     end: int | None = None,
 ) -> CitationCheck:
-    """Whether a passage with this hash, or a text, stands in a thing. Where both are given the text decides.
+    """Look for a text, or for a passage with a hash, in a source. If both are given, only the text counts.
 
-    A text may be a part of a passage, or of several in a row, and white space in it is not compared. The place is the
-    span of the passage it was found in. A hash given with its place is also found where that passage has grown.
+    The text may be a part of a passage or span several passages; its white space is ignored. A hash with its span is
+    also found if the passage has become longer.
     """
     quoted = " ".join(text.split()) if text is not None else (hash or "").strip().lower()
     if not quoted or len(quoted) > MAX_QUOTE_CHARS:
@@ -74,81 +76,83 @@ async def verify(
             "There is nothing to verify.",
             remedy=f"Give the hash of a result, or 1 to {MAX_QUOTE_CHARS} characters of its text.",
         )
-    rows = await db.scan(_PASSAGES, kind, owner_id)
+    rows = await db.scan(_PASSAGES, kind, object_id)
     if not rows:
         return CitationCheck("gone")
     rows = [row for row in rows if row["text"] is not None]
     place = None if start is None else range(start, max(start + 1, start if end is None else end))
-    judge = _judge_hash if text is None else _judge_text
-    return await asyncio.to_thread(judge, rows, quoted, place)
+    check = _check_hash if text is None else _check_text
+    return await asyncio.to_thread(check, rows, quoted, place)
 
 
-def _judge_hash(rows: Sequence[Row], quoted: str, place: range | None) -> CitationCheck:
-    same = [(row["span_start"], row["span_end"], row) for row in rows if passage_hash(row["text"]) == quoted]
-    if place and not same:
-        same = list(_inside(rows, quoted, place))
-    if not same:
+def _check_hash(rows: Sequence[Row], quoted: str, place: range | None) -> CitationCheck:
+    found = [(row["span_start"], row["span_end"], row) for row in rows if passage_hash(row["text"]) == quoted]
+    if place and not found:
+        found = list(_inside(rows, quoted, place))
+    if not found:
         there = [row for row in rows if place and row["span_start"] <= place.start < row["span_end"]]
-        return _verdict("changed", there[0]) if there else CitationCheck("changed")
+        return _result("changed", there[0]) if there else CitationCheck("changed")
     if place is None:
-        return _verdict("unchanged", same[0][2])
-    start, end, row = min(same, key=lambda each: abs(each[0] - place.start))
-    return _verdict("unchanged" if start == place.start else "moved", row, (start, end))
+        return _result("unchanged", found[0][2])
+    start, end, row = min(found, key=lambda occurrence: abs(occurrence[0] - place.start))
+    return _result("unchanged" if start == place.start else "moved", row, (start, end))
 
 
-def _inside(rows: Sequence[Row], quoted: str, place: range) -> Iterator[tuple[int, int, Row]]:
-    """Where a passage stands that is a part of another now, as when something was written next to it: the span, and in
-    which. Not its text is known but its length: it is looked for where it stood and where lines begin."""
+def _inside(rows: Sequence[Row], hash: str, place: range) -> Iterator[_Occurrence]:
+    """The occurrences of a former passage inside passages that have become longer. Only its length and hash are known,
+    so the text at its old place and at the beginning of each line is hashed."""
     for row in rows:
-        text, first = row["text"], row["span_end"] - len(row["text"])  # below its span, if it begins with a header
-        starts = {place.start - first, 0, *(line.end() for line in islice(_BREAK.finditer(text), MOST_IN_ONE))}
+        text = row["text"]
+        offset = row["span_end"] - len(text)  # lower than the span's start if the text begins with a table header
+        starts = {place.start - offset, 0, *(line.end() for line in islice(_BREAK.finditer(text), MAX_OCCURRENCES))}
         for start in starts:
             end = start + len(place)
-            if start >= 0 and end <= len(text) and passage_hash(text[start:end]) == quoted:
-                yield first + start, first + end, row
+            if start >= 0 and end <= len(text) and passage_hash(text[start:end]) == hash:
+                yield offset + start, offset + end, row
 
 
-def _judge_text(rows: Sequence[Row], quoted: str, place: range | None) -> CitationCheck:
-    found: tuple[int, int, Row] | None = None
-    for each in chain(_within(rows, quoted), _across(rows, quoted)):
-        if place is None or each[0] in place:
-            return _verdict("unchanged", each[2], each[:2])
-        if found is None or abs(each[0] - place.start) < abs(found[0] - place.start):
-            found = each
-    if found is not None:
-        return _verdict("moved", found[2], found[:2])
-    nearest = _nearest(rows, quoted)
-    return _verdict("changed", nearest) if nearest else CitationCheck("changed")
+def _check_text(rows: Sequence[Row], quoted: str, place: range | None) -> CitationCheck:
+    nearest: _Occurrence | None = None
+    for occurrence in chain(_within_passages(rows, quoted), _across_passages(rows, quoted)):
+        start, end, row = occurrence
+        if place is None or start in place:
+            return _result("unchanged", row, (start, end))
+        if nearest is None or abs(start - place.start) < abs(nearest[0] - place.start):
+            nearest = occurrence
+    if nearest is not None:
+        return _result("moved", nearest[2], nearest[:2])
+    similar = _most_similar(rows, quoted)
+    return _result("changed", similar) if similar else CitationCheck("changed")
 
 
-def _within(rows: Sequence[Row], quoted: str) -> Iterator[tuple[int, int, Row]]:
-    """Where a text stands in the passages: the span, and in which."""
+def _within_passages(rows: Sequence[Row], quoted: str) -> Iterator[_Occurrence]:
     for row in rows:
-        before = len(row["text"]) - (row["span_end"] - row["span_start"])  # the header of the table it was cut from
-        for start, end in islice(_occurrences(row["text"], quoted), MOST_IN_ONE):
-            yield row["span_start"] + max(0, start - before), row["span_start"] + max(0, end - before), row
+        header = len(row["text"]) - (row["span_end"] - row["span_start"])  # the length of a table header
+        for start, end in islice(_occurrences(row["text"], quoted), MAX_OCCURRENCES):
+            yield row["span_start"] + max(0, start - header), row["span_start"] + max(0, end - header), row
 
 
-def _across(rows: Sequence[Row], quoted: str) -> Iterator[tuple[int, int, Row]]:
-    """The same in all of the passages put together, for what begins in one and ends in another."""
-    pieces: list[str] = []
-    places: list[tuple[int, int, Row]] = []  # where each piece is in what they make, and in the thing; whose it is
+def _across_passages(rows: Sequence[Row], quoted: str) -> Iterator[_Occurrence]:
+    """The occurrences in the joined text of all passages, each with the passage that contains its beginning."""
+    parts: list[str] = []
+    places: list[tuple[int, int, Row]] = []  # of each part: start in the joined text, start in the source, passage
     length = reached = 0
     for row in sorted(rows, key=lambda row: (row["span_start"], row["span_end"])):
         start, end = max(row["span_start"], reached), row["span_end"]
         if start < end:
-            pieces.append((" " if start > reached else "") + row["text"][start - end :])
-            length, reached = length + len(pieces[-1]), end
+            parts.append((" " if start > reached else "") + row["text"][start - end :])
+            length, reached = length + len(parts[-1]), end
             places.append((length - (end - start), start, row))
     starts = [place[0] for place in places]
-    for first, end in islice(_occurrences("".join(pieces), quoted), MOST_IN_ONE):
+    for first, end in islice(_occurrences("".join(parts), quoted), MAX_OCCURRENCES):
         joined, start, row = places[bisect_right(starts, first) - 1]
         joined_last, start_last, _ = places[bisect_right(starts, end - 1) - 1]
         yield start + first - joined, start_last + end - joined_last, row
 
 
 def _occurrences(text: str, quoted: str) -> Iterator[tuple[int, int]]:
-    """Where a text stands in another, whatever the white space. By `find` alone, for its time is linear."""
+    """The spans of a quotation in a text, whatever the white space. `str.find` keeps the time linear; a regular
+    expression would not."""
     words = text.split()
     joined = " ".join(words)
     at = joined.find(quoted)
@@ -157,23 +161,22 @@ def _occurrences(text: str, quoted: str) -> Iterator[tuple[int, int]]:
     places = [match.start() for match in _NON_SPACE.finditer(text)]
     starts = [0, *accumulate(len(word) + 1 for word in words)]
     while at >= 0:
-        first, last = (bisect_right(starts, each) - 1 for each in (at, at + len(quoted) - 1))
+        first, last = (bisect_right(starts, end) - 1 for end in (at, at + len(quoted) - 1))
         yield places[first] + at - starts[first], places[last] + at + len(quoted) - starts[last]
         at = joined.find(quoted, at + len(quoted))
 
 
-def _nearest(rows: Sequence[Row], quoted: str) -> Row | None:
-    """The passage with the most of the words, if it has enough of them."""
-    asked = np.array(sorted({analyser.term_hash(term) for term in analyser.terms_of(quoted)}), np.int64)
-    best, most = None, max(1, math.ceil(MIN_SHARED_WORD_SHARE * len(asked))) - 1
+def _most_similar(rows: Sequence[Row], quoted: str) -> Row | None:
+    """The passage that contains most of the quoted words, if it contains enough of them."""
+    wanted = np.array(sorted({analyser.term_hash(term) for term in analyser.terms_of(quoted)}), np.int64)
+    best, most = None, max(1, math.ceil(MIN_SHARED_WORD_SHARE * len(wanted))) - 1
     for row in rows:
-        shared = int(np.isin(asked, analyser.own(bytes(row["words"] or b""))).sum())
+        shared = int(np.isin(wanted, analyser.own(bytes(row["words"] or b""))).sum())
         if shared > most:
             best, most = row, shared
     return best
 
 
-def _verdict(outcome: str, row: Row, span: tuple[int, int] | None = None) -> CitationCheck:
-    return CitationCheck(
-        outcome, *(span or (row["span_start"], row["span_end"])), row["page"], passage_hash(row["text"])
-    )
+def _result(outcome: str, row: Row, span: tuple[int, int] | None = None) -> CitationCheck:
+    start, end = span or (row["span_start"], row["span_end"])
+    return CitationCheck(outcome, start, end, row["page"], passage_hash(row["text"]))

@@ -1,4 +1,4 @@
-"""A passage, as a value: apart from the rest of search, for parsers load it into every confined child."""
+"""The passage as a value, in a module of its own because each sandboxed parser process loads it."""
 
 from dataclasses import dataclass
 
@@ -9,20 +9,19 @@ from almanac.core.database import Row
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One piece of a thing's text."""
+    """A searchable part of a text."""
 
-    start: int  # in the thing's own text, up to but not including `end`
-    end: int
-    text: str  # what is searched and shown: the span, after the header of the table it was cut from
+    start: int  # in the whole text
+    end: int  # exclusive
+    text: str  # the span, preceded by the table header if the passage is a part of a table
     kind: str = "text"  # text, table or code
-    headings: tuple[str, ...] = ()  # those it stands under, the highest first
-    page: int | None = None  # where it begins
-    boxes: tuple[tuple[int, float, float, float, float], ...] = ()  # page, x0, y0, x1, y1; one for each page it is on
-    parent: int | None = None  # its place in the list of the passage around it; None for one that stands alone
+    headings: tuple[str, ...] = ()  # of the sections that contain it, the highest first
+    page: int | None = None  # of its beginning
+    boxes: tuple[tuple[int, float, float, float, float], ...] = ()  # page, x0, y0, x1, y1; one for each of its pages
+    parent: int | None = None  # the place of the containing passage in the list
 
 
 def passage_from_row(row: Row) -> Passage:
-    """A passage from its row."""
     return Passage(
         start=row["span_start"],
         end=row["span_end"],

@@ -1,4 +1,4 @@
-"""Passages: the pieces of text that are searched, of whatever kind of thing they come from."""
+"""Stores the passages of sources."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import orjson
 
 from almanac.core.database import Reader, Transaction, Value
+from almanac.db.sql import placeholders
 from almanac.search import sources
 from almanac.search.analysis import analyser
 from almanac.search.filters import metadata_index
@@ -20,22 +21,22 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class AnalysedPassages:
-    """Passages whose words have been counted, which takes too long to be done within a transaction."""
+    """Passages with their counted terms. Counting is too slow for a transaction."""
 
     title: str
     passages: Sequence[Passage]
-    words: Sequence[bytes]
+    words: Sequence[bytes]  # of each passage, as `analyser.encode_terms` returns them
     context: str = ""
 
 
 def analyse(title: str, passages: Sequence[Passage], context: str = "") -> AnalysedPassages:
-    """Count the words of passages under a title, after what was said before them elsewhere."""
+    """Count the terms of passages. `context` is text that precedes the first passage in another source."""
     return AnalysedPassages(title, passages, analyser.count(title, passages, context), context)
 
 
 async def replace(tx: Transaction, source: Source, prepared: AnalysedPassages) -> int:
-    """Put these in the place of whatever passages the source had; the number search has for the source."""
-    if (prepared.title, prepared.context) != (source.title, source.context):  # it has been renamed meanwhile
+    """Replace the passages of a source. Returns the id of its row."""
+    if (prepared.title, prepared.context) != (source.title, source.context):  # the source was renamed meanwhile
         prepared = analyse(source.title, prepared.passages, source.context)
     source_id = await sources.put(tx, source)
     await tx.execute("DELETE FROM passages WHERE source_id = $1", source_id)
@@ -48,44 +49,44 @@ async def replace(tx: Transaction, source: Source, prepared: AnalysedPassages) -
     return source_id
 
 
-async def find(db: Reader, kind: str, owner_id: str, *, offset: int = 0, limit: int = 1000) -> list[Passage]:
-    """A thing's passages, in the order of its text."""
+async def find(db: Reader, kind: str, object_id: str, *, offset: int = 0, limit: int = 1000) -> list[Passage]:
+    """The passages of a source, in the order of its text."""
     rows = await db.fetch(
         "SELECT p.* FROM passages p JOIN sources s ON s.id = p.source_id"
         " WHERE s.kind = $1 AND s.owner_id = $2 AND p.ordinal >= $3 ORDER BY p.ordinal LIMIT $4",
         kind,
-        owner_id,
+        object_id,
         offset,
         limit,
     )
     return [passage_from_row(row) for row in rows]
 
 
-async def add_many(tx: Transaction, things: Sequence[tuple[Source, AnalysedPassages]]) -> None:
-    """As `replace`, for things that search may not know yet, by the hundred: in a few statements."""
-    known = await _ids(tx, [source for source, _ in things])
-    for source, prepared in things:
+async def add_many(tx: Transaction, items: Sequence[tuple[Source, AnalysedPassages]]) -> None:
+    """Like `replace`, for hundreds of sources that are mostly new: in a few statements."""
+    known = await _ids(tx, [source for source, _ in items])
+    for source, prepared in items:
         if (source.kind, source.object_id) in known:
             await replace(tx, source, prepared)
-    new = {(source.kind, source.object_id): (source, prepared) for source, prepared in things
-           if (source.kind, source.object_id) not in known}  # fmt: skip
+    new = {key: (source, prepared) for source, prepared in items
+           if (key := (source.kind, source.object_id)) not in known}  # fmt: skip
     await sources.add_many(tx, [source for source, _ in new.values()])
     ids = await _ids(tx, [source for source, _ in new.values()])
     rows = [row for key, (_, prepared) in new.items() for row in _rows(ids[key], prepared)]
     await tx.insert_many("passages", _COLUMNS, rows)
     await tables.index_passages(tx, {ids[key]: source.collection for key, (source, _) in new.items()})
-    noted = [(ids[key], source.collection, source.metadata, source.tags) for key, (source, _) in new.items()]
-    await metadata_index.write(tx, noted)
+    metadata = [(ids[key], source.collection, source.metadata, source.tags) for key, (source, _) in new.items()]
+    await metadata_index.write(tx, metadata)
 
 
 async def _ids(tx: Transaction, wanted: Sequence[Source]) -> dict[tuple[str, str], int]:
-    """The numbers search has for those of some things that it knows."""
+    """The ids of the rows of the sources that exist."""
     found: dict[tuple[str, str], int] = {}
     for kind in {source.kind for source in wanted}:
-        owners = [source.object_id for source in wanted if source.kind == kind]
-        listed = ", ".join(f"${place + 2}" for place in range(len(owners)))
-        sql = f"SELECT id, owner_id FROM sources WHERE kind = $1 AND owner_id IN ({listed})"  # noqa: S608 - numbers
-        found |= {(kind, row["owner_id"]): row["id"] for row in await tx.fetch(sql, kind, *owners)}
+        object_ids = [source.object_id for source in wanted if source.kind == kind]
+        numbers = placeholders(len(object_ids), start=2)
+        sql = f"SELECT id, owner_id FROM sources WHERE kind = $1 AND owner_id IN ({numbers})"  # noqa: S608
+        found |= {(kind, row["owner_id"]): row["id"] for row in await tx.fetch(sql, kind, *object_ids)}
     return found
 
 

@@ -1,6 +1,7 @@
-"""Sources: what passages are of, as far as a search has to know it.
+"""Sources: search's records of the objects that have passages.
 
-A slice tells search of a thing by `put`, as often as it likes; what has changed about it is found out here.
+A package calls `put` whenever one of its objects may have changed. `put` compares the object with the stored source
+and updates the index where they differ.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,22 +11,19 @@ from typing import Any
 import orjson
 
 from almanac.core.database import Reader, Row, Transaction, Value
+from almanac.db.sql import id_list, placeholders
 from almanac.search.analysis import analyser
 from almanac.search.filters import metadata_index
 from almanac.search.index import tables
 from almanac.search.jobs import embed_queue
 from almanac.search.passage import passage_from_row
 
-_PUT = """
-INSERT INTO sources (org_id, collection, kind, owner_id, title, folder_id, tags, metadata, created_at, updated_at,
-    media, context, is_live, version, is_embedded) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 1, 1)
-RETURNING id
-"""
 _COLUMNS = (
     "org_id", "collection", "kind", "owner_id", "title", "folder_id", "tags", "metadata", "created_at", "updated_at",
     "media", "context", "is_live", "version", "is_embedded",
 )  # fmt: skip
-_CHANGE = """
+_ADD = f"INSERT INTO sources ({', '.join(_COLUMNS)}) VALUES ({placeholders(len(_COLUMNS))}) RETURNING id"  # noqa: S608
+_UPDATE = """
 UPDATE sources SET org_id = $2, title = $3, folder_id = $4, tags = $5, metadata = $6, created_at = $7, updated_at = $8,
     media = $9, context = $10 WHERE id = $1
 """
@@ -33,25 +31,25 @@ UPDATE sources SET org_id = $2, title = $3, folder_id = $4, tags = $5, metadata 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A thing with passages: where it is, what it is called, and what it can be filtered by."""
+    """An object that has passages: its collection, its title and the fields that filters use."""
 
     org_id: str
     collection: str  # 'base:7'
     kind: str  # 'document'
-    object_id: str  # what its slice calls it
+    object_id: str  # the id that its package uses; the column `owner_id`
     title: str
     created_at: int
     updated_at: int
     folder_id: int = 0
     tags: tuple[str, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-    media: str = ""  # its media type
+    media: str = ""  # media type
     is_live: bool = True
-    context: str = ""  # what was said elsewhere before it: it helps to find a thing that is short, and is never shown
+    context: str = ""  # preceding text of another source, indexed so that a short source can be found; never shown
 
 
 async def put(tx: Transaction, source: Source) -> int:
-    """Let search know how a thing is now; the number search has for it."""
+    """Add or update a source. Returns the id of its row."""
     await _open(tx, source.collection, source.org_id)
     known = await tx.fetch_one(
         "SELECT id, collection, title, tags, metadata, is_live, is_embedded FROM sources WHERE kind = $1"
@@ -60,67 +58,62 @@ async def put(tx: Transaction, source: Source) -> int:
         source.object_id,
     )
     if known is None:
-        head = (source.org_id, source.collection, source.kind, source.object_id)
-        row = await tx.fetch_one(_PUT, *head, *_described(source), int(source.is_live))
+        row = await tx.fetch_one(_ADD, *_values(source, is_embedded=True))
         assert row is not None
         await metadata_index.write(tx, [(row["id"], source.collection, source.metadata, source.tags)])
         return row["id"]
-    await tx.execute(_CHANGE, known["id"], source.org_id, *_described(source))
-    await _adjust(tx, known, source)
+    await tx.execute(_UPDATE, known["id"], source.org_id, *_described(source))
+    await _apply_changes(tx, known, source)
     return known["id"]
 
 
 async def add_many(tx: Transaction, new: Sequence[Source]) -> None:
-    """Let search know of things it has not heard of, whose passages lack every vector so far."""
+    """Add sources that do not exist yet, and queue the embedding of their passages."""
     for collection, org_id in {source.collection: source.org_id for source in new}.items():
         await _open(tx, collection, org_id)
         await embed_queue.enqueue(tx, collection)
-    rows = [
-        (each.org_id, each.collection, each.kind, each.object_id, *_described(each), int(each.is_live), 1, 0)
-        for each in new
-    ]
-    await tx.insert_many("sources", _COLUMNS, rows)
+    await tx.insert_many("sources", _COLUMNS, [_values(source, is_embedded=False) for source in new])
 
 
-async def show(tx: Transaction, kind: str, owner_ids: Iterable[str], *, is_live: bool) -> None:
-    """Let things be found, or hide them."""
+async def show(tx: Transaction, kind: str, object_ids: Iterable[str], *, is_live: bool) -> None:
+    """Show sources in search, or hide them."""
     await tx.execute_many(
         "UPDATE sources SET is_live = $3 WHERE kind = $1 AND owner_id = $2 AND is_live <> $3",
-        [(kind, owner_id, int(is_live)) for owner_id in owner_ids],
+        [(kind, object_id, int(is_live)) for object_id in object_ids],
     )
 
 
 async def move_folder(tx: Transaction, collection: str, folder_id: int, into: int) -> None:
-    """All that was in one folder of a collection is in another now."""
+    """Move the sources of one folder to another folder of the collection."""
     await tx.execute(
         "UPDATE sources SET folder_id = $3 WHERE collection = $1 AND folder_id = $2", collection, folder_id, into
     )
 
 
-async def remove(tx: Transaction, kind: str, owner_ids: Iterable[str]) -> None:
-    """Forget things, and with them their passages."""
+async def remove(tx: Transaction, kind: str, object_ids: Iterable[str]) -> None:
+    """Remove sources with their passages."""
     await tx.execute_many(
-        "DELETE FROM sources WHERE kind = $1 AND owner_id = $2", [(kind, owner_id) for owner_id in owner_ids]
+        "DELETE FROM sources WHERE kind = $1 AND owner_id = $2", [(kind, object_id) for object_id in object_ids]
     )
 
 
-async def embedded(db: Reader, kind: str, owner_ids: Sequence[str]) -> set[str]:
-    """Which of some things have every vector they should have."""
-    if not owner_ids:
+async def embedded(db: Reader, kind: str, object_ids: Sequence[str]) -> set[str]:
+    """The ids of the objects whose passages all have vectors."""
+    if not object_ids:
         return set()
     rows = await db.fetch(
         "SELECT s.owner_id FROM sources s JOIN collections c ON c.name = s.collection WHERE s.kind = $1"  # noqa: S608
-        f" AND s.owner_id IN ({', '.join(f'${place + 2}' for place in range(len(owner_ids)))})"
+        f" AND s.owner_id IN ({placeholders(len(object_ids), start=2)})"
         " AND s.is_embedded = 1 AND c.model <> ''",
         kind,
-        *owner_ids,
+        *object_ids,
     )
     return {row["owner_id"] for row in rows}
 
 
 async def embedding_state(db: Reader, collection: str, folders: Sequence[int]) -> str:
-    """Whether the vectors of what is in some folders of a collection, or in all, are "made", "waiting" or "failed"."""
-    where = f"AND folder_id IN ({', '.join(f'{folder:d}' for folder in folders)})" if folders else ""
+    """The state of the vectors in these folders of a collection, or in all: "made", "waiting" or "failed"."""
+    where = f"AND folder_id IN ({id_list(folders)})" if folders else ""
     rows = await db.fetch(
         f"SELECT 1 FROM sources WHERE collection = $1 AND is_embedded = 0 AND is_live = 1 {where} LIMIT 1",  # noqa: S608
         collection,
@@ -131,13 +124,13 @@ async def embedding_state(db: Reader, collection: str, folders: Sequence[int]) -
 
 
 async def mark_changed(tx: Transaction, source_ids: Iterable[int]) -> None:
-    """Note that the passages of sources, their words or their vectors have changed."""
-    ids = sorted(set(source_ids))  # in one order, so that two writers cannot lock each other out
+    """Tell the index that passages of these sources, or their terms or vectors, have changed."""
+    ids = sorted(set(source_ids))  # sorted, so that two writers cannot deadlock
     await tx.execute_many("UPDATE sources SET version = version + 1 WHERE id = $1", [(id,) for id in ids])
 
 
 async def enqueue_embedding(tx: Transaction, source_id: int, collection: str) -> None:
-    """Have the vectors that a source's passages lack made as soon as a worker can."""
+    """Queue the embedding of a source's passages that have no vectors."""
     await tx.execute("UPDATE sources SET is_embedded = 0 WHERE id = $1", source_id)
     await embed_queue.enqueue(tx, collection)
 
@@ -147,22 +140,20 @@ async def _open(tx: Transaction, collection: str, org_id: str) -> None:
     await tx.execute(sql, collection, org_id)
 
 
+def _values(source: Source, *, is_embedded: bool) -> tuple[Value, ...]:
+    """The values of `_COLUMNS`."""
+    head = (source.org_id, source.collection, source.kind, source.object_id)
+    return (*head, *_described(source), int(source.is_live), 1, int(is_embedded))
+
+
 def _described(source: Source) -> tuple[Value, ...]:
     tags, metadata = orjson.dumps(source.tags).decode(), orjson.dumps(source.metadata).decode()
-    return (
-        source.title,
-        source.folder_id,
-        tags,
-        metadata,
-        source.created_at,
-        source.updated_at,
-        source.media,
-        source.context,
-    )
+    times = (source.created_at, source.updated_at)
+    return (source.title, source.folder_id, tags, metadata, *times, source.media, source.context)
 
 
-async def _adjust(tx: Transaction, known: Row, source: Source) -> None:
-    """What follows from a thing's having been shown or hidden, moved, described or called otherwise."""
+async def _apply_changes(tx: Transaction, known: Row, source: Source) -> None:
+    """Update the index if the source's visibility, collection, metadata, tags or title have changed."""
     if bool(known["is_live"]) != source.is_live:
         await tx.execute("UPDATE sources SET is_live = $2 WHERE id = $1", known["id"], int(source.is_live))
     if known["collection"] != source.collection:
@@ -178,7 +169,7 @@ async def _adjust(tx: Transaction, known: Row, source: Source) -> None:
 
 
 async def _share_model(tx: Transaction, one: str, other: str) -> bool:
-    """Whether what has its vectors in one collection has those of the other too."""
+    """Whether both collections have vectors of the same model."""
     rows = await tx.fetch("SELECT model, next_model FROM collections WHERE name IN ($1, $2)", one, other)
     return bool(rows[0]["model"]) and len({(row["model"], row["next_model"]) for row in rows}) == 1
 

@@ -180,7 +180,7 @@ async def test_a_document_that_is_removed_or_moved_during_a_search_is_not_shown(
 
     async def find(query: SearchQuery) -> SearchResponse:
         response = await real_search(query)
-        assert [each.owner_id for each in response.found] == [str(document.id)]
+        assert [each.object_id for each in response.results] == [str(document.id)]
         if way == "removed":
             await workspace.do(lambda tx: documents.remove(workspace.call, tx, [document.id]))
         else:

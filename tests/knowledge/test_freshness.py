@@ -25,9 +25,9 @@ from almanac.knowledge.document_search import SearchArguments
 from almanac.search import backends
 from almanac.search.engine import SearchEngine
 from almanac.search.index.embedded import compaction
-from almanac.search.index.protocol import SearchScope
 from almanac.search.jobs.embed_passages import EmbedPassages
-from almanac.search.ranking.features import parse_text
+from almanac.search.query import SearchQuery
+from almanac.search.stages.parse import parse
 from tests.knowledge.workspace import Workspace, open_workspace
 from tests.live_server import settings_for
 from tests.search.reference import Reference
@@ -187,10 +187,9 @@ async def check(run: RandomRun) -> None:
 
 
 async def check_order(run: RandomRun, base: KnowledgeBase, word: str) -> None:
-    query = parse_text(f"{word} {run.rng.choice(WORDS)} {run.rng.choice(WORDS)}")
-    scope = SearchScope((base.collection,))
-    ours = await run.search.index.keyword_hits(scope, query.hashes, 20)
-    plain = await Reference(run.workspace.db).words(scope, query.hashes, 20)
+    query = parse(SearchQuery(f"{word} {run.rng.choice(WORDS)} {run.rng.choice(WORDS)}", (base.collection,)))
+    ours = await run.search.index.keyword_hits(query.scope, query.hashes, 20)
+    plain = await Reference(run.workspace.db).words(query.scope, query.hashes, 20)
     assert ours.scores.tolist() == pytest.approx(plain.scores.tolist(), rel=1e-3)
     assert set(ours.ids.tolist()) == set(plain.ids.tolist()) or len(plain.ids) == 20
 

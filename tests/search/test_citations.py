@@ -51,12 +51,12 @@ def said(outcome: str, quoted: str, page: int, text: str = TEXT, spans: list[tup
     return CitationCheck(outcome, at, at + len(quoted), page, passage_hash(text[start:end]))
 
 
-def test_a_hash_is_of_the_very_text():
+def test_the_hash_covers_the_exact_text():
     assert passage_hash("a b") == "c8687a08aa5d6ed2044328fa6a697ab8"
     assert passage_hash("a  b") != passage_hash("a b")
 
 
-async def test_a_passage_that_stands_where_it_stood_is_unchanged(database: Database, manual: Source):
+async def test_a_passage_at_its_place_is_unchanged(database: Database, manual: Source):
     for page, (start, end) in enumerate(CUTS, 1):
         unchanged = CitationCheck("unchanged", start, end, page, passage_hash(TEXT[start:end]))
         assert await check(database, place=(start, end), hash=passage_hash(TEXT[start:end])) == unchanged
@@ -71,14 +71,14 @@ async def test_words_of_a_passage_are_found_whatever_the_white_space(database: D
     assert await check(database, "the nearest door", CUTS[3]) == said("unchanged", "the nearest door", 4)
 
 
-async def test_words_that_go_from_one_passage_to_the_next_are_found(database: Database, manual: Source):
+async def test_a_quotation_that_spans_two_passages_is_found(database: Database, manual: Source):
     expected = said("unchanged", "first use. Check the oil", 1)
     assert await check(database, "first use. Check the oil", CUTS[0]) == expected
     long = TEXT[10:-10]
     assert await check(database, long) == said("unchanged", long, 1)
 
 
-async def test_what_has_moved_is_told_with_its_new_place(database: Database, manual: Source):
+async def test_a_moved_quotation_is_returned_with_its_new_place(database: Database, manual: Source):
     text, spans = "A new beginning. " + TEXT, [(0, 17), *((start + 17, end + 17) for start, end in CUTS)]
     await save(database, manual, cut(text, spans))
     moved = await check(database, place=CUTS[3], hash=passage_hash(TEXT[154:]))
@@ -86,7 +86,7 @@ async def test_what_has_moved_is_told_with_its_new_place(database: Database, man
     assert await check(database, "The pump must", (0, 10)) == said("moved", "The pump must", 2, text, spans)
 
 
-async def test_of_several_places_the_one_that_was_named_counts_and_else_the_nearest(database: Database, manual: Source):
+async def test_of_several_places_the_named_one_counts_or_else_the_nearest(database: Database, manual: Source):
     text = "same words. " * 4
     spans = [(0, 11), (12, 23), (24, 35), (36, 47)]
     await save(database, manual, cut(text, spans))
@@ -97,9 +97,7 @@ async def test_of_several_places_the_one_that_was_named_counts_and_else_the_near
     assert await check(database, place=(14, 25), hash=whole) == CitationCheck("moved", 12, 23, 2, whole)
 
 
-async def test_a_passage_that_is_a_part_of_a_longer_one_now_is_known_by_its_hash_and_span(
-    database: Database, manual: Source
-):
+async def test_a_passage_inside_a_longer_one_is_found_by_hash_and_span(database: Database, manual: Source):
     quoted = TEXT[:45]
     grown = f"{quoted}\n\nCats may roam."
     await save(database, manual, [Passage(0, len(grown), grown, page=1)])
@@ -116,7 +114,7 @@ async def test_a_passage_that_is_a_part_of_a_longer_one_now_is_known_by_its_hash
     assert (await check(database, place=(18, 63), hash=passage_hash(quoted))).outcome == "unchanged"
 
 
-async def test_what_has_changed_is_told_with_the_passage_most_like_it(database: Database, manual: Source):
+async def test_a_changed_quotation_is_returned_with_the_most_similar_passage(database: Database, manual: Source):
     verdict = await check(database, "The valve opens at seven bar; never weld it", CUTS[2])
     assert verdict == CitationCheck("changed", 97, 154, 3, passage_hash(TEXT[97:154]))
     assert await check(database, "something else entirely about bananas") == CitationCheck("changed")
@@ -127,12 +125,12 @@ async def test_what_has_changed_is_told_with_the_passage_most_like_it(database: 
     )
 
 
-async def test_the_text_decides_where_a_hash_is_given_too(database: Database, manual: Source):
+async def test_only_the_text_counts_if_a_hash_is_given_too(database: Database, manual: Source):
     assert (await check(database, "nine bar", hash="0" * 32)).outcome == "unchanged"
     assert (await check(database, "ten bar or more", hash=passage_hash(TEXT[97:154]))).outcome == "changed"
 
 
-async def test_a_row_is_found_with_the_header_that_is_repeated_before_it(database: Database, manual: Source):
+async def test_a_table_row_is_found_with_its_repeated_header(database: Database, manual: Source):
     text = "name | size\npump | 9\nvalve | 4"
     await save(
         database, manual, [Passage(0, 20, text[:20]), Passage(21, 30, "name | size\nvalve | 4", "table", page=2)]
@@ -142,7 +140,7 @@ async def test_a_row_is_found_with_the_header_that_is_repeated_before_it(databas
     assert await check(database, "name | size valve | 4", (21, 30)) == CitationCheck("unchanged", 21, 30, 2, row)
 
 
-async def test_what_is_not_there_or_hidden_is_gone(database: Database, manual: Source):
+async def test_a_missing_or_hidden_source_is_gone(database: Database, manual: Source):
     assert await verify(database, "document", "8", text="pump") == CitationCheck("gone")
     assert await verify(database, "note", "7", text="pump") == CitationCheck("gone")
     await database.write(lambda tx: sources.put(tx, replace(manual, is_live=False)))
@@ -154,13 +152,13 @@ async def test_what_is_not_there_or_hidden_is_gone(database: Database, manual: S
     assert await check(database, "pump") == CitationCheck("gone")
 
 
-async def test_nothing_and_too_much_are_refused(database: Database):
+async def test_an_empty_and_a_too_long_quotation_are_refused(database: Database):
     for text, hash in ((None, None), (" \n", None), ("", "0" * 32), (None, " "), ("a" * 20_001, None)):
         with pytest.raises(BadRequest, match="nothing to verify"):
             await check(database, text, hash=hash)
 
 
-async def test_a_quotation_that_almost_fits_everywhere_takes_no_longer(database: Database, manual: Source):
+async def test_a_quotation_that_almost_matches_everywhere_is_not_slower(database: Database, manual: Source):
     many = [Passage(n * 1600, n * 1600 + 1600, "a " * 800) for n in range(500)]
     await save(database, manual, many)
     begun = time.process_time()

@@ -97,7 +97,9 @@ async def pair(postgres_cluster: Cluster, sqlite_template: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("is_compacted", [True, False])
-async def test_made_up_things_are_found_alike(pair: Pair, is_compacted: bool, monkeypatch: pytest.MonkeyPatch):
+async def test_both_databases_find_the_same_generated_documents(
+    pair: Pair, is_compacted: bool, monkeypatch: pytest.MonkeyPatch
+):
     if not is_compacted:
         monkeypatch.setattr(keyword_scan, "_MIN_FILTERED_RATIO", 1)  # so that terms are looked up in any filtered rows
     for shelf in pair.shelves:
@@ -116,7 +118,7 @@ async def test_made_up_things_are_found_alike(pair: Pair, is_compacted: bool, mo
     assert np.mean(overlaps) >= 0.95
 
 
-async def test_scientific_papers_are_found_alike(pair: Pair):
+async def test_both_databases_find_the_same_scientific_papers(pair: Pair):
     if not (SETS / "scifact").is_dir():
         pytest.skip("SciFact is not there: ALMANAC_DATA names the folder of the sets")
     papers = list(islice(lines("corpus"), 1000))

@@ -19,7 +19,7 @@ from almanac.search.backends import open_search
 from almanac.search.engine import SearchEngine
 from almanac.search.passage import Passage
 from almanac.search.query import SearchQuery, SearchResponse, SourceFilter
-from almanac.search.ranking.features import CandidateScorer
+from almanac.search.ranking import features
 from almanac.search.sources import Source
 from tests.live_server import settings_for, work_off
 
@@ -58,25 +58,25 @@ async def save(db: Database, source: Source, found: list[Passage]) -> None:
 
 
 def owners(answer: SearchResponse) -> list[str]:
-    return [found.owner_id for found in answer.found]
+    return [result.object_id for result in answer.results]
 
 
-async def test_words_are_found_at_once_and_meaning_when_its_vectors_are_there(
+async def test_keyword_search_works_at_once_and_vector_search_after_embedding(
     search: SearchEngine, database: Database, settings: Settings
 ):
     assert owners(await search.search(SearchQuery("oiled bearings", HERE))) == ["1"]
     early = await search.search(SearchQuery("feline rest", HERE))
-    assert (early.found, len(early.notes)) == ((), 1)
+    assert (early.results, len(early.notes)) == ((), 1)
     assert "no vectors yet" in early.notes[0]
     await work_off(database, settings)
     answer = await search.search(SearchQuery("feline rest", HERE))
     assert answer.notes == ()
     assert owners(answer)[0] == "2"
-    assert answer.found[0].legs == ("vectors",)
+    assert answer.results[0].legs == ("vectors",)
     assert owners(await search.search(SearchQuery("oiled bearings", HERE)))[0] == "1"
 
 
-async def test_what_has_no_vector_yet_is_as_likely_as_its_words_say(
+async def test_a_passage_without_a_vector_gets_the_probability_of_its_words(
     search: SearchEngine, database: Database, settings: Settings
 ):
     await work_off(database, settings)
@@ -84,17 +84,17 @@ async def test_what_has_no_vector_yet_is_as_likely_as_its_words_say(
     org_id = (await orgs.get_by_name(database, None)).id
     late = Source(org_id, "base:1", "document", "7", "Winch", 1, 7)
     await save(database, late, [Passage(0, len(text), text)])
-    asked = SearchQuery("drain the winch gearbox", HERE)
-    by_words = (await search.search(replace(asked, mode="keyword"))).found[0]
+    query = SearchQuery("drain the winch gearbox", HERE)
+    by_words = (await search.search(replace(query, mode="keyword"))).results[0]
     for rerank in (True, False):
-        answer = await search.search(replace(asked, rerank=rerank))
-        assert owners(answer)[0] == by_words.owner_id == "7"
-        assert answer.found[0].score == pytest.approx(by_words.score, abs=0.05)
-        assert answer.found[0].legs == ("words",)
+        answer = await search.search(replace(query, rerank=rerank))
+        assert owners(answer)[0] == by_words.object_id == "7"
+        assert answer.results[0].score == pytest.approx(by_words.score, abs=0.05)
+        assert answer.results[0].legs == ("words",)
         assert "no vectors yet" in answer.notes[0]
 
 
-async def test_what_only_vectors_brought_has_its_words_weighed_all_the_same(
+async def test_a_vector_hit_that_is_no_keyword_hit_gets_its_keyword_score(
     search: SearchEngine, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ):
     org_id = (await orgs.get_by_name(database, None)).id
@@ -103,20 +103,20 @@ async def test_what_only_vectors_brought_has_its_words_weighed_all_the_same(
         await save(database, Source(org_id, "base:3", "document", text, "", 1, 1), [Passage(0, len(text), text)])
         if text == told:
             await work_off(database, settings)  # the others have no vectors
-    asked = SearchQuery("how to stop a dog that barks at night", ("base:3",), rerank=False, limit=1)
-    (whole,) = (await search.search(asked)).found
+    query = SearchQuery("how to stop a dog that barks at night", ("base:3",), rerank=False, limit=1)
+    (whole,) = (await search.search(query)).results
     monkeypatch.setattr("almanac.search.engine.MIN_HITS_PER_RETRIEVER", 1)
-    (found,) = (await search.search(asked)).found
-    assert (whole.owner_id, whole.legs, found.legs) == (told, ("words", "vectors"), ("vectors",))
+    (found,) = (await search.search(query)).results
+    assert (whole.object_id, whole.legs, found.legs) == (told, ("words", "vectors"), ("vectors",))
     assert found.score == whole.score
 
 
-async def test_a_question_is_embedded_first_and_its_words_are_looked_for_meanwhile(
+async def test_embedding_starts_before_keyword_search_and_runs_beside_it(
     search: SearchEngine, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ):
     await work_off(database, settings)
     (model,) = await search.models(HERE)
-    embedder, words = search.embedder(model), search.index.keyword_hits
+    embedder, words = search.embedders.get(model), search.index.keyword_hits
     assert embedder is not None
     embed, happened, is_looked_for = embedder.query, list[str](), asyncio.Event()
 
@@ -134,17 +134,17 @@ async def test_a_question_is_embedded_first_and_its_words_are_looked_for_meanwhi
 
     monkeypatch.setattr(embedder, "query", embed_slowly)
     monkeypatch.setattr(search.index, "keyword_hits", look_for)
-    monkeypatch.setattr("almanac.search.engine.EMBEDDING_HEAD_START_SECONDS", 0.2)
+    monkeypatch.setattr("almanac.search.stages.retrieve.EMBEDDING_HEAD_START_SECONDS", 0.2)
     assert owners(await search.search(SearchQuery("oiled bearings", HERE)))[0] == "1"
     assert happened == ["embedded", "looked for"] or not search.index.holds_interpreter_lock
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "keyword"])
-async def test_what_goes_while_it_is_looked_for_leaves_no_gap(
+async def test_a_passage_removed_during_a_search_leaves_no_gap(
     search: SearchEngine, database: Database, monkeypatch: pytest.MonkeyPatch, mode: str
 ):
-    asked = SearchQuery("cats or bearings", HERE, mode=mode, limit=1)
-    first, second = owners(await search.search(replace(asked, limit=10)))
+    query = SearchQuery("cats or bearings", HERE, mode=mode, limit=1)
+    first, second = owners(await search.search(replace(query, limit=10)))
     words = search.index.keyword_hits
 
     async def words_then_gone(*args: Any) -> Any:
@@ -153,7 +153,7 @@ async def test_what_goes_while_it_is_looked_for_leaves_no_gap(
         return found
 
     monkeypatch.setattr(search.index, "keyword_hits", words_then_gone)
-    answer = await search.search(asked)
+    answer = await search.search(query)
     assert (owners(answer), answer.has_more) == ([second], False)
 
 
@@ -168,72 +168,70 @@ async def test_what_goes_while_it_is_looked_for_leaves_no_gap(
         ("library 图书馆 opening hours", "4"),
     ],
 )
-async def test_a_question_in_another_language_finds_what_a_reader_would_expect(
-    search: SearchEngine, asked: str, owner: str
-):
+async def test_queries_in_other_languages_find_the_expected_document(search: SearchEngine, asked: str, owner: str):
     assert owners(await search.search(SearchQuery(asked, HERE)))[0] == owner
 
 
-async def test_words_that_nothing_has_make_what_has_the_others_less_likely(search: SearchEngine):
+async def test_words_that_no_passage_contains_lower_all_scores(search: SearchEngine):
     async def score(text: str) -> float:
-        return (await search.search(SearchQuery(text, HERE, mode="keyword"))).found[0].score
+        return (await search.search(SearchQuery(text, HERE, mode="keyword"))).results[0].score
 
     whole, half, third = [await score(text) for text in ("bearing", "zebra bearing", "zebra quagga bearing")]
     assert whole > 0.6 > 0.3 > half > third
     assert await score("bearings") == whole  # one form of a word is enough
 
 
-async def test_a_result_says_where_it_stands_and_can_be_verified(search: SearchEngine, database: Database):
-    (found,) = (await search.search(SearchQuery("bearing", HERE, mode="keyword"))).found
+async def test_a_result_has_its_span_and_can_be_verified(search: SearchEngine, database: Database):
+    (found,) = (await search.search(SearchQuery("bearing", HERE, mode="keyword"))).results
     assert (found.title, found.start, found.end, found.text) == ("Note 1", 0, len(TEXTS["1"]), TEXTS["1"])
     assert [found.text[start:end] for start, end in found.highlights] == ["bearing"]
     assert 0 < found.score < 1
-    verdict = await citations.verify(database, found.kind, found.owner_id, hash=found.hash)
+    verdict = await citations.verify(database, found.kind, found.object_id, hash=found.hash)
     assert verdict.outcome == "unchanged"
 
 
-async def test_no_source_has_more_than_its_share_unless_asked(search: SearchEngine):
-    asked = SearchQuery("rope", ("base:2",), mode="keyword")
-    assert len((await search.search(asked)).found) == 3
-    assert len((await search.search(replace(asked, max_per_source=0))).found) == 8
-    first = await search.search(replace(asked, max_per_source=0, limit=5))
-    rest = await search.search(replace(asked, max_per_source=0, limit=5, offset=5))
+async def test_results_per_source_are_limited_unless_the_query_lifts_the_limit(search: SearchEngine):
+    query = SearchQuery("rope", ("base:2",), mode="keyword")
+    assert len((await search.search(query)).results) == 3
+    assert len((await search.search(replace(query, max_per_source=0))).results) == 8
+    first = await search.search(replace(query, max_per_source=0, limit=5))
+    rest = await search.search(replace(query, max_per_source=0, limit=5, offset=5))
     assert (first.has_more, rest.has_more) == (True, False)
-    assert len({found.passage_id for found in (*first.found, *rest.found)}) == 8
+    assert len({found.passage_id for found in (*first.results, *rest.results)}) == 8
 
 
-async def test_filters_and_scores_cut_what_is_found(search: SearchEngine):
-    asked = SearchQuery("cats pump", HERE, mode="keyword")
-    assert sorted(owners(await search.search(asked))) == ["1", "2"]
-    assert owners(await search.search(replace(asked, filter=SourceFilter(tags=("t2",))))) == ["2"]
-    assert owners(await search.search(replace(asked, min_score=0.999))) == []
+async def test_filters_and_min_score_restrict_the_results(search: SearchEngine):
+    query = SearchQuery("cats pump", HERE, mode="keyword")
+    assert sorted(owners(await search.search(query))) == ["1", "2"]
+    assert owners(await search.search(replace(query, filter=SourceFilter(tags=("t2",))))) == ["2"]
+    assert owners(await search.search(replace(query, min_score=0.999))) == []
 
 
-async def test_what_happened_is_told_on_request(search: SearchEngine):
+async def test_timings_and_counts_are_returned_on_request(search: SearchEngine):
     answer = await search.search(SearchQuery("pump", HERE, explain=True))
     assert {"words", "legs", "read", "rank"} <= answer.timings.keys()
     assert (answer.counts["words"], answer.counts["returned"]) == (1, 1)
     assert (await search.search(SearchQuery("pump", HERE))).timings == {}
 
 
-async def test_where_reranking_fails_the_order_before_it_is_given_and_said(
+async def test_a_failed_reranking_returns_the_fused_order_and_a_note(
     search: SearchEngine, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ):
     def fail(*_: object) -> None:
         raise ValueError
 
     await work_off(database, settings)
-    monkeypatch.setattr(CandidateScorer, "_titles", fail)
+    monkeypatch.setattr(features, "_title_shares", fail)
     answer = await search.search(SearchQuery("oiled bearings", HERE))
     assert owners(answer)[0] == "1"
-    assert answer.notes == ("Reranking failed; this is the order before it.",)
+    assert answer.notes == ("Reranking failed. The results are in the order before it.",)
 
 
-async def test_nothing_found_is_an_answer(search: SearchEngine):
+async def test_a_search_without_results_is_no_error(search: SearchEngine):
     for mode in ("hybrid", "keyword", "vector"):
-        assert (await search.search(SearchQuery("zeppelin", HERE, mode=mode))).found == ()
-    assert (await search.search(SearchQuery("pump", ()))).found == ()
-    assert (await search.search(SearchQuery("the of and", HERE))).found == ()
+        assert (await search.search(SearchQuery("zeppelin", HERE, mode=mode))).results == ()
+    assert (await search.search(SearchQuery("pump", ()))).results == ()
+    assert (await search.search(SearchQuery("the of and", HERE))).results == ()
 
 
 @pytest.mark.parametrize(
@@ -243,13 +241,13 @@ async def test_nothing_found_is_an_answer(search: SearchEngine):
         {"min_score": 1.5},
     ],
 )  # fmt: skip
-async def test_a_question_that_cannot_be_asked_is_refused(search: SearchEngine, wrong: dict[str, object]):
+async def test_an_invalid_query_is_refused(search: SearchEngine, wrong: dict[str, object]):
     with pytest.raises(BadRequest):
         await search.search(replace(SearchQuery("pump", HERE), **wrong))  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "keyword", "vector"])
-async def test_a_document_with_much_to_say_leaves_room_for_others(
+async def test_a_document_with_many_hits_leaves_room_for_others(
     search: SearchEngine, database: Database, settings: Settings, mode: str
 ):
     org = await orgs.get_by_name(database, "acme")
@@ -261,7 +259,7 @@ async def test_a_document_with_much_to_say_leaves_room_for_others(
     await work_off(database, replace(settings, embedding=mode != "keyword"))
     answer = await search.search(SearchQuery("turbine pump bearing", ("base:3",), mode=mode, limit=10))
     assert owners(answer)[:3] == ["100"] * 3
-    assert len(answer.found) == 10 and len(set(owners(answer))) == 8
+    assert len(answer.results) == 10 and len(set(owners(answer))) == 8
     assert answer.has_more
 
 
@@ -286,14 +284,14 @@ async def test_pages_are_cut_from_one_ranking(
         found = [Passage(n, n + 1, text) for n, text in enumerate(texts)]
         await save(database, Source(org.id, "base:4", "document", str(200 + number), "Stores", 1, 1), found)
     await work_off(database, replace(settings, embedding=mode != "keyword"))
-    asked = SearchQuery("pump bearing in store", ("base:4",), mode=mode, rerank=rerank, limit=4)
-    answers = [await search.search(asked)]
+    query = SearchQuery("pump bearing in store", ("base:4",), mode=mode, rerank=rerank, limit=4)
+    answers = [await search.search(query)]
     while answers[-1].has_more:
-        answers.append(await search.search(replace(asked, offset=4 * len(answers))))
-    found = [each for answer in answers for each in answer.found]
-    assert len(answers) == 12 and [len(answer.found) for answer in answers] == [4] * 12  # three of each document
+        answers.append(await search.search(replace(query, offset=4 * len(answers))))
+    found = [each for answer in answers for each in answer.results]
+    assert len(answers) == 12 and [len(answer.results) for answer in answers] == [4] * 12  # three of each document
     assert len({each.passage_id for each in found}) == len(found)
-    assert max(Counter(each.owner_id for each in found).values()) == 3
+    assert max(Counter(each.object_id for each in found).values()) == 3
     assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
 
 
@@ -311,28 +309,29 @@ async def test_long_documents_leave_room_for_others_however_many_they_are(
         text = f"Store {number} also keeps a bearing of brass, among much else that nobody asks for."
         await save(database, Source(org.id, "base:3", "document", str(number), "Store", 1, 1), [Passage(0, 9, text)])
     await work_off(database, replace(settings, embedding=mode != "keyword"))
-    asked = SearchQuery("turbine pump bearing", ("base:3",), mode=mode, limit=10)
-    first, second = await search.search(asked), await search.search(replace(asked, offset=10))
-    assert (len(first.found), len(second.found), second.has_more) == (10, 9, False)
-    assert len({found.owner_id for found in (*first.found, *second.found)}) == 13
+    query = SearchQuery("turbine pump bearing", ("base:3",), mode=mode, limit=10)
+    first, second = await search.search(query), await search.search(replace(query, offset=10))
+    assert (len(first.results), len(second.results), second.has_more) == (10, 9, False)
+    assert len({found.object_id for found in (*first.results, *second.results)}) == 13
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "vector"])
-async def test_what_a_model_cannot_read_is_not_looked_for(
+async def test_a_query_without_letters_or_digits_is_not_embedded(
     search: SearchEngine, database: Database, settings: Settings, mode: str
 ):
     await work_off(database, settings)
     answer = await search.search(SearchQuery("😀 !", HERE, mode=mode))
-    assert (answer.found, answer.notes[-1]) == (
+    assert (answer.results, answer.notes[-1]) == (
         (),
-        "There is nothing in the question that can be looked for: ask in words.",
+        "The query contains no letters or digits. Use words.",
     )
 
 
-async def test_a_question_without_a_word_to_look_for_says_so(search: SearchEngine):
+async def test_keyword_search_without_usable_words_returns_a_note(search: SearchEngine):
     answer = await search.search(SearchQuery("🚀", HERE, mode="keyword"))
-    assert answer.found == ()
-    assert answer.notes == ("There is no word in the question that is looked for: use mode 'hybrid'.",)
+    assert answer.results == ()
+    (note,) = answer.notes
+    assert note == "The query has only common words or symbols, which keyword search ignores. Use mode 'hybrid'."
 
 
 async def test_a_sentence_without_spaces_is_found_by_its_end(search: SearchEngine, database: Database):
@@ -345,14 +344,14 @@ async def test_a_sentence_without_spaces_is_found_by_its_end(search: SearchEngin
     assert owners(await search.search(SearchQuery("更换轴承", ("base:4",), mode="keyword"))) == ["200"]
 
 
-async def test_a_question_as_long_as_a_page_is_answered_in_a_moment(search: SearchEngine):
+async def test_a_query_as_long_as_a_page_is_fast(search: SearchEngine):
     page = "".join(chr(0x4E00 + number % 3_000) for number in range(4_000))
     async with asyncio.timeout(10):
         await search.search(SearchQuery(page, HERE))
         await search.search(SearchQuery(page, HERE, filter=SourceFilter(tags=("t4",))))
 
 
-async def test_whether_vectors_are_lacking_is_told_without_reading_what_waits_elsewhere(
+async def test_missing_vectors_are_detected_without_reading_other_collections(
     search: SearchEngine, database: Database, monkeypatch: pytest.MonkeyPatch
 ):
     org, asked, here = await orgs.get_by_name(database, "acme"), list[str](), (*HERE, "base:8")

@@ -43,14 +43,14 @@ def three(pump: Source) -> tuple[Source, Source, Source]:
     return pump, replace(pump, object_id="8"), note
 
 
-async def test_passages_come_back_as_they_were_stored_and_in_their_order(database: Database, pump: Source):
+async def test_passages_are_read_as_they_were_stored_and_in_order(database: Database, pump: Source):
     await save(database, pump, SOME)
     assert await passage_store.find(database, "document", "7") == SOME
     assert await passage_store.find(database, "document", "7", offset=1, limit=1) == [FULL]
     assert await passage_store.find(database, "document", "9") == []
 
 
-async def test_new_passages_take_the_place_of_all_the_source_had_and_of_nobody_else_s(database: Database, pump: Source):
+async def test_new_passages_replace_all_passages_of_their_source_only(database: Database, pump: Source):
     for source in three(pump):
         await save(database, source, SOME)
     await save(database, pump, [FULL])
@@ -78,7 +78,7 @@ async def test_sources_can_be_hidden_and_shown_again(database: Database, pump: S
     assert ("document", "7", "base:1") not in await live(database)
 
 
-async def test_passages_go_with_their_source_to_another_collection(database: Database, pump: Source):
+async def test_passages_move_with_their_source_to_another_collection(database: Database, pump: Source):
     for source in three(pump):
         await save(database, source, SOME)
     await put(database, replace(pump, collection="base:2"))
@@ -86,7 +86,7 @@ async def test_passages_go_with_their_source_to_another_collection(database: Dat
     assert await passage_store.find(database, "document", "7") == SOME
 
 
-async def test_forgotten_sources_are_gone_with_their_passages_and_others_are_not(database: Database, pump: Source):
+async def test_removed_sources_lose_their_passages_and_others_keep_them(database: Database, pump: Source):
     for source in three(pump):
         await save(database, source, SOME)
     await database.write(lambda tx: sources.remove(tx, "document", ["7", "8", "9"]))
@@ -96,7 +96,7 @@ async def test_forgotten_sources_are_gone_with_their_passages_and_others_are_not
     await database.write(lambda tx: sources.remove(tx, "document", []))
 
 
-async def test_a_source_keeps_its_number_and_takes_what_is_new_about_it(database: Database, pump: Source):
+async def test_an_updated_source_keeps_its_id(database: Database, pump: Source):
     first = await put(database, pump)
     assert await put(database, replace(pump, folder_id=9, tags=("b", "c"), metadata={"x": None}, updated_at=3)) == first
     row = await database.fetch_one("SELECT * FROM sources WHERE id = $1", first)
@@ -105,7 +105,7 @@ async def test_a_source_keeps_its_number_and_takes_what_is_new_about_it(database
     assert orjson.loads(row["metadata"]) == {"x": None}
 
 
-async def test_what_was_in_a_folder_is_refiled_within_its_collection_only(database: Database, pump: Source):
+async def test_a_moved_folder_affects_its_own_collection_only(database: Database, pump: Source):
     other = replace(pump, object_id="8", collection="base:2")
     for source in (pump, other):
         await put(database, source)
@@ -115,7 +115,7 @@ async def test_what_was_in_a_folder_is_refiled_within_its_collection_only(databa
 
 
 @pytest.mark.parametrize("when", ["before", "between"])
-async def test_passages_are_found_by_the_title_their_source_has_now(database: Database, pump: Source, when: str):
+async def test_passages_are_found_by_the_current_title_of_their_source(database: Database, pump: Source, when: str):
     renamed = replace(pump, title="Compressors")
     if when == "before":
         await save(database, pump, [FULL])
@@ -128,7 +128,7 @@ async def test_passages_are_found_by_the_title_their_source_has_now(database: Da
     assert row["words"] == analyser.encode_terms("Compressors", FULL.headings, FULL.text)
 
 
-async def test_vectors_are_asked_for_once_however_many_passages_come(database: Database, pump: Source):
+async def test_embedding_is_queued_once_for_many_passages(database: Database, pump: Source):
     await save(database, pump, SOME)
     await save(database, replace(pump, object_id="8"), SOME)
     jobs = await queue.find(database, "queued")

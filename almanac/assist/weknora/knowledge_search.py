@@ -14,7 +14,8 @@ from almanac.core.call import Call
 from almanac.core.errors import BadRequest, NotFound
 from almanac.knowledge import document_search
 from almanac.knowledge.document_search import MAX_LIST_ITEMS, DocumentResult, SearchArguments
-from almanac.search.engine import MAX_QUERY_CHARS, SearchEngine
+from almanac.search.engine import SearchEngine
+from almanac.search.query import GRADED_DOCUMENTS, MAX_QUERY_CHARS
 
 MAX_TOP_K = 50
 DEFAULT_TOP_K = 10
@@ -122,7 +123,7 @@ async def search_anywhere(call: Call, engine: SearchEngine, arguments: WeKnoraSe
         explain=True,
     )
     scope = await document_search.resolve_scope(call, query.bases, query.folders, query.documents)
-    graded = replace(document_search.build_query(query, scope), graded=True)
+    graded = replace(document_search.build_query(query, scope), profile=GRADED_DOCUMENTS)
     results = await document_search.find(call, engine, graded, scope.notes)
     above = results.counts.get("above_min_score", 0)
     return GradedResults(results.hits, above, results.counts.get("fused", 0) - above, results.notes)

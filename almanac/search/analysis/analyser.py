@@ -1,11 +1,12 @@
-"""Analysis: from text to the terms it is found by.
+"""The analyser: turns text into the terms of the index.
 
-Words are folded (case, width, accents) and stemmed by the language of their script or of their text; scripts that put
-no spaces between words are cut into single characters and pairs; identifiers (`HTTP2Client`, `SKU-9931`, `v1.2.3`) are
-kept whole and cut into their parts as well; in languages that join words, a long word is found by its two ends too.
+- Words are folded (case, width, accents) and stemmed in the language of their script or of their text.
+- Scripts without spaces between words are cut into single characters and pairs.
+- Identifiers (`HTTP2Client`, `SKU-9931`, `v1.2.3`) are indexed whole and by their parts.
+- In languages with compound words, a long word is also indexed by its beginnings and ends.
 
-A passage's terms are stored counted and hashed: the hash of each, then how often it stands there, sorted by hash.
-Counts are in tenths, for a word of the title is worth more than one of the text, and one of its neighbourhood less.
+The terms of a passage are stored as their sorted hashes, followed by their counts. Counts are in tenths, because a word
+of the title counts more than a word of the text, and a word of the surrounding text less.
 """
 
 import hashlib
@@ -27,8 +28,8 @@ _UNSPACED = (
     "\u3005\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"  # Japanese, Chinese, Korean
     "\U00020000-\U0003ffff"
 )
-# What stands over, under or beside a letter and belongs to its word: accents apart from their letters, vowel signs of
-# India, points of Arabic and Hebrew; and what only says how a word is joined or broken.
+# Marks that belong to the word of their letter: separate accents, vowel signs of India, points of Arabic and Hebrew,
+# soft hyphens and joiners.
 _MARKS = "\u00ad\u200d" + "".join(
     chr(code)
     for block in (
@@ -49,26 +50,26 @@ _JOINT = re.compile(r"[-_./'’:@]")
 _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 _IS_CAMEL = re.compile(r"[a-z][A-Z]|[A-Za-z]\d|\d[A-Za-z]")
 _IS_PLAIN = re.compile(r"[a-z]+")
-# Letters that no decomposition takes an accent from; and what is written but not read.
+# Letters that Unicode does not decompose, and invisible characters.
 _PLAIN = str.maketrans("øłđðħŧı", "olddhti") | str.maketrans(
     {"œ": "oe", "æ": "ae", "þ": "th", "\u00ad": "", "\u200d": ""}
 )
-_KEPT = frozenset((0, 9))  # classes of combining characters: letters and vowel signs, and those that silence a vowel
-MAX_WORD_CHARS = 64  # characters of a word that are looked at
-_COMPOUND = 9  # characters from which a word may be several
-_SURE_COMPOUND = 14  # the same where the language is not known
-_PIECES = range(4, 15)  # lengths of what a compound begins or ends with
-MAX_TERM_COUNT = 255  # tenths of an occurrence that are counted
-_TEXT, _TITLE, _AROUND = 10, 15, 4  # what a word is worth by where it stands
+_KEPT = frozenset((0, 9))  # combining classes: letters with vowel signs, and signs that silence a vowel
+MAX_WORD_CHARS = 64  # the rest of a longer word is ignored
+_COMPOUND = 9  # the shortest compound word, in characters
+_SURE_COMPOUND = 14  # the same in an unknown language
+_PIECES = range(4, 15)  # lengths of the indexed beginnings and ends of a compound
+MAX_TERM_COUNT = 255  # in tenths
+_TEXT, _TITLE, _AROUND = 10, 15, 4  # tenths that a word counts, by its place
 
 
 def terms_of(text: str) -> list[str]:
-    """The terms of a text, in its order."""
+    """The terms of a text, in order."""
     return [term for _, _, terms in words_of(text) for term in terms]
 
 
 def words_of(text: str) -> Iterator[tuple[int, int, tuple[str, ...]]]:
-    """The words of a text that mean something: where each starts and ends, and the terms it is found by."""
+    """The words of a text that have terms: start, end and terms of each. Common words have none."""
     language = languages.detect(text)
     for match in _WORD.finditer(text):
         word = match[0]
@@ -77,24 +78,24 @@ def words_of(text: str) -> Iterator[tuple[int, int, tuple[str, ...]]]:
 
 
 def terms_of_word(word: str) -> tuple[str, ...]:
-    """The terms of a single word, taken for English."""
+    """The terms of a single English word."""
     return _terms(word[:MAX_WORD_CHARS], languages.ENGLISH)
 
 
 def is_unspaced(character: str) -> bool:
-    """Whether a character is of a script that puts no spaces between words."""
+    """Whether a character belongs to a script without spaces between words."""
     return _IS_UNSPACED.match(character) is not None
 
 
 @lru_cache(5_000)
 def term_hash(term: str) -> int:
-    """The number a term is stored as: 64 bits, signed."""
+    """The stored form of a term: a signed number of 64 bits."""
     digest = hashlib.blake2b(term.encode("utf-8", "replace"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 
 
 def encode_terms(title: str, headings: Sequence[str], text: str, around: str = "") -> bytes:
-    """The terms of a passage, counted, as they are stored; `around` is what stands beside one that is short."""
+    """The counted terms of a passage, as they are stored. `around` is the surrounding text of a short passage."""
     counted: Counter[int] = Counter()
     for part, worth in ((text, _TEXT), ("\n".join((title, *headings)), _TITLE), (around, _AROUND)):
         for term in terms_of(part):
@@ -106,7 +107,7 @@ def encode_terms(title: str, headings: Sequence[str], text: str, around: str = "
 
 
 def count(title: str, passages: Sequence[Passage], context: str = "") -> list[bytes]:
-    """The terms of each of a thing's passages, as they are stored; `context` is what was said before the first."""
+    """The terms of each passage of a source, as they are stored. `context` is text that precedes the first passage."""
     return [
         encode_terms(title, each.headings, each.text, surrounding_text.surrounding_text(passages, place, context))
         for place, each in enumerate(passages)
@@ -114,22 +115,22 @@ def count(title: str, passages: Sequence[Passage], context: str = "") -> list[by
 
 
 def decode_terms(words: bytes) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """The hashes of a passage's terms, and how often each stands there."""
+    """The hashes and the counts of a passage's terms."""
     number = len(words) // 9
     return np.frombuffer(words, np.int64, number), np.frombuffer(words, np.uint8, number, 8 * number)
 
 
 class Bags(NamedTuple):
-    """The terms of several passages, one after the other."""
+    """The terms of several passages in sequence."""
 
     hashes: NDArray[np.int64]
     counts: NDArray[np.uint8]
-    ends: NDArray[np.int64]  # by passage: where its terms end
-    lengths: NDArray[np.int64]  # by passage: how often its terms stand there, in all
+    ends: NDArray[np.int64]  # of each passage's terms
+    lengths: NDArray[np.int64]  # the sum of the counts of each passage
 
 
-def unpack_all(words: Sequence[bytes]) -> Bags:
-    """The terms of passages."""
+def decode_all(words: Sequence[bytes]) -> Bags:
+    """The stored terms of passages."""
     sizes = [len(each) // 9 for each in words]
     lengths, some = np.zeros(len(words), np.int64), np.flatnonzero(sizes)
     hashes = np.frombuffer(b"".join([each[: 8 * n] for each, n in zip(words, sizes, strict=True)]), np.int64)
@@ -141,8 +142,8 @@ def unpack_all(words: Sequence[bytes]) -> Bags:
 
 
 def occurrences(words: Sequence[bytes], terms: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """How often each term stands in each passage (a row for each term), and how long the passages are."""
-    bags = unpack_all(words)
+    """The counts of terms, with a row per term and a column per passage, and the lengths of the passages."""
+    bags = decode_all(words)
     counts = np.zeros((len(terms), len(words)), np.uint8)
     for row, term in zip(counts, terms, strict=True):
         places = np.flatnonzero(bags.hashes == term)
@@ -151,13 +152,13 @@ def occurrences(words: Sequence[bytes], terms: NDArray[np.int64]) -> tuple[NDArr
 
 
 def own(words: bytes) -> NDArray[np.int64]:
-    """The hashes of those of a passage's terms that do not only stand beside it."""
+    """The hashes of a passage's terms without those that occur only in its surrounding text."""
     hashes, counts = decode_terms(words)
     return hashes[counts >= _TEXT]
 
 
 def fold(word: str) -> str:
-    """A word in small letters of plain shape, without accents."""
+    """A word in lower case without accents."""
     if word.isascii():
         return word.lower()
     apart = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", word).casefold()).translate(_PLAIN)
@@ -180,13 +181,13 @@ def _terms(word: str, language: str | None) -> tuple[str, ...]:
 
 
 def _unspaced(run: str) -> tuple[str, ...]:
-    """Characters and pairs. A run may be as long as its sentence, so that none of it is left out."""
+    """Characters and pairs. A run has no maximum length, because it may be a whole sentence."""
     run = unicodedata.normalize("NFKC", run)
     return (*run, *(run[at : at + 2] for at in range(len(run) - 1)))
 
 
 def _forms(part: str, language: str | None, *, is_alone: bool) -> Iterable[str]:
-    """The forms of one word, without punctuation in it, that it is found by."""
+    """The indexed forms of one word without punctuation."""
     whole = fold(part)
     spoken = language or languages.ENGLISH
     if (len(whole) == 1 and not is_alone and whole.isascii() and whole.isalpha()) or languages.is_common(whole, spoken):
@@ -198,7 +199,7 @@ def _forms(part: str, language: str | None, *, is_alone: bool) -> Iterable[str]:
     if spoken == languages.ENGLISH:
         yield languages.stem(whole, spoken) if _IS_PLAIN.fullmatch(whole) else whole
     else:
-        # As it stands too, and as English has it: in a question of a word or two, little or nothing tells the language.
+        # Also unstemmed and with the English stem, because a query of a word or two does not show its language.
         english = languages.stem(whole, languages.ENGLISH) if _IS_PLAIN.fullmatch(whole) else whole
         yield from dict.fromkeys((fold(languages.stem(part.casefold(), spoken)), whole, english))
     shortest = _COMPOUND if language in languages.COMPOUNDING else _SURE_COMPOUND

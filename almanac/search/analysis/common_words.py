@@ -1,7 +1,7 @@
-"""Plain words: passages that have the words of a text which is made of nothing but common ones, such as "who is it".
+"""Common words: searches a query that has no other words, such as "is it for me", in the texts of passages.
 
-Common words are not in the index, for they stand everywhere and say little. A question of them alone is answered from
-the texts: those of the newest passages of a scope, as many as can be read in some tens of milliseconds.
+The index does not contain common words, because they occur almost everywhere. The newest passages of a scope are read
+instead, as many as some tens of milliseconds allow.
 """
 
 import asyncio
@@ -12,10 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from almanac.core.database import Database, Row, Value
+from almanac.db.sql import placeholders
 from almanac.search.index.protocol import KeywordHits, SearchScope
 
-MAX_SCANNED_PASSAGES = 5_000  # passages that are read
-MAX_QUERY_WORDS = 50  # words of a question that are looked for
+MAX_SCANNED_PASSAGES = 5_000
+MAX_QUERY_WORDS = 50
 
 _WORD = re.compile(r"\w+")
 _READ = """
@@ -25,21 +26,20 @@ WHERE s.collection IN ({names}) AND s.is_live = 1 AND ({where}) ORDER BY s.id DE
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, in small letters and in its order."""
+    """The words of a text in lower case, in order."""
     return _WORD.findall(text.casefold())
 
 
 def first(text: str, words: Sequence[str]) -> tuple[int, int] | None:
-    """Where the first of some words stands in a text."""
+    """The span of the first word in a text that is one of `words`."""
     found = re.search(rf"(?i)\b(?:{'|'.join(map(re.escape, words[:MAX_QUERY_WORDS]))})\b", text) if words else None
     return found and found.span()
 
 
 async def find(db: Database, scope: SearchScope, text: str, limit: int) -> KeywordHits:
-    """The newest passages with any of a text's words: those with more of them first, then those with less beside."""
+    """The newest passages that contain words of a text: first by the number of these words, then by their share."""
     wanted = frozenset(words_of(text)[:MAX_QUERY_WORDS])
-    start = len(scope.args) + 1
-    names = ", ".join(f"${number}" for number in range(start, start + len(scope.collections)))
+    names = placeholders(len(scope.collections), start=len(scope.args) + 1)
     args: tuple[Value, ...] = (*scope.args, *scope.collections)
     sql = _READ.format(names=names, where=scope.where or "1 = 1", newest=MAX_SCANNED_PASSAGES)
     rows = await db.scan(sql, *args) if wanted else []
@@ -50,7 +50,7 @@ async def find(db: Database, scope: SearchScope, text: str, limit: int) -> Keywo
 
 
 def _score(rows: Sequence[Row], wanted: frozenset[str]) -> list[tuple[int, float, int]]:
-    """Passages, with how many words they have, a little for how much of their text these are, and their sources."""
+    """Id, score and source of each passage with any of the words: the number of words plus their share of the text."""
     found: list[tuple[int, float, int]] = []
     for row in rows:
         counted = Counter(words_of(f"{row['title']}\n{row['text']}"))

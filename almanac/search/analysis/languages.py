@@ -1,7 +1,7 @@
-"""Languages: which one a text is in, as far as its analysis depends on it.
+"""Languages: detects the language of a text and stems its words.
 
-A language with a script of its own is told from its letters, one at a time. Those that share the Latin letters are
-told by their commonest words, which any sentence has, or else by a letter; a text with neither is taken for English.
+Languages with their own script are recognised word by word from the letters. Languages in Latin letters are recognised
+from the most common words of the text, or from special letters. Without either, the text is treated as English.
 """
 
 import re
@@ -12,9 +12,9 @@ from typing import Any
 import Stemmer  # pyright: ignore[reportMissingTypeStubs]
 
 ENGLISH = "english"
-COMPOUNDING = frozenset(("german", "dutch", "swedish", "danish", "norwegian", "finnish"))  # words that join words
+COMPOUNDING = frozenset(("german", "dutch", "swedish", "danish", "norwegian", "finnish"))  # with compound words
 
-# Short words that few other languages have; for English, also what is left out of every index.
+# Short words that few other languages have. The English ones are also left out of the index.
 COMMON = {
     ENGLISH: """a about also am an and any are as at be been being but by can could did do does for from had has
         have he her his how i if in into is it its me my no not of on or our she should so some such than
@@ -44,9 +44,9 @@ _TELLING = {
 }
 _LETTERS = (("german", "äöüß"), ("spanish", "ñ¿¡"), ("portuguese", "ãõ"), ("swedish", "å"), ("french", "çèêëîïœû"))
 _LATIN = re.compile(r"[a-zà-öø-ÿœß]+")
-DETECTION_WORDS = 400  # words of a text that are looked at
+DETECTION_WORDS = 400  # the first words of a text
 
-# The languages whose script tells them, and those scripts' letters.
+# The languages with their own script, and its letters.
 SCRIPTS = (
     ("arabic", re.compile("[\u0600-\u06ff\u0750-\u077f]")),
     ("russian", re.compile("[\u0400-\u052f]")),
@@ -58,7 +58,7 @@ SCRIPTS = (
 
 
 def detect(text: str) -> str | None:
-    """The language of a text in Latin letters, by its commonest words or by a letter; None where nothing tells it."""
+    """The language of a text in Latin letters, or None if no common word or letter shows it."""
     start = unicodedata.normalize("NFC", text[: 8 * DETECTION_WORDS]).lower()
     votes = dict.fromkeys(_WORDS, 0.0)
     for word in _LATIN.findall(start)[:DETECTION_WORDS]:
@@ -72,16 +72,16 @@ def detect(text: str) -> str | None:
 
 
 def is_common(word: str, language: str) -> bool:
-    """Whether a word says nothing about what a text of this language is about."""
+    """Whether a word is one of the most common words of a language."""
     return word in _WORDS.get(language, ())
 
 
 @lru_cache(5_000)
 def stem(word: str, language: str) -> str:
-    """A word without what its grammar adds to it."""
+    """The stem of a word."""
     return _stemmer(language).stemWord(word)
 
 
 @lru_cache(50)
-def _stemmer(language: str) -> Any:  # it ships without types
+def _stemmer(language: str) -> Any:  # the package has no types
     return Stemmer.Stemmer(language, 0)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]

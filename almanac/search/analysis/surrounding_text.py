@@ -1,8 +1,9 @@
-"""Neighbours: what stands beside a passage that is too short to be understood alone, such as a turn of a conversation.
+"""Surrounding text: the neighbours of a passage that is too short to be understood alone, such as a turn of a
+conversation.
 
-Its words count a little for it, and what was said before is embedded with it. Only what stands under the same headings
-is a neighbour. A thing may also come with a context: what was said before it elsewhere, as in notes that follow each
-other; that is a neighbour of its first passage.
+The words of the two passages before it and of the one after it count a little for the short passage, and the passages
+before it are embedded with it. Neighbours have the same headings. A source may also have a context: text that precedes
+it in another source, such as an earlier note. The context is a neighbour of its first passage.
 """
 
 from collections.abc import Sequence
@@ -10,9 +11,9 @@ from collections.abc import Sequence
 from almanac.core.database import Row
 from almanac.search.passage import Passage
 
-SHORT = 500  # characters
+SHORT_PASSAGE_CHARS = 500
 
-# Of the passages `p` of the sources `s` in a query: columns for the text of each neighbour, and the joins they need.
+# For a query of passages `p` and sources `s`: columns with the text of each neighbour, and their joins.
 _PLACES = {"before_that": -2, "before": -1, "after": 1}
 COLUMNS = ", ".join(f"{name}.text AS {name}" for name in _PLACES) + (
     ", CASE WHEN p.ordinal = 0 THEN s.context ELSE '' END AS context"
@@ -26,9 +27,9 @@ JOINS = " ".join(
 
 
 def surrounding_text(passages: Sequence[Passage], place: int, context: str = "") -> str:
-    """What stands beside one of a thing's passages."""
+    """The surrounding text of one of a source's passages."""
     here = passages[place]
-    if len(here.text) > SHORT:
+    if len(here.text) > SHORT_PASSAGE_CHARS:
         return ""
     near = (*passages[max(0, place - 2) : place], *passages[place + 1 : place + 2])
     texts = [each.text for each in near if (each.headings, each.parent) == (here.headings, here.parent)]
@@ -36,14 +37,15 @@ def surrounding_text(passages: Sequence[Passage], place: int, context: str = "")
 
 
 def beside_row(row: Row) -> str:
-    """The same, of a passage that was read with its neighbours."""
-    return "" if len(row["text"]) > SHORT else "\n".join(filter(None, (row[name] for name in ("context", *_PLACES))))
+    """The surrounding text of a passage row with `COLUMNS`."""
+    return _joined(row, ("context", *_PLACES))
 
 
 def preceding_text(row: Row) -> str:
-    """What was said before a passage that was read with its neighbours."""
-    return (
-        ""
-        if len(row["text"]) > SHORT
-        else "\n".join(filter(None, (row[name] for name in ("context", "before_that", "before"))))
-    )
+    """The part of the surrounding text before a passage, from a row with `COLUMNS`."""
+    return _joined(row, ("context", "before_that", "before"))
+
+
+def _joined(row: Row, columns: Sequence[str]) -> str:
+    is_short = len(row["text"]) <= SHORT_PASSAGE_CHARS
+    return "\n".join(row[column] for column in columns if row[column]) if is_short else ""

@@ -1,19 +1,19 @@
-"""Titles: things whose title has a text within it, whatever the case of the letters A to Z.
+"""Title match: finds sources whose title contains the query, ignoring the case of the letters A to Z.
 
-Words find titles too (`analysis.py` counts them more than text), and of a text of three words or more at least one
-stands whole in every title that has the text within it: such titles are looked for among what words have found. For a
-shorter text, which may be part of a word, titles are read one by one: those of the newest things of a scope, as many as
-can be read in some milliseconds.
+A title that contains a query of three or more words contains at least one of them as a whole word, so keyword search
+finds it; `has` then tests the keyword hits. A shorter query may be a part of a word. For it, `find` reads the newest
+titles of a scope, as many as some milliseconds allow.
 """
 
 from almanac.core.database import Database, Value
+from almanac.db.sql import placeholders
 from almanac.search.index.protocol import SearchScope
 
-MAX_SCANNED_TITLES = 20_000  # things whose titles are read
-MAX_TITLE_QUERY_CHARS = 200  # characters: what is longer is no part of a title
-FEW = 2  # words, more of which are left to the words leg
+MAX_SCANNED_TITLES = 20_000
+MAX_TITLE_QUERY_CHARS = 200  # a longer query is no part of a title
+MAX_SCANNED_QUERY_WORDS = 2  # keyword search finds the titles of longer queries
 
-# As in search/conditions.py: compared by code points and lowered from A to Z in both databases.
+# As in search/filters/conditions.py: both databases compare code points and lower the letters A to Z.
 _TITLE = "lower(s.title || substr(CAST('' AS name), 1, 0))"
 _FIND = """
 SELECT p.id FROM (SELECT {columns} FROM sources WHERE collection IN ({names}) AND is_live = 1
@@ -24,20 +24,19 @@ _LOWER = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz
 
 
 def has(title: str, text: str) -> bool:
-    """Whether a title has a text within it."""
+    """Whether a title contains a text."""
     return _lowered(text) in _lowered(title) if text.strip() else False
 
 
 async def find(db: Database, scope: SearchScope, text: str, limit: int) -> list[int]:
-    """The first passages of the newest things with this short text in their title."""
+    """The first passages of the newest sources whose title contains this short text."""
     text = _lowered(text)
-    if not text or len(text) > MAX_TITLE_QUERY_CHARS or len(text.split()) > FEW or "\0" in text:
+    if not text or len(text) > MAX_TITLE_QUERY_CHARS or len(text.split()) > MAX_SCANNED_QUERY_WORDS or "\0" in text:
         return []
-    first = len(scope.args) + 1
     args: tuple[Value, ...] = (*scope.args, *scope.collections, text)
     sql = _FIND.format(
         columns="*" if scope.where else "id, title",
-        names=", ".join(f"${number}" for number in range(first, first + len(scope.collections))),
+        names=placeholders(len(scope.collections), start=len(scope.args) + 1),
         newest=MAX_SCANNED_TITLES,
         where=f"({scope.where or '1 = 1'})",
         title=_TITLE,

@@ -67,7 +67,7 @@ def meets(question: str, text: str) -> bool:
         ("Malmo", "Malmø og København"),
     ],
 )
-def test_a_question_meets_the_text_that_a_reader_would_expect(question: str, text: str):
+def test_a_query_shares_terms_with_the_expected_text(question: str, text: str):
     assert meets(question, text)
 
 
@@ -83,11 +83,11 @@ def test_a_question_meets_the_text_that_a_reader_would_expect(question: str, tex
         ("किताब", "हर वसंत में बेयरिंग में तेल डालें।"),
     ],
 )
-def test_what_only_looks_alike_does_not_meet(question: str, text: str):
+def test_similar_spellings_share_no_terms(question: str, text: str):
     assert not meets(question, text)
 
 
-def test_the_words_of_a_text_say_where_they_stand():
+def test_words_have_their_spans():
     text = "In v1.2.3 the naïve parse_config(天气) failed"
     found = [text[start:end] for start, end, _ in words_of(text)]
     assert found == ["v1.2.3", "naïve", "parse_config", "天气", "failed"]
@@ -115,7 +115,7 @@ def test_common_words_are_left_out_in_the_language_of_the_text():
         ("今天天气很好", None),
     ],
 )
-def test_languages_are_told_by_their_common_words(text: str, language: str | None):
+def test_languages_are_detected_by_their_common_words(text: str, language: str | None):
     assert languages.detect(text) == language
 
 
@@ -125,7 +125,7 @@ def test_a_passage_is_found_by_its_title_and_headings_too():
     assert found == {analyser.term_hash("pump"): 25, analyser.term_hash("care"): 15, analyser.term_hash("oil"): 25}
 
 
-def test_what_stands_beside_a_short_passage_counts_a_little():
+def test_the_surrounding_text_of_a_short_passage_counts_a_little():
     short, long = Passage(0, 9, "Yes, tea."), Passage(9, 900, "x " * 400)
     first, second, third = analyser.count("", [Passage(0, 9, "Coffee?"), short, long])
     assert analyser.term_hash("coffe") in analyser.decode_terms(second)[0].tolist()
@@ -135,13 +135,13 @@ def test_what_stands_beside_a_short_passage_counts_a_little():
     assert analyser.term_hash("coffe") not in analyser.decode_terms(analyser.count("", [other, short])[1])[0].tolist()
 
 
-def test_counts_stop_where_a_byte_does():
+def test_counts_stop_at_the_maximum_of_a_byte():
     _, counts = analyser.decode_terms(analyser.encode_terms("", (), "pump " * 1000))
     assert counts.tolist() == [255]
 
 
 @given(st.text(max_size=300), st.text(max_size=300))
-def test_any_text_can_be_packed_and_comes_back_sorted_with_every_term(title: str, text: str):
+def test_encoded_terms_of_any_text_are_sorted_and_complete(title: str, text: str):
     hashes, counts = analyser.decode_terms(analyser.encode_terms(title, (), text))
     assert np.all(np.diff(hashes.astype(object)) > 0)
     assert set(hashes.tolist()) == {analyser.term_hash(term) for part in (title, text) for term in terms_of(part)}
@@ -149,7 +149,7 @@ def test_any_text_can_be_packed_and_comes_back_sorted_with_every_term(title: str
 
 
 @given(st.text(max_size=300))
-def test_words_stand_apart_and_in_order(text: str):
+def test_words_are_in_order_and_do_not_overlap(text: str):
     last = 0
     for start, end, terms in words_of(text):
         assert last <= start < end <= len(text)

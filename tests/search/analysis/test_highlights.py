@@ -43,14 +43,14 @@ def test_each_term_is_shown_before_any_is_shown_again():
     assert highlights.find(text, frozenset({"ship"}), 2) == ((0, 4), (5, 9))
 
 
-def test_terms_that_share_characters_are_shown_as_one():
+def test_overlapping_terms_become_one_span():
     assert highlights.find("系统设计文档", frozenset({"系统", "统设", "文档"})) == ((0, 3), (4, 6))
 
 
 @given(st.text(max_size=30), st.integers(0, 9))
 @example("İx½y", 8)
 @example("\u0344a\u3099", 8)
-def test_what_is_shown_is_of_the_terms_stands_apart_and_in_order(text: str, most: int):
+def test_highlights_are_terms_in_order_without_overlap(text: str, most: int):
     places = highlights.find(text, frozenset(analyser.terms_of(text)), most)
     assert len(places) <= most
     edges = [edge for place in places for edge in place]
@@ -59,7 +59,7 @@ def test_what_is_shown_is_of_the_terms_stands_apart_and_in_order(text: str, most
 
 
 @given(st.text("abcdeXY1-_ .", max_size=60), st.text("abcdeXY1", min_size=2, max_size=8))
-def test_the_quick_look_misses_no_word_that_stands_in_a_text(text: str, word: str):
+def test_the_fast_search_misses_no_word_of_a_text(text: str, word: str):
     found = analyser.terms_of(word)
     places = highlights.find(f"{text} {word}", frozenset(found), 100)
     assert not found or (places and places[-1][1] == len(text) + 1 + len(word))
@@ -74,7 +74,7 @@ def test_a_short_text_is_shown_whole_on_one_line():
     assert highlights.snippet("one\n\n two", [(0, 3)]) == "one two"
 
 
-def test_a_snippet_is_around_the_most_spans_and_is_cut_between_words():
+def test_a_snippet_contains_the_most_spans_and_is_cut_between_words():
     at = [TEXT.index(f"word{number:03}") for number in (5, 60, 62)]
     seen = highlights.snippet(TEXT, [(start, start + 7) for start in at], 60)
     assert seen.startswith("…word05")
@@ -93,7 +93,7 @@ def test_a_text_without_spaces_is_cut_anywhere():
 
 
 @given(st.text(st.sampled_from("ab \n字"), max_size=80), st.data(), st.integers(5, 40))
-def test_a_snippet_is_no_longer_than_asked_and_shows_a_span_that_fits(text: str, data: st.DataObject, length: int):
+def test_a_snippet_has_the_requested_length_and_contains_a_span_that_fits(text: str, data: st.DataObject, length: int):
     words = [
         (start, end)
         for start, end, _ in highlights.occurrences(text, frozenset(analyser.terms_of(text)))

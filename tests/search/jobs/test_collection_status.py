@@ -365,7 +365,6 @@ async def test_vectors_of_another_size_are_neither_mixed_in_nor_passed_over_in_s
     assert await tables.dimension(shelf.db, "base:1", MODEL) == 32
     assert len(await shelf.db.fetch("SELECT 1 FROM vectors WHERE source_id = 1")) == 1
     answer = await SearchEngine(shelf.db, search.index, {MODEL: Wide(1)}).search(SearchQuery("oil", ("base:1",)))
-    assert [each.text for each in answer.found] == ["Oil the bearing."]
-    assert (
-        "The model gives vectors of another size than are here, so it was searched for by words only." in answer.notes
-    )
+    assert [each.text for each in answer.results] == ["Oil the bearing."]
+    note = "The model returns vectors of another size than the stored ones, so only keyword search was used."
+    assert note in answer.notes
