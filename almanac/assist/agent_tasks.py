@@ -15,6 +15,7 @@ from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Database, Row, Transaction
 from almanac.core.errors import Conflict, NotFound
+from almanac.db.sql import from_row
 
 WORKING, COMPLETED, FAILED, CANCELED = "working", "completed", "failed", "canceled"
 MAX_TURNS = 10  # of a session
@@ -118,7 +119,4 @@ async def prune(tx: Transaction, before: int) -> int:
 
 
 def _task_from_row(row: Row) -> AgentTask:
-    sources = orjson.loads(row["sources"])
-    return AgentTask(
-        row["id"], row["session_id"], row["question"], row["answer"], sources, row["state"], row["updated_at"]
-    )
+    return from_row(AgentTask, row, sources=orjson.loads(row["sources"]))

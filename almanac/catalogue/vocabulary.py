@@ -13,6 +13,7 @@ from almanac.core.call import Call
 from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, Conflict, NotFound
 from almanac.core.text import CONTROL_CHARACTERS
+from almanac.db.sql import from_row
 
 KINDS = {
     "alias": "category alias",
@@ -124,13 +125,4 @@ async def get_by_key(db: Reader, org_id: str, kind: str, key: str) -> Term:
 
 
 def _term_from_row(row: Row) -> Term:
-    return Term(
-        id=row["id"],
-        kind=row["kind"],
-        key=row["key"],
-        name=row["name"],
-        description=row["description"],
-        details=orjson.loads(row["details"]),
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-    )
+    return from_row(Term, row, details=orjson.loads(row["details"]))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 from almanac.core.call import Call
 from almanac.core.database import Value
 from almanac.core.errors import AlmanacError
-from almanac.db.sql import id_list
+from almanac.db.sql import from_row, id_list
 from almanac.knowledge import bases, folders
 from almanac.knowledge.bases import KnowledgeBase
 from almanac.knowledge.documents import SELECT, Document, document_from_row
@@ -116,7 +116,7 @@ async def browse(
     base, condition = await _base_of_folder(call, base_id, folder_id), "" if inactive else _IS_ACTIVE
     page = _PAGE.format("", "parent_id", "")
     rows = await call.db.scan(_FOLDERS + page, base_id, folder_id, limit + 1, offset)
-    nodes = [Node(folders.folder_from_row(row)) for row in rows]
+    nodes = [Node(from_row(Folder, row)) for row in rows]
     folder_count = 0
     if not nodes or counted:
         folder_count = await _count(call, f"{_FOLDERS_OF_BASE} AND parent_id = $2", base_id, folder_id)
@@ -146,7 +146,7 @@ async def tree(
         where = "WHERE base_id = $1 AND removed_at IS NULL LIMIT $2"
         rows = await call.db.scan(_FOLDERS + where, base_id, MAX_NODES + 1)
         documents = await _documents(call, base_id, condition, brief)
-        return _whole_tree(base, [folders.folder_from_row(row) for row in rows], documents)
+        return _whole_tree(base, [from_row(Folder, row) for row in rows], documents)
     descendants, warnings = await _descendant_folders(call, base_id, folder_id)
     condition = f" AND d.folder_id IN ({id_list([folder_id, *(folder.id for folder in descendants)])}){condition}"
     await _check_size(call, base_id, len(descendants), condition)
@@ -195,7 +195,7 @@ async def _descendant_folders(call: Call, base_id: int, folder_id: int) -> tuple
     levels = await folders.descend(call.db.scan, base_id, folder_id, max_folders=MAX_NODES)
     if (count := sum(map(len, levels))) > MAX_NODES:
         raise too_large(count)
-    descendants = [folders.folder_from_row(row) for level in levels[:MAX_FOLDER_DEPTH] for row in level]
+    descendants = [from_row(Folder, row) for level in levels[:MAX_FOLDER_DEPTH] for row in level]
     start = await call.db.fetch_one("SELECT parent_id FROM folders WHERE id = $1", folder_id)
     is_cyclic = start is not None and start["parent_id"] in {folder_id, *(folder.id for folder in descendants)}
     warnings = [f"Cycle detected at folder {folder_id}; edge skipped"] if is_cyclic else []

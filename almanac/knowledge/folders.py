@@ -9,7 +9,7 @@ from almanac.core.call import Call
 from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, Conflict, NotFound
 from almanac.core.text import escape_like
-from almanac.db.sql import id_list
+from almanac.db.sql import from_row, id_list
 from almanac.knowledge import bases, document_index
 from almanac.knowledge.ingest import queue
 from almanac.search import sources
@@ -78,7 +78,7 @@ async def add(call: Call, tx: Transaction, base_id: int, name: str, parent_id: i
     )
     if row is None:
         raise _taken(name)
-    return folder_from_row(row)
+    return from_row(Folder, row)
 
 
 async def ensure(call: Call, tx: Transaction, base_id: int, path: str, parent_id: int = ROOT) -> int:
@@ -96,7 +96,7 @@ async def ensure(call: Call, tx: Transaction, base_id: int, path: str, parent_id
 async def get(db: Reader, call: Call, folder_id: int, action: str = "read", *, removed: bool = False) -> Folder:
     """A folder in a base on which the caller may perform the action. With `removed`, a folder in the trash."""
     row = await db.fetch_one("SELECT * FROM folders WHERE id = $1", folder_id)
-    folder = None if row is None else folder_from_row(row)
+    folder = None if row is None else from_row(Folder, row)
     if folder is None or (folder.removed_at is not None) != removed:
         raise missing(folder_id)
     try:
@@ -334,7 +334,7 @@ async def _update(tx: Transaction, folder: Folder, parent_id: int, name: str) ->
         clock.now(),
     )
     assert row is not None
-    return folder_from_row(row)
+    return from_row(Folder, row)
 
 
 async def exists(db: Reader, base_id: int, folder_id: int) -> bool:
@@ -360,8 +360,3 @@ def missing(folder_id: int, base_id: int | None = None) -> FolderNotFound:
 
 def _taken(name: str) -> Conflict:
     return Conflict(f"There is already a folder named {name!r} here.", remedy="Use it, or choose another name.")
-
-
-def folder_from_row(row: Row) -> Folder:
-    """A folder from its row."""
-    return Folder(**{name: row[name] for name in Folder.__dataclass_fields__})
