@@ -257,10 +257,8 @@ async def lock_tree(tx: Transaction, base_id: int) -> None:
 
 async def _count(call: Call, where: str, args: Sequence[Value]) -> int:
     """The number of bases, for a page after the last of them, which has no row with the total."""
-    rows = await call.db.scan(
-        f"SELECT count(*) AS n FROM bases b LEFT JOIN groups g ON g.id = b.group_id WHERE {where}",  # noqa: S608
-        *args,
-    )
+    sql = f"SELECT count(*) AS n FROM bases b LEFT JOIN groups g ON g.id = b.group_id WHERE {where}"  # noqa: S608
+    rows = await call.db.scan(sql, *args)
     return rows[0]["n"]
 
 

@@ -59,13 +59,11 @@ async def update(tx: Transaction, note: Note) -> None:
 
 async def _add_collection(tx: Transaction, note: Note) -> None:
     """Add the collection of a note if it is missing. It has the model of the live collection and shares its vectors."""
-    await tx.execute(
+    sql = (
         "INSERT INTO collections (name, org_id, model) SELECT $1, $2, coalesce((SELECT model FROM collections"
-        " WHERE name = $3), '') WHERE 1 = 1 ON CONFLICT (name) DO NOTHING",
-        _collection(note),
-        note.org_id,
-        collection_of(note.org_id),
+        " WHERE name = $3), '') WHERE 1 = 1 ON CONFLICT (name) DO NOTHING"
     )
+    await tx.execute(sql, _collection(note), note.org_id, collection_of(note.org_id))
 
 
 def _collection(note: Note) -> str:

@@ -159,12 +159,7 @@ async def _reaches(tx: Transaction, new: Note, old: Note) -> bool:
 
 async def _link(tx: Transaction, old: Note, new_id: str, head_id: str, at: int) -> int:
     moved = await tx.execute("UPDATE notes SET head_id = $2 WHERE head_id = $1", old.id, head_id)
-    moved += await tx.execute(
-        "UPDATE notes SET successor_id = $2, head_id = $3, superseded_at = $4 WHERE id = $1",
-        old.id,
-        new_id,
-        head_id,
-        at,
-    )
+    sql = "UPDATE notes SET successor_id = $2, head_id = $3, superseded_at = $4 WHERE id = $1"
+    moved += await tx.execute(sql, old.id, new_id, head_id, at)
     await note_index.update(tx, replace(old, successor_id=new_id, head_id=head_id, superseded_at=at))
     return moved
