@@ -19,7 +19,7 @@ from almanac.knowledge.files import FileStore, StoredFile
 from almanac.knowledge.folders import Folder
 from almanac.knowledge.ingest import splitter
 from almanac.knowledge.ingest.ingest_job import Ingest
-from almanac.knowledge.parsers import file_types
+from almanac.knowledge.parsers import file_signatures
 from almanac.knowledge.parsers.parse_message import pack
 from almanac.knowledge.parsers.parsed_file import Block, ParsedFile, TextPage, UnreadableFile
 from almanac.sandbox.pool import SandboxPool
@@ -44,7 +44,7 @@ class PlainTextSandbox(SandboxPool):
             raise UnreadableFile("corrupt", "The file is damaged.")
         parsed = parse_pages(content)
         passages = splitter.split(parsed, splitter.PassageSplitter.from_options(options))
-        return SandboxResult(pack(file_types.PLAIN, parsed, passages), 0, 0.0, 0.0)
+        return SandboxResult(pack(file_signatures.PLAIN, parsed, passages), 0, 0.0, 0.0)
 
 
 def parse_pages(content: str) -> ParsedFile:

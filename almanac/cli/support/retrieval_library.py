@@ -29,7 +29,7 @@ from almanac.knowledge.documents import DocumentDraft
 from almanac.knowledge.files import FileStore, StoredFile
 from almanac.knowledge.ingest import splitter
 from almanac.knowledge.ingest.ingest_job import Ingest
-from almanac.knowledge.parsers import file_types, parse_file, parse_message
+from almanac.knowledge.parsers import file_signatures, parse_file, parse_message
 from almanac.knowledge.parsers.parsed_file import Block, ParsedFile
 from almanac.sandbox.pool import SandboxPool
 from almanac.sandbox.result import SandboxResult
@@ -91,7 +91,7 @@ class _SetParser(SandboxPool):
             starts = document.starts
             ends = (start + len(_line_text(line)) for start, line in zip(starts, document.lines, strict=True))
             passages = [Passage(start, end, text[start:end]) for start, end in zip(starts, ends, strict=True)]
-        return SandboxResult(parse_message.pack(file_types.PLAIN, parsed, passages), 0, 0.0, 0.0)
+        return SandboxResult(parse_message.pack(file_signatures.PLAIN, parsed, passages), 0, 0.0, 0.0)
 
 
 @dataclass(slots=True)
