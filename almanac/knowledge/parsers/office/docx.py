@@ -122,9 +122,9 @@ class DocxWriter:
 
     def _rows(self, table: Element) -> list[list[str]]:
         rows: list[list[str]] = []
-        for row in _unwrapped_children(table, "tr"):
+        for row in xml_file.grouped_children(table, ("tr",), _WRAPPERS):
             cells: list[str] = []
-            for cell in _unwrapped_children(row, "tc"):
+            for cell in xml_file.grouped_children(row, ("tc",), _WRAPPERS):
                 properties = child(cell, "tcPr")
                 above = rows[-1][len(cells)] if rows and len(rows[-1]) > len(cells) else ""
                 cells.append(above if _continues_cell_above(properties) else self.cell_text(cell))
@@ -213,15 +213,6 @@ def _continues_cell_above(properties: Element | None) -> bool:
     """Whether a cell is the lower part of a cell that spans several rows."""
     merge = child(properties, "vMerge")
     return merge is not None and _value(merge) != "restart"
-
-
-def _unwrapped_children(element: Element, name: str) -> Iterator[Element]:
-    """The rows of a table or the cells of a row, including those in wrappers."""
-    for inner in element:
-        if local_name(inner) == name:
-            yield inner
-        elif local_name(inner) in _WRAPPERS:
-            yield from _unwrapped_children(inner, name)
 
 
 def _without_fallbacks(element: Element, boxes: list[Element]) -> list[Element]:

@@ -65,12 +65,6 @@ def is_installed() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("rapidocr", "onnxruntime"))
 
 
-def preload() -> None:
-    """Import the libraries for children that are forked later, except ONNX Runtime, which starts threads."""
-    if is_installed():
-        _load_extra()
-
-
 def parse(path: Path, name: str) -> ParsedFile:
     """The text of an image line by line. Positions are in pixels."""
     if not is_installed():

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from almanac.knowledge.parsers.text_builder import join_text
+
 RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 MIN_WORD_GAP = 0.28  # of the font size: a wider gap is a space, with or without a space character
 MIN_SHARE = 0.5  # of letters from right to left in a line that runs from right to left
@@ -114,7 +116,7 @@ def _cluster(glyphs: Sequence[Glyph]) -> list[_Cluster]:
     clusters.sort(key=lambda cluster: cluster.middle)
     _attach_marks(clusters, marks)
     for cluster in clusters:
-        cluster.text = _combine_surrogates(cluster.text)
+        cluster.text = join_text(_SWAPPED_SURROGATES.sub(r"\2\1", cluster.text))
     return clusters
 
 
@@ -127,9 +129,3 @@ def _attach_marks(clusters: Sequence[_Cluster], marks: Sequence[Glyph]) -> None:
         near = clusters[max(index - 1, 0) : index + 1]
         if near:
             min(near, key=lambda cluster: abs(cluster.middle - middle)).text += chr(mark.code)
-
-
-def _combine_surrogates(text: str) -> str:
-    """The text with surrogate pairs combined into characters, also if a pair is in the wrong order."""
-    text = _SWAPPED_SURROGATES.sub(r"\2\1", text)
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
