@@ -97,7 +97,11 @@ async def revise(call: Call, old_id: str, draft: NoteDraft, default_quota: int) 
 
 async def supersede(call: Call, tx: Transaction, old_id: str, new_id: str, at: int | None = None) -> SupersedeResult:
     """Mark a note as superseded by another. The actor must have written one of them. Repeating it changes nothing."""
-    await _lock_links(tx, call.actor.org_id)
+    lock_links = (
+        "INSERT INTO memories (org_id, supersessions) VALUES ($1, 1) ON CONFLICT (org_id) DO UPDATE"
+        " SET supersessions = memories.supersessions + 1"
+    )
+    await tx.execute(lock_links, call.actor.org_id)
     old, new = await notes.get(tx, call, old_id), await notes.get(tx, call, new_id)
     if not call.actor.is_operator and call.actor.id not in (old.author_id, new.author_id):
         raise Forbidden(
@@ -137,15 +141,6 @@ async def note_at(db: Reader, note: Note, at: int) -> Note | None:
         return replace(note, successor_id=None, head_id=None, superseded_at=None)
     chain = await db.fetch(_CHAIN_AT, note.id, at)
     return replace(note, head_id=chain[-1]["id"])
-
-
-async def _lock_links(tx: Transaction, org_id: str) -> None:
-    """Lock the links of an organisation until the commit."""
-    await tx.execute(
-        "INSERT INTO memories (org_id, supersessions) VALUES ($1, 1) ON CONFLICT (org_id) DO UPDATE"
-        " SET supersessions = memories.supersessions + 1",
-        org_id,
-    )
 
 
 async def _reaches(tx: Transaction, new: Note, old: Note) -> bool:

@@ -55,7 +55,7 @@ def detect_file_type(content: bytes | Path, name: str) -> FileType:
     if file_type is types.ZIP:
         return _in_archive(content)
     if file_type is types.OLE:
-        return _in_compound_file(content)
+        return next((t for stream, t in types.STREAMS if archives.has_stream(content, stream)), types.OLE)
     if file_type and (
         is_certain or file_type in (types.PDF, types.RTF, types.POSTSCRIPT) or not encodings.is_text(head)
     ):
@@ -83,10 +83,6 @@ def _in_archive(content: bytes | Path) -> FileType:
     if listing.mimetype:
         return next((t for prefix, t in types.MIMETYPES if listing.mimetype.startswith(prefix)), types.ZIP)
     return next((t for prefix, t in types.ENTRIES if any(name.startswith(prefix) for name in listing.names)), types.ZIP)
-
-
-def _in_compound_file(content: bytes | Path) -> FileType:
-    return next((file_type for stream, file_type in types.STREAMS if archives.has_stream(content, stream)), types.OLE)
 
 
 def _decode_head(head: bytes) -> str:

@@ -130,14 +130,10 @@ def _find_gutter(lines: Sequence[PrintedLine]) -> float | None:
         return None
     start, end = min(line.x0 for line in lines), max(line.x1 for line in lines)
     candidates = [start + (end - start) * step / 40 for step in range(8, 33)]
-    gutter = min(candidates, key=lambda x: (_count_crossing(lines, x), abs(x - (start + end) / 2)))
+    gutter = min(candidates, key=lambda x: (sum(line.x0 < x < line.x1 for line in lines), abs(x - (start + end) / 2)))
     sides = [line for line in lines if line.x1 <= gutter], [line for line in lines if line.x0 >= gutter]
     crossing = len(lines) - len(sides[0]) - len(sides[1])
     return gutter if 5 * crossing <= len(lines) and all(map(_is_column, sides)) else None
-
-
-def _count_crossing(lines: Sequence[PrintedLine], x: float) -> int:
-    return sum(line.x0 < x < line.x1 for line in lines)
 
 
 def _is_column(lines: Sequence[PrintedLine]) -> bool:

@@ -54,7 +54,7 @@ class _Cluster:
 def reading_order(glyphs: Sequence[Glyph], size: float) -> str:
     """The text of a line in reading order, from its glyphs in any order and its font size."""
     line = _add_spaces(_cluster(glyphs), [glyph for glyph in glyphs if glyph.code == 0x20], size)
-    classes = "".join(_class_of(text) for text in line)
+    classes = "".join(_CLASSES.get(unicodedata.bidirectional(text[0]), _OTHER) for text in line)
     right, left = classes.count(_RIGHT), classes.count(_LEFT)
     if right >= MIN_SHARE * (right + left):
         return "".join(_reverse(line, classes, _LEFT_RUN))
@@ -77,10 +77,6 @@ def _reverse(line: Sequence[str], classes: str, unchanged: re.Pattern[str]) -> l
         end = run.end()
     parts += [text.translate(_MIRRORED) for text in line[end:]]
     return parts[::-1]
-
-
-def _class_of(text: str) -> str:
-    return _CLASSES.get(unicodedata.bidirectional(text[0]), _OTHER)
 
 
 def _add_spaces(clusters: Sequence[_Cluster], spaces: Sequence[Glyph], size: float) -> list[str]:

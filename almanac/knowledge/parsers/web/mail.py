@@ -55,7 +55,8 @@ class MessageWriter:
         if self.parts > MAX_PARTS or depth > MAX_PART_DEPTH:
             self.is_complete = False
             return
-        content_type, parts = part.get_content_type(), _inner_parts(part)
+        content_type = part.get_content_type()
+        parts = cast(list[Message], part.get_payload()) if part.is_multipart() else []
         if content_type == "message/rfc822" and parts:
             self.write_message(parts[0], level + 1, depth + 1)
         elif content_type == "multipart/alternative":
@@ -111,10 +112,6 @@ def _header(message: Message, name: str) -> str:
         return one_line(str(policy.default.header_fetch_parse(name, str(raw))))
     except _BROKEN_HEADER_ERRORS:
         return ""
-
-
-def _inner_parts(part: Message) -> list[Message]:
-    return cast(list[Message], part.get_payload()) if part.is_multipart() else []
 
 
 def _attachment_name(part: Message, content_type: str) -> str:
