@@ -20,7 +20,7 @@ from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, NotFound
 from almanac.db.sql import from_row, placeholders
 from almanac.jobs import queue
-from almanac.search import passage_store
+from almanac.search import passage_store, sources
 from almanac.search.sources import Source
 
 IMAGE_TEXT_JOB = "picture"  # as stored in `jobs.kind`
@@ -223,7 +223,7 @@ async def remove(tx: Transaction, call: Call, id: str) -> None:
     await access.require_write(tx, call)
     if not await tx.execute("DELETE FROM attachments WHERE id = $1 AND org_id = $2", id, call.actor.org_id):
         raise NotFound(f"There is no attachment {id[:100]!r}.")
-    await entity_index.remove(tx, entity_index.IMAGE, [id])
+    await sources.remove(tx, entity_index.IMAGE, [id])
     call.record_access("attachment", id)
 
 

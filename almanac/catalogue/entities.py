@@ -17,6 +17,7 @@ from almanac.core.database import Reader, Transaction, Value
 from almanac.core.errors import BadRequest, Conflict, NotFound
 from almanac.core.pages import Page
 from almanac.db.sql import Parameters, placeholders
+from almanac.search import sources
 
 MAX_TAGS = 200
 MAX_METADATA_BYTES = 100_000
@@ -144,16 +145,10 @@ async def update(tx: Transaction, call: Call, id: str, changes: EntityChanges) -
     old = await get_or_none(tx, call.actor.org_id, id)
     if old is None:
         raise missing(id)
-    category_key = fields.pop("category", None)
-    if category_key is not None:
-        category = (await categories.tree_in(tx, call.actor.org_id)).pick(category_key)
-        old = replace(
-            old,
-            category=category.number,
-            category_id=category.id,
-            category_name=category.name,
-            alias_key=category.alias_key,
-        )
+    if "category" in fields:
+        category = (await categories.tree_in(tx, call.actor.org_id)).pick(fields["category"])
+        fields |= {"category": category.number, "category_id": category.id, "category_name": category.name}
+        fields["alias_key"] = category.alias_key
     for name in fields.keys() & {"name", "description", "details", "source", "sku"}:
         fields[name] = vocabulary.check_text(fields[name], name)
     if "name" in fields:
@@ -177,7 +172,7 @@ async def remove(tx: Transaction, call: Call, id: str) -> None:
     await access.require_write(tx, call)
     if not await tx.execute("DELETE FROM entities WHERE id = $1 AND org_id = $2", id, call.actor.org_id):
         raise missing(id)
-    await entity_index.remove(tx, entity_index.ENTITY, [id])
+    await sources.remove(tx, entity_index.ENTITY, [id])
     call.record_access("entity", id)
 
 
