@@ -21,7 +21,6 @@ from almanac.core.text import CONTROL_CHARACTERS, one_line
 from almanac.knowledge import bases, document_index, files, folders
 from almanac.knowledge.files import StoredFile
 from almanac.knowledge.ingest import queue
-from almanac.knowledge.ingest.queue import STATUSES as STATUSES
 from almanac.knowledge.ingest.queue import UNFINISHED_STATUSES
 from almanac.knowledge.parsers import file_types
 
