@@ -16,7 +16,7 @@ from almanac.core.call import Call
 from almanac.core.database import Reader, Transaction, Value
 from almanac.core.errors import BadRequest, Conflict, NotFound
 from almanac.core.pages import Page
-from almanac.db.sql import Parameters, placeholders
+from almanac.db.sql import Parameters, id_list, placeholders
 from almanac.search import sources
 
 MAX_TAGS = 200
@@ -246,7 +246,7 @@ def _where(org_id: str, filter: EntityFilter) -> tuple[str, list[Value]]:
     if filter.text:
         conditions.append(f"replace(e.folded, {parameters.add(filter.text.casefold())}, '') <> e.folded")
     if filter.categories:
-        conditions.append(f"e.category IN ({', '.join(f'{number:d}' for number in filter.categories)})")
+        conditions.append(f"e.category IN ({id_list(filter.categories)})")
     for column in ("source", "sku", "status"):
         if value := getattr(filter, column):
             conditions.append(f"e.{column} = {parameters.add(value)}")
