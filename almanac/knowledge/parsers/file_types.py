@@ -79,10 +79,10 @@ def _read_head(path: Path) -> bytes:
 
 
 def _in_archive(content: bytes | Path) -> FileType:
-    listing = archives.list_archive(content)
-    if listing.mimetype:
-        return next((t for prefix, t in types.MIMETYPES if listing.mimetype.startswith(prefix)), types.ZIP)
-    return next((t for prefix, t in types.ENTRIES if any(name.startswith(prefix) for name in listing.names)), types.ZIP)
+    mimetype, names = archives.list_archive(content)
+    if mimetype:
+        return next((t for prefix, t in types.MIMETYPES if mimetype.startswith(prefix)), types.ZIP)
+    return next((t for prefix, t in types.ENTRIES if any(name.startswith(prefix) for name in names)), types.ZIP)
 
 
 def _decode_head(head: bytes) -> str:
