@@ -26,7 +26,7 @@ import structlog
 from almanac.sandbox.child import ExitReport
 from almanac.sandbox.confinement import SandboxLimits
 from almanac.sandbox.errors import SandboxUnavailable
-from almanac.sandbox.result import SandboxResult, read_result
+from almanac.sandbox.result import read_result
 
 # Loading the work takes about a second; a busy machine may need longer.
 START_SECONDS = 60.0
@@ -91,7 +91,7 @@ class SandboxPool:
         async with self._lock:
             await self._ensure_server()
 
-    async def run(self, path: Path, name: str, options: dict[str, Any]) -> SandboxResult:
+    async def run(self, path: Path, name: str, options: dict[str, Any]) -> bytes:
         """Run the work on a file; raises `WorkRejected` or `SandboxUnavailable`. Cancellation kills the child."""
         with path.open("rb", buffering=0) as source, _open_nameless_file() as output:
             os.pwrite(output.fileno(), json.dumps({"name": name, "options": options}).encode(), 0)
