@@ -51,6 +51,6 @@ def id_list(ids: Iterable[int]) -> str:
 
 
 def from_row(cls: type[T], row: Row, **converted: object) -> T:
-    """An object whose fields are the columns of the same names, except for those given in `converted`."""
+    """An object with fields from the columns of the same names. `converted` gives the values of other fields."""
     columns = {name: row[name] for name in cls.__dataclass_fields__ if name not in converted}
     return cls(**columns, **converted)
