@@ -30,8 +30,8 @@ from almanac.knowledge.ingest import splitter as text_splitter
 from almanac.knowledge.ingest.splitter import PassageSplitter
 from almanac.knowledge.parsers import file_types, parse_file, parse_message
 from almanac.knowledge.parsers.parse_message import ParsedDocument
+from almanac.sandbox.child import ExitReport
 from almanac.sandbox.pool import SandboxPool
-from almanac.sandbox.result import SandboxResult
 from almanac.search import passage_store as search_passages
 
 STORED_AT_ONCE = 32
@@ -65,15 +65,15 @@ async def measure(home: Path, files: Sequence[File]) -> Staged:
         spent = _clocked()
         stored = await _each(files, STORED_AT_ONCE, _storing(call, FileStore(home, MAX_FILE_BYTES), base_id))
         store = spent("store: hash, fsync, rows")
-        outcomes, read = await _read(files)
+        messages, children, read = await _read(files)
         alone = _read_unconfined(files)
         spent = _clocked()
-        found = [parse_message.unpack(outcome.output) for outcome in outcomes]
+        found = [parse_message.unpack(message) for message in messages]
         unpack = spent("unpack: check what a child answered")
         spent = _clocked()
         await _each(list(zip(stored, found, strict=True)), WRITTEN_AT_ONCE, _writing(call))
         write = spent("write: text and passages, one commit")
-    return Staged((store, read, *alone, unpack, write), max(outcome.peak_bytes for outcome in outcomes))
+    return Staged((store, read, *alone, unpack, write), max(child.peak_bytes for child in children))
 
 
 @asynccontextmanager
@@ -108,14 +108,16 @@ def _storing(call: Call, files: FileStore, base_id: int) -> Callable[[File], Awa
     return store
 
 
-async def _read(files: Sequence[File]) -> tuple[list[SandboxResult], Stage]:
+async def _read(files: Sequence[File]) -> tuple[list[bytes], list[ExitReport], Stage]:
     """Parse in sandboxed child processes, as many as there are cores."""
     options = PassageSplitter().as_options()
-    async with SandboxPool(parse_file.PARSE_FUNCTION) as sandbox:
+    children: list[ExitReport] = []
+    async with SandboxPool(parse_file.PARSE_FUNCTION, on_exit=children.append) as pool:
         began = time.perf_counter()
-        outcomes = await _each(files, os.cpu_count() or 1, lambda file: sandbox.run(file.path, file.path.name, options))
+        messages = await _each(files, os.cpu_count() or 1, lambda file: pool.run(file.path, file.path.name, options))
         seconds = time.perf_counter() - began
-    return outcomes, Stage("read: in confined children", seconds, sum(outcome.cpu_seconds for outcome in outcomes))
+    cpu_seconds = sum(child.cpu_seconds for child in children)
+    return messages, children, Stage("read: in confined children", seconds, cpu_seconds)
 
 
 def _read_unconfined(files: Sequence[File]) -> tuple[Stage, ...]:

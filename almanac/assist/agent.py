@@ -264,12 +264,12 @@ def _plan(question: str) -> list[WeKnoraQuery]:
 
 def _may_find_more(query: WeKnoraQuery, outcomes: Sequence[ToolUseResult]) -> bool:
     """Whether a query is new, or differs only in the threshold and the threshold has dropped results before."""
-    same = [outcome for outcome in outcomes if outcome.query is not None and _is_same(outcome.query, query)]
+    same = [
+        outcome
+        for outcome in outcomes
+        if outcome.query and (outcome.query.query, outcome.query.search_mode) == (query.query, query.search_mode)
+    ]
     return not same or any(len(outcome.results.items) < MIN_RESULTS and outcome.results.dropped for outcome in same)
-
-
-def _is_same(one: WeKnoraQuery, other: WeKnoraQuery) -> bool:
-    return (one.query, one.search_mode) == (other.query, other.search_mode)
 
 
 def _searching_text(arguments: Mapping[str, Any]) -> str:

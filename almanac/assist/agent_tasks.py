@@ -13,8 +13,9 @@ import orjson
 from almanac.assist.agent import Turn
 from almanac.core import clock
 from almanac.core.call import Call
-from almanac.core.database import Database, Row, Transaction
+from almanac.core.database import Database, Transaction
 from almanac.core.errors import Conflict, NotFound
+from almanac.db.sql import from_row
 
 WORKING, COMPLETED, FAILED, CANCELED = "working", "completed", "failed", "canceled"
 MAX_TURNS = 10  # of a session
@@ -82,7 +83,7 @@ async def get(call: Call, agent: str, id: str) -> AgentTask:
     row = await call.db.fetch_one(sql, actor.org_id, actor.id, agent, id)
     if row is None:
         raise NotFound("There is no such task, or it is not yours.")
-    return _task_from_row(row)
+    return from_row(AgentTask, row, sources=orjson.loads(row["sources"]))
 
 
 async def cancel(call: Call, agent: str, id: str) -> AgentTask:
@@ -115,10 +116,3 @@ async def prune(tx: Transaction, before: int) -> int:
     sql = "UPDATE agent_tasks SET state = $1 WHERE state = $2 AND updated_at < $3"
     await tx.execute(sql, FAILED, WORKING, clock.now() - ABANDONED_AFTER)
     return await tx.execute("DELETE FROM agent_tasks WHERE created_at < $1", before)
-
-
-def _task_from_row(row: Row) -> AgentTask:
-    sources = orjson.loads(row["sources"])
-    return AgentTask(
-        row["id"], row["session_id"], row["question"], row["answer"], sources, row["state"], row["updated_at"]
-    )

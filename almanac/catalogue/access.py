@@ -9,6 +9,7 @@ from almanac.core.call import Call
 from almanac.core.database import Reader, Transaction
 from almanac.identity import access
 from almanac.identity.access import ProtectedObject
+from almanac.search import sources
 
 BATCH_ROWS = 500  # rows removed in one transaction; other writers get their turn between two transactions
 
@@ -47,7 +48,7 @@ async def _remove_batch(tx: Transaction, org_id: str, table: str, kind: str) -> 
     ids = [row["id"] for row in await tx.fetch(sql, org_id)]
     if ids:
         await tx.execute_many(f"DELETE FROM {table} WHERE id = $1", [(id,) for id in ids])  # noqa: S608 - our own names
-        await entity_index.remove(tx, kind, ids)
+        await sources.remove(tx, kind, ids)
     return len(ids)
 
 

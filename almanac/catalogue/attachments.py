@@ -18,9 +18,9 @@ from almanac.core.arguments import Arguments
 from almanac.core.call import Call
 from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, NotFound
-from almanac.db.sql import placeholders
+from almanac.db.sql import from_row, placeholders
 from almanac.jobs import queue
-from almanac.search import passage_store
+from almanac.search import passage_store, sources
 from almanac.search.sources import Source
 
 IMAGE_TEXT_JOB = "picture"  # as stored in `jobs.kind`
@@ -223,7 +223,7 @@ async def remove(tx: Transaction, call: Call, id: str) -> None:
     await access.require_write(tx, call)
     if not await tx.execute("DELETE FROM attachments WHERE id = $1 AND org_id = $2", id, call.actor.org_id):
         raise NotFound(f"There is no attachment {id[:100]!r}.")
-    await entity_index.remove(tx, entity_index.IMAGE, [id])
+    await sources.remove(tx, entity_index.IMAGE, [id])
     call.record_access("attachment", id)
 
 
@@ -263,19 +263,4 @@ def _media_type(url: str, type_key: str) -> str:
 
 
 def _attachment_from_row(row: Row) -> Attachment:
-    return Attachment(
-        id=row["id"],
-        org_id=row["org_id"],
-        name=row["name"],
-        url=row["url"],
-        description=row["description"],
-        annotations=orjson.loads(row["annotations"]),
-        type_key=row["type_key"],
-        media_type=row["media_type"],
-        size=row["size"],
-        text=row["text"],
-        file_name=row["file_name"],
-        file_hash=row["file_hash"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-    )
+    return from_row(Attachment, row, annotations=orjson.loads(row["annotations"]))

@@ -8,8 +8,9 @@ from almanac.catalogue import access, ids, vocabulary
 from almanac.catalogue.entity_index import REINDEX_CATEGORY_JOB
 from almanac.core import clock
 from almanac.core.call import Call
-from almanac.core.database import Database, Reader, Row, Transaction
+from almanac.core.database import Database, Reader, Transaction
 from almanac.core.errors import BadRequest, Conflict, NotFound
+from almanac.db.sql import from_row
 from almanac.jobs import queue
 
 TOP = 0
@@ -110,12 +111,12 @@ def missing(key: str) -> NotFound:
 
 async def tree(db: Database, org_id: str) -> Tree:
     """All categories of an organisation."""
-    return Tree(_category_from_row(row) for row in await db.scan(f"{_SELECT} WHERE c.org_id = $1", org_id))
+    return Tree(from_row(Category, row) for row in await db.scan(f"{_SELECT} WHERE c.org_id = $1", org_id))
 
 
 async def tree_in(tx: Reader, org_id: str) -> Tree:
     """All categories of an organisation, as a transaction sees them."""
-    return Tree(_category_from_row(row) for row in await tx.fetch(f"{_SELECT} WHERE c.org_id = $1", org_id))
+    return Tree(from_row(Category, row) for row in await tx.fetch(f"{_SELECT} WHERE c.org_id = $1", org_id))
 
 
 async def counts(db: Database, org_id: str) -> dict[int, int]:
@@ -166,7 +167,7 @@ async def get(db: Reader, org_id: str, number: int) -> Category:
     row = await db.fetch_one(f"{_SELECT} WHERE c.org_id = $1 AND c.number = $2", org_id, number)
     if row is None:
         raise missing(str(number))
-    return _category_from_row(row)
+    return from_row(Category, row)
 
 
 async def update(
@@ -242,19 +243,3 @@ def _parent_number(tree: Tree, category: Category, parent: str | None) -> int:
 
 async def _term_id(tx: Reader, org_id: str, kind: str, key: str | None) -> str | None:
     return (await vocabulary.get_by_key(tx, org_id, kind, key)).id if key else None
-
-
-def _category_from_row(row: Row) -> Category:
-    return Category(
-        number=row["number"],
-        id=row["id"],
-        parent=row["parent"],
-        name=row["name"],
-        description=row["description"],
-        alias_id=row["alias_id"],
-        alias_key=row["alias_key"],
-        policy_id=row["policy_id"],
-        policy_key=row["policy_key"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-    )

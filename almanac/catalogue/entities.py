@@ -16,7 +16,8 @@ from almanac.core.call import Call
 from almanac.core.database import Reader, Transaction, Value
 from almanac.core.errors import BadRequest, Conflict, NotFound
 from almanac.core.pages import Page
-from almanac.db.sql import Parameters, placeholders
+from almanac.db.sql import Parameters, id_list, placeholders
+from almanac.search import sources
 
 MAX_TAGS = 200
 MAX_METADATA_BYTES = 100_000
@@ -144,16 +145,10 @@ async def update(tx: Transaction, call: Call, id: str, changes: EntityChanges) -
     old = await get_or_none(tx, call.actor.org_id, id)
     if old is None:
         raise missing(id)
-    category_key = fields.pop("category", None)
-    if category_key is not None:
-        category = (await categories.tree_in(tx, call.actor.org_id)).pick(category_key)
-        old = replace(
-            old,
-            category=category.number,
-            category_id=category.id,
-            category_name=category.name,
-            alias_key=category.alias_key,
-        )
+    if "category" in fields:
+        category = (await categories.tree_in(tx, call.actor.org_id)).pick(fields["category"])
+        fields |= {"category": category.number, "category_id": category.id, "category_name": category.name}
+        fields["alias_key"] = category.alias_key
     for name in fields.keys() & {"name", "description", "details", "source", "sku"}:
         fields[name] = vocabulary.check_text(fields[name], name)
     if "name" in fields:
@@ -177,7 +172,7 @@ async def remove(tx: Transaction, call: Call, id: str) -> None:
     await access.require_write(tx, call)
     if not await tx.execute("DELETE FROM entities WHERE id = $1 AND org_id = $2", id, call.actor.org_id):
         raise missing(id)
-    await entity_index.remove(tx, entity_index.ENTITY, [id])
+    await sources.remove(tx, entity_index.ENTITY, [id])
     call.record_access("entity", id)
 
 
@@ -251,7 +246,7 @@ def _where(org_id: str, filter: EntityFilter) -> tuple[str, list[Value]]:
     if filter.text:
         conditions.append(f"replace(e.folded, {parameters.add(filter.text.casefold())}, '') <> e.folded")
     if filter.categories:
-        conditions.append(f"e.category IN ({', '.join(f'{number:d}' for number in filter.categories)})")
+        conditions.append(f"e.category IN ({id_list(filter.categories)})")
     for column in ("source", "sku", "status"):
         if value := getattr(filter, column):
             conditions.append(f"e.{column} = {parameters.add(value)}")

@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 
 from almanac.core.database import Row
+from almanac.db.sql import from_row
 
 SELECT = """
 SELECT e.*, c.id AS category_id, c.name AS category_name, a.key AS alias_key FROM entities e
@@ -37,21 +38,5 @@ class Entity:
 
 def entity_from_row(row: Row) -> Entity:
     """The entity in a row of `SELECT`."""
-    return Entity(
-        id=row["id"],
-        org_id=row["org_id"],
-        category=row["category"],
-        category_id=row["category_id"],
-        category_name=row["category_name"],
-        alias_key=row["alias_key"],
-        name=row["name"],
-        description=row["description"],
-        details=row["details"],
-        source=row["source"],
-        sku=row["sku"],
-        status=row["status"],
-        tags=tuple(orjson.loads(row["tags"])),
-        metadata=orjson.loads(row["metadata"]),
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-    )
+    tags, metadata = tuple(orjson.loads(row["tags"])), orjson.loads(row["metadata"])
+    return from_row(Entity, row, tags=tags, metadata=metadata)

@@ -1,6 +1,6 @@
 """Keeps search up to date with entities and images, in the transaction that changes them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from almanac.catalogue import entity_text
@@ -8,7 +8,7 @@ from almanac.catalogue.entity import SELECT, Entity, entity_from_row
 from almanac.core.database import Database, Transaction
 from almanac.jobs.queue import Job
 from almanac.jobs.worker import Effect
-from almanac.search import passage_store, sources
+from almanac.search import passage_store
 from almanac.search.passage_store import AnalysedPassages
 from almanac.search.sources import Source
 
@@ -33,11 +33,6 @@ def image_collection(org_id: str) -> str:
 async def put(tx: Transaction, entities: Sequence[tuple[Entity, AnalysedPassages]]) -> None:
     """Index entities, each with the passages that `prepare` returned for it."""
     await passage_store.add_many(tx, [(source_of(entity), passages) for entity, passages in entities])
-
-
-async def remove(tx: Transaction, kind: str, object_ids: Iterable[str]) -> None:
-    """Remove entities or images from search."""
-    await sources.remove(tx, kind, object_ids)
 
 
 def prepare(entity: Entity) -> AnalysedPassages:

@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 from typing import Any, cast
 
 from almanac.search.passage import Passage
+from almanac.search.splitting import split_prose
 
 PASSAGE_CHARS = 1_800  # about the length of a document passage
 MAX_ENTITY_CHARS = 400_000  # the rest of a longer text is not searched
@@ -14,7 +15,6 @@ _BLOCK_TAGS = frozenset(
     ("p", "br", "div", "li", "tr", "h1", "h2", "h3", "h4", "h5", "h6", "section", "table", "ul", "ol")
 )
 _HIDDEN_TAGS = frozenset(("script", "style", "template"))
-_PARAGRAPH = re.compile(r"\n\s*\n")
 
 
 def entity_passages(texts: tuple[str, ...], fields: dict[str, Any], category: str) -> list[Passage]:
@@ -22,9 +22,8 @@ def entity_passages(texts: tuple[str, ...], fields: dict[str, Any], category: st
     stripped = [strip_markup(text).strip() for text in texts if text.strip()]
     text = "\n\n".join((*stripped, "\n".join(_field_lines(fields))))[:MAX_ENTITY_CHARS].strip()
     headings = (category,) if category else ()
-    return [Passage(start, end, text[start:end], headings=headings) for start, end in _cut(text)] or [
-        Passage(0, 0, "", headings=headings)
-    ]
+    spans = split_prose(text, PASSAGE_CHARS)
+    return [Passage(start, end, text[start:end], headings=headings) for start, end in spans]
 
 
 def strip_markup(text: str) -> str:
@@ -69,26 +68,3 @@ def _field_lines(fields: dict[str, Any]) -> list[str]:
         if texts:
             lines.append(f"{name}: {', '.join(texts)}")
     return lines
-
-
-def _cut(text: str) -> list[tuple[int, int]]:
-    """The start and end of each passage. Cuts fall between paragraphs; a long paragraph is cut at white space."""
-    ends = [match.end() for match in _PARAGRAPH.finditer(text)] + [len(text)]
-    spans: list[tuple[int, int]] = []
-    start = at = 0
-    for end in ends:
-        if end - start > PASSAGE_CHARS and at > start:
-            spans.append((start, at))
-            start = at
-        while end - start > PASSAGE_CHARS:
-            cut = max(
-                text.rfind(" ", start + PASSAGE_CHARS // 2, start + PASSAGE_CHARS),
-                text.rfind("\n", start + PASSAGE_CHARS // 2, start + PASSAGE_CHARS),
-            )
-            cut = cut if cut > start else start + PASSAGE_CHARS
-            spans.append((start, cut))
-            start = cut
-        at = end
-    if text[start:].strip():
-        spans.append((start, len(text)))
-    return spans

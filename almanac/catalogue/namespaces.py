@@ -10,6 +10,7 @@ from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, Conflict, NotFound
+from almanac.db.sql import from_row
 from almanac.search import sources
 
 DOCUMENTS = "general_helper_documents"  # all documents that the actor may read
@@ -115,11 +116,4 @@ async def _category_ids(tx: Transaction, call: Call, keys: list[str]) -> str:
 
 
 def _namespace_from_row(row: Row) -> Namespace:
-    return Namespace(
-        id=row["id"],
-        name=row["name"],
-        notes=row["notes"],
-        categories=tuple(orjson.loads(row["categories"])),
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-    )
+    return from_row(Namespace, row, categories=tuple(orjson.loads(row["categories"])))

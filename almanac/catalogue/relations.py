@@ -69,13 +69,8 @@ async def unlink(tx: Transaction, call: Call, source_id: str, target_id: str, ty
     """Remove a relation. Raises NotFound if it does not exist."""
     await access.require_write(tx, call)
     term = await vocabulary.get_by_key(tx, call.actor.org_id, "relation", type)
-    removed = await tx.execute(
-        "DELETE FROM relations WHERE org_id = $1 AND source_id = $2 AND target_id = $3 AND type_id = $4",
-        call.actor.org_id,
-        source_id,
-        target_id,
-        term.id,
-    )
+    sql = "DELETE FROM relations WHERE org_id = $1 AND source_id = $2 AND target_id = $3 AND type_id = $4"
+    removed = await tx.execute(sql, call.actor.org_id, source_id, target_id, term.id)
     if not removed:
         raise NotFound("There is no such relation.")
     call.record_access("entity", source_id)

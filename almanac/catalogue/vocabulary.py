@@ -13,6 +13,7 @@ from almanac.core.call import Call
 from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, Conflict, NotFound
 from almanac.core.text import CONTROL_CHARACTERS
+from almanac.db.sql import from_row
 
 KINDS = {
     "alias": "category alias",
@@ -105,12 +106,9 @@ async def find(db: Reader, org_id: str, kind: str) -> list[Term]:
 
 async def get_or_none(db: Reader, org_id: str, kind: str, key: str) -> Term | None:
     """The term with this key or id, or None."""
-    row = await db.fetch_one(
-        "SELECT * FROM vocabulary WHERE org_id = $1 AND kind = $2 AND (key = $3 OR id = $3) ORDER BY key <> $3 LIMIT 1",
-        org_id,
-        kind,
-        key,
-    )
+    where = "org_id = $1 AND kind = $2 AND (key = $3 OR id = $3)"
+    sql = f"SELECT * FROM vocabulary WHERE {where} ORDER BY key <> $3 LIMIT 1"  # noqa: S608 - constants
+    row = await db.fetch_one(sql, org_id, kind, key)
     return None if row is None else _term_from_row(row)
 
 
@@ -124,13 +122,4 @@ async def get_by_key(db: Reader, org_id: str, kind: str, key: str) -> Term:
 
 
 def _term_from_row(row: Row) -> Term:
-    return Term(
-        id=row["id"],
-        kind=row["kind"],
-        key=row["key"],
-        name=row["name"],
-        description=row["description"],
-        details=orjson.loads(row["details"]),
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-    )
+    return from_row(Term, row, details=orjson.loads(row["details"]))

@@ -1,9 +1,17 @@
-"""Parts of SQL statements: numbered parameters, placeholders and lists of ids."""
+"""Parts of SQL statements (numbered parameters, placeholders and lists of ids), and objects from rows."""
 
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import Any, ClassVar, Protocol, TypeVar
 
-from almanac.core.database import Value
+from almanac.core.database import Row, Value
+
+
+class _Dataclass(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+T = TypeVar("T", bound=_Dataclass)
 
 
 class Parameters:
@@ -40,3 +48,9 @@ def id_list(ids: Iterable[int]) -> str:
     Without ids it is NULL, which equals no id.
     """
     return ", ".join(str(int(id)) for id in ids) or "NULL"
+
+
+def from_row(cls: type[T], row: Row, **converted: object) -> T:
+    """An object with fields from the columns of the same names. `converted` gives the values of other fields."""
+    columns = {name: row[name] for name in cls.__dataclass_fields__ if name not in converted}
+    return cls(**columns, **converted)

@@ -13,7 +13,7 @@ from almanac.core.database import Reader, Row, Transaction, Value
 from almanac.core.errors import BadRequest, Forbidden, NotFound
 from almanac.core.pages import Page
 from almanac.core.text import CONTROL_CHARACTERS, escape_like, one_line
-from almanac.db.sql import Parameters, id_list
+from almanac.db.sql import Parameters, from_row, id_list
 from almanac.identity import access, groups, principals
 from almanac.identity.access import MIN_ROLE_BY_ACTION, ProtectedObject
 from almanac.identity.roles import Role
@@ -60,9 +60,6 @@ class KnowledgeBase:
     def collection(self) -> str:
         """The name of the search collection with its passages."""
         return document_index.collection_of(self.id)
-
-
-_COLUMNS = [name for name in KnowledgeBase.__dataclass_fields__ if name not in ("role", "documents", "splitter")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,10 +257,8 @@ async def lock_tree(tx: Transaction, base_id: int) -> None:
 
 async def _count(call: Call, where: str, args: Sequence[Value]) -> int:
     """The number of bases, for a page after the last of them, which has no row with the total."""
-    rows = await call.db.scan(
-        f"SELECT count(*) AS n FROM bases b LEFT JOIN groups g ON g.id = b.group_id WHERE {where}",  # noqa: S608
-        *args,
-    )
+    sql = f"SELECT count(*) AS n FROM bases b LEFT JOIN groups g ON g.id = b.group_id WHERE {where}"  # noqa: S608
+    rows = await call.db.scan(sql, *args)
     return rows[0]["n"]
 
 
@@ -318,8 +313,7 @@ def _folded(name: str, description: str) -> str:
 
 def base_from_row(row: Row) -> KnowledgeBase:
     """A base from a row of `_SELECT`."""
-    columns = {name: row[name] for name in _COLUMNS}
-    return KnowledgeBase(**columns, splitter=_splitter(row["splitter"]))
+    return from_row(KnowledgeBase, row, splitter=_splitter(row["splitter"]), role=None, documents=None)
 
 
 @lru_cache(maxsize=256)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from almanac.core.database import Database, Row, Transaction
+from almanac.core.database import Database, Transaction
 from almanac.knowledge.ingest import queue
 from almanac.search import sources
 from almanac.search.sources import Source
@@ -82,12 +82,22 @@ async def update(tx: Transaction, document_ids: Iterable[int]) -> None:
 async def describe(tx: Transaction, document_id: int) -> Source | None:
     """The source of a document, if it has been parsed."""
     row = await tx.fetch_one(_SELECT, document_id)
-    return None if row is None else _source(row)
-
-
-def title_of(title: str | None, name: str) -> str:
-    """The title of a document for search: its own title, or the name of its file."""
-    return title or name
+    if row is None:
+        return None
+    return Source(
+        org_id=row["org_id"],
+        collection=collection_of(row["base_id"]),
+        kind=KIND,
+        object_id=str(row["id"]),
+        title=row["title"] or row["name"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        folder_id=row["folder_id"],
+        tags=tuple(orjson.loads(row["tags"])),
+        metadata=orjson.loads(row["metadata"]),
+        media=row["mime_type"],
+        is_live=bool(row["is_enabled"]) and row["removed_at"] is None,
+    )
 
 
 def collection_of(base_id: int) -> str:
@@ -103,20 +113,3 @@ async def set_searchable(tx: Transaction, document_ids: Iterable[int], *, is_liv
 async def remove(tx: Transaction, document_ids: Iterable[int]) -> None:
     """Remove documents from search."""
     await sources.remove(tx, KIND, map(str, document_ids))
-
-
-def _source(row: Row) -> Source:
-    return Source(
-        org_id=row["org_id"],
-        collection=collection_of(row["base_id"]),
-        kind=KIND,
-        object_id=str(row["id"]),
-        title=title_of(row["title"], row["name"]),
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-        folder_id=row["folder_id"],
-        tags=tuple(orjson.loads(row["tags"])),
-        metadata=orjson.loads(row["metadata"]),
-        media=row["mime_type"],
-        is_live=bool(row["is_enabled"]) and row["removed_at"] is None,
-    )

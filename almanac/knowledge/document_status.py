@@ -54,23 +54,15 @@ async def find(
     if status is not None and status not in STATUSES:
         raise BadRequest(f"There is no status {status!r}.", remedy=f"The statuses are: {', '.join(STATUSES)}.")
     condition = "" if status is None else f" AND d.index_status = '{status}'"
-    rows = await call.db.scan(
-        f"{SELECT} WHERE d.base_id = $1 AND d.removed_at IS NULL AND d.id > $2{condition} ORDER BY d.id LIMIT $3",
-        base_id,
-        after,
-        limit,
-    )
+    sql = f"{SELECT} WHERE d.base_id = $1 AND d.removed_at IS NULL AND d.id > $2{condition} ORDER BY d.id LIMIT $3"
+    rows = await call.db.scan(sql, base_id, after, limit)
     return [document_from_row(row) for row in rows]
 
 
 async def get_by_name(db: Reader, base_id: int, folder_id: int, name: str) -> Document | None:
     """The document with this name in a folder."""
-    row = await db.fetch_one(
-        f"{SELECT} WHERE d.base_id = $1 AND d.folder_id = $2 AND d.name = $3 AND d.removed_at IS NULL",
-        base_id,
-        folder_id,
-        name,
-    )
+    sql = f"{SELECT} WHERE d.base_id = $1 AND d.folder_id = $2 AND d.name = $3 AND d.removed_at IS NULL"
+    row = await db.fetch_one(sql, base_id, folder_id, name)
     return None if row is None else document_from_row(row)
 
 

@@ -8,6 +8,7 @@ import orjson
 from almanac.core.call import Call
 from almanac.core.database import Reader, Transaction
 from almanac.core.errors import BadRequest
+from almanac.db.sql import from_row
 from almanac.knowledge import documents
 from almanac.knowledge.documents import Document
 from almanac.knowledge.parsers.parse_message import ParsedDocument
@@ -49,8 +50,8 @@ async def read(call: Call, document_id: int, *, offset: int = 0, limit: int = MA
     """The text of a document from an offset on. It is empty if the document has not been parsed."""
     document = await documents.get(call.db, call, document_id)
     offset = max(0, offset)
-    part = await _part(call.db, document_id, offset, offset + min(limit, MAX_READ_CHARS))
-    return TextExcerpt(document, part.text, min(offset, part.total), part.total)
+    _, total, text = await _part(call.db, document_id, offset, offset + min(limit, MAX_READ_CHARS))
+    return TextExcerpt(document, text, min(offset, total), total)
 
 
 async def read_page(call: Call, document_id: int, number: int) -> TextExcerpt:
@@ -59,10 +60,10 @@ async def read_page(call: Call, document_id: int, number: int) -> TextExcerpt:
     while True:
         outline = await get(call.db, document_id)
         page, start, end, name = _find_page(document, outline, number)
-        part = await _part(call.db, document_id, start, min(end, start + MAX_READ_CHARS))
+        generation, total, text = await _part(call.db, document_id, start, min(end, start + MAX_READ_CHARS))
         # Otherwise the text was replaced between the two queries.
-        if outline is not None and part.generation == outline.generation:
-            return TextExcerpt(document, part.text, start, part.total, page, name)
+        if outline is not None and generation == outline.generation:
+            return TextExcerpt(document, text, start, total, page, name)
 
 
 async def save(tx: Transaction, document_id: int, generation: int, parsed: ParsedDocument) -> None:
@@ -101,41 +102,24 @@ async def get(db: Reader, document_id: int) -> TextOutline | None:
     row = await db.fetch_one("SELECT * FROM readings WHERE document_id = $1", document_id)
     if row is None:
         return None
-    return TextOutline(
-        generation=row["generation"],
-        title=row["title"],
-        characters=row["characters"],
-        passages=row["passages"],
-        pages=tuple((number, start, end, name) for number, start, end, name in orjson.loads(row["pages"])),
-        warnings=tuple(orjson.loads(row["warnings"])),
-    )
+    pages = tuple((number, start, end, name) for number, start, end, name in orjson.loads(row["pages"]))
+    return from_row(TextOutline, row, pages=pages, warnings=tuple(orjson.loads(row["warnings"])))
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    generation: int
-    total: int
-    text: str
-
-
-async def _part(db: Reader, document_id: int, start: int, end: int) -> _Part:
+async def _part(db: Reader, document_id: int, start: int, end: int) -> tuple[int, int, str]:
+    """The generation of a text, its length, and the part of it from `start` to `end`."""
     # One query, so that the length and all parts belong to the same generation.
     first = start // TEXT_PART_CHARS
-    rows = await db.fetch(
+    sql = (
         "SELECT r.generation, r.characters, p.text FROM readings r LEFT JOIN reading_parts p"
-        " ON p.document_id = r.document_id AND p.part BETWEEN $2 AND $3 WHERE r.document_id = $1 ORDER BY p.part",
-        document_id,
-        first,
-        (end - 1) // TEXT_PART_CHARS if end > start else first - 1,
+        " ON p.document_id = r.document_id AND p.part BETWEEN $2 AND $3 WHERE r.document_id = $1 ORDER BY p.part"
     )
+    rows = await db.fetch(sql, document_id, first, (end - 1) // TEXT_PART_CHARS if end > start else first - 1)
     if not rows:
-        return _Part(0, 0, "")
+        return 0, 0, ""
     text = "".join(row["text"] or "" for row in rows)
-    return _Part(
-        rows[0]["generation"],
-        rows[0]["characters"],
-        text[start - first * TEXT_PART_CHARS : end - first * TEXT_PART_CHARS],
-    )
+    offset = first * TEXT_PART_CHARS
+    return rows[0]["generation"], rows[0]["characters"], text[start - offset : end - offset]
 
 
 def _find_page(document: Document, outline: TextOutline | None, number: int) -> tuple[int, int, int, str]:

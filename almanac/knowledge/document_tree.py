@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 from almanac.core.call import Call
 from almanac.core.database import Value
 from almanac.core.errors import AlmanacError
-from almanac.db.sql import id_list
+from almanac.db.sql import from_row, id_list
 from almanac.knowledge import bases, folders
 from almanac.knowledge.bases import KnowledgeBase
 from almanac.knowledge.documents import SELECT, Document, document_from_row
@@ -116,7 +116,7 @@ async def browse(
     base, condition = await _base_of_folder(call, base_id, folder_id), "" if inactive else _IS_ACTIVE
     page = _PAGE.format("", "parent_id", "")
     rows = await call.db.scan(_FOLDERS + page, base_id, folder_id, limit + 1, offset)
-    nodes = [Node(folders.folder_from_row(row)) for row in rows]
+    nodes = [Node(from_row(Folder, row)) for row in rows]
     folder_count = 0
     if not nodes or counted:
         folder_count = await _count(call, f"{_FOLDERS_OF_BASE} AND parent_id = $2", base_id, folder_id)
@@ -141,18 +141,19 @@ async def tree(
     """All folders and documents below a folder; with `brief`, documents as `DocumentBrief`. They are counted first, so
     that a tree too large is never loaded."""
     base, condition = await _base_of_folder(call, base_id, folder_id), "" if inactive else _IS_ACTIVE
+    warnings: list[str] = []
     if folder_id == ROOT:
         await _check_size(call, base_id, await _count(call, _FOLDERS_OF_BASE, base_id), condition)
         where = "WHERE base_id = $1 AND removed_at IS NULL LIMIT $2"
         rows = await call.db.scan(_FOLDERS + where, base_id, MAX_NODES + 1)
-        documents = await _documents(call, base_id, condition, brief)
-        return _whole_tree(base, [folders.folder_from_row(row) for row in rows], documents)
-    descendants, warnings = await _descendant_folders(call, base_id, folder_id)
-    condition = f" AND d.folder_id IN ({id_list([folder_id, *(folder.id for folder in descendants)])}){condition}"
-    await _check_size(call, base_id, len(descendants), condition)
+        descendants = [from_row(Folder, row) for row in rows]
+    else:
+        descendants, warnings = await _descendant_folders(call, base_id, folder_id)
+        condition = f" AND d.folder_id IN ({id_list([folder_id, *(folder.id for folder in descendants)])}){condition}"
+        await _check_size(call, base_id, len(descendants), condition)
     documents = await _documents(call, base_id, condition, brief)
-    nodes = _subtree(descendants, documents)
-    return FolderTree(base, folder_id, nodes, len(descendants) + len(documents), warnings)
+    nodes, count = _build_tree(folder_id, descendants, documents, warnings)
+    return FolderTree(base, folder_id, nodes, count, warnings)
 
 
 def too_large(count: int) -> ResultTooLarge:
@@ -195,7 +196,7 @@ async def _descendant_folders(call: Call, base_id: int, folder_id: int) -> tuple
     levels = await folders.descend(call.db.scan, base_id, folder_id, max_folders=MAX_NODES)
     if (count := sum(map(len, levels))) > MAX_NODES:
         raise too_large(count)
-    descendants = [folders.folder_from_row(row) for level in levels[:MAX_FOLDER_DEPTH] for row in level]
+    descendants = [from_row(Folder, row) for level in levels[:MAX_FOLDER_DEPTH] for row in level]
     start = await call.db.fetch_one("SELECT parent_id FROM folders WHERE id = $1", folder_id)
     is_cyclic = start is not None and start["parent_id"] in {folder_id, *(folder.id for folder in descendants)}
     warnings = [f"Cycle detected at folder {folder_id}; edge skipped"] if is_cyclic else []
@@ -227,30 +228,19 @@ async def _mark_parents(call: Call, page: Iterable[Node], condition: str) -> Non
 # Building trees
 
 
-def _subtree(descendants: list[Folder], documents: Sequence[Document | DocumentBrief]) -> list[Node]:
-    """The nodes directly below a folder, each with its own descendants."""
+def _build_tree(
+    top_id: int, descendants: list[Folder], documents: Sequence[Document | DocumentBrief], warnings: list[str]
+) -> tuple[list[Node], int]:
+    """The nodes directly below a folder, each with its own descendants, and the number of all nodes.
+
+    Nodes that are not connected to the folder are attached there as orphans.
+    """
     nodes = {folder.id: Node(folder) for folder in descendants}
-    top: list[Node] = []
-    for node in nodes.values():
-        parent = nodes.get(node.item.parent_id) if isinstance(node.item, Folder) else None
-        (parent.children if parent else top).append(node)
-    for document in documents:
-        parent = nodes.get(document.folder_id)
-        (parent.children if parent else top).append(Node(document))
-    return _sorted(top)
-
-
-def _whole_tree(
-    base: KnowledgeBase, base_folders: list[Folder], documents: Sequence[Document | DocumentBrief]
-) -> FolderTree:
-    """The tree of a base. Nodes that are not connected to its top are attached there as orphans."""
-    nodes = {folder.id: Node(folder) for folder in base_folders}
-    parents = {folder.id: folder.parent_id for folder in base_folders}
-    warnings: list[str] = []
+    parents = {folder.id: folder.parent_id for folder in descendants}
     top: list[Node] = []
     for id, node in sorted(nodes.items()):
         parent_id = parents[id]
-        if parent_id == ROOT:
+        if parent_id == top_id:
             top.append(node)
         elif parent_id not in nodes:
             warnings.append(f"Folder {id} references missing parent {parent_id}")
@@ -263,7 +253,7 @@ def _whole_tree(
             nodes[parents[id]].children.append(node)
     for document in documents:
         node = Node(document)
-        if document.folder_id == ROOT:
+        if document.folder_id == top_id:
             top.append(node)
         elif document.folder_id in nodes:
             nodes[document.folder_id].children.append(node)
@@ -272,7 +262,7 @@ def _whole_tree(
             node.is_orphan = True
             top.append(node)
     count = _cut_deep_levels(top, warnings)
-    return FolderTree(base, ROOT, _sorted(top), count, warnings)
+    return _sorted(top), count
 
 
 def _break_cycles(nodes: dict[int, Node], parents: dict[int, int], warnings: list[str]) -> list[Node]:

@@ -21,7 +21,6 @@ from almanac.core.text import CONTROL_CHARACTERS, one_line
 from almanac.knowledge import bases, document_index, files, folders
 from almanac.knowledge.files import StoredFile
 from almanac.knowledge.ingest import queue
-from almanac.knowledge.ingest.queue import STATUSES as STATUSES
 from almanac.knowledge.ingest.queue import UNFINISHED_STATUSES
 from almanac.knowledge.parsers import file_types
 
@@ -169,11 +168,8 @@ async def replace(
 
 async def get(db: Reader, call: Call, document_id: int, action: str = "read", *, removed: bool = False) -> Document:
     """A document in a base on which the caller may perform the action. With `removed`, a document in the trash."""
-    row = await db.fetch_one(
-        f"{SELECT} WHERE d.id = $1 AND d.base_id IN (SELECT id FROM bases WHERE org_id = $2 AND id = d.base_id)",  # noqa: S608
-        document_id,
-        call.actor.org_id,
-    )
+    sql = f"{SELECT} WHERE d.id = $1 AND d.base_id IN (SELECT id FROM bases WHERE org_id = $2 AND id = d.base_id)"  # noqa: S608
+    row = await db.fetch_one(sql, document_id, call.actor.org_id)
     is_found = row is not None and (row["removed_at"] is not None) == removed
     try:
         # The query also runs if there is no document. Response times then do not reveal whether a document exists.
@@ -251,12 +247,8 @@ async def enable(call: Call, tx: Transaction, document_ids: Sequence[int], is_en
     ids = _check_batch(document_ids)
     for document_id in ids:
         await get(tx, call, document_id, "write")
-        await tx.execute(
-            "UPDATE documents SET is_enabled = $2, updated_at = $3 WHERE id = $1",
-            document_id,
-            int(is_enabled),
-            clock.now(),
-        )
+        sql = "UPDATE documents SET is_enabled = $2, updated_at = $3 WHERE id = $1"
+        await tx.execute(sql, document_id, int(is_enabled), clock.now())
     await document_index.set_searchable(tx, ids, is_live=is_enabled)
 
 
@@ -308,13 +300,11 @@ async def retry_all(call: Call, base_id: int) -> int:
 async def retry(call: Call, tx: Transaction, base_id: int, before: int | None = None) -> int:
     """Parse again one batch of the documents of a base that failed before a time; return their number."""
     await bases.get(tx, call, base_id, "write")
-    rows = await tx.fetch(
+    sql = (
         "SELECT id FROM documents WHERE base_id = $1 AND index_status = 'failed' AND removed_at IS NULL"
-        " AND updated_at <= $2 LIMIT $3",
-        base_id,
-        clock.now() if before is None else before,
-        MAX_BATCH_DOCUMENTS,
+        " AND updated_at <= $2 LIMIT $3"
     )
+    rows = await tx.fetch(sql, base_id, clock.now() if before is None else before, MAX_BATCH_DOCUMENTS)
     for row in rows:
         await queue.requeue(tx, row["id"])
     return len(rows)

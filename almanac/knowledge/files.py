@@ -13,8 +13,8 @@ import os
 import secrets
 import shutil
 import threading
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,19 +70,13 @@ class FileStore:
     @asynccontextmanager
     async def receive(self, db: Database) -> AsyncGenerator["IncomingFile"]:
         """A file to write. At the end of the block it is removed, unless a row names it."""
-        draft = await asyncio.to_thread(self._new_draft)
-        try:
-            incoming = IncomingFile(self, draft, self._max_bytes)
-        except OSError as error:
-            raise _translated(error) from None
-        try:
-            yield incoming
-        except OSError as error:
-            await incoming.close(db, is_settled=False)
-            raise _translated(error) from None
-        except BaseException:
-            await incoming.close(db, is_settled=False)
-            raise
+        with _translated_errors():
+            incoming = IncomingFile(self, await asyncio.to_thread(self._new_draft), self._max_bytes)
+            try:
+                yield incoming
+            except BaseException:
+                await incoming.close(db, is_settled=False)
+                raise
         await incoming.close(db)
 
     @asynccontextmanager
@@ -123,17 +117,14 @@ class FileStore:
             self._incoming = None
 
     def _new_draft(self) -> Path:
-        try:
-            with self._creating:
-                if self._incoming is None:
-                    self._incoming, self._lock = self._create_incoming_folder()
-                return self._incoming / secrets.token_hex(16)
-        except OSError as error:
-            raise _translated(error) from None
+        with self._creating:
+            if self._incoming is None:
+                self._incoming, self._lock = self._create_incoming_folder()
+            return self._incoming / secrets.token_hex(16)
 
     def _mark(self, names: Sequence[str]) -> list[Path]:
         marks: list[Path] = []
-        with suppress(OSError, Unavailable):  # if the disk has no space for a mark, deleting files is the more urgent
+        with suppress(OSError):  # if the disk has no space for a mark, deleting files is the more urgent
             for name in names:
                 mark = self._new_draft().with_name(name)
                 mark.touch()
@@ -212,9 +203,11 @@ class IncomingFile:
         if self._thread is not None:
             await asyncio.wait([self._thread])
         self._file.close()
-        if self._linked is not None and not await _is_kept(db, self._linked.name, is_settled):
-            await self._repair(db, self._linked)
-            self._linked.unlink(missing_ok=True)
+        if (linked := self._linked) is not None:
+            has_row = _has_row(db, linked.name) if is_settled else db.write(lambda tx: _has_row(tx, linked.name))
+            if not await has_row:
+                await self._repair(db, linked)
+                linked.unlink(missing_ok=True)
         self._draft.unlink(missing_ok=True)
 
     async def _repair(self, db: Reader, linked: Path) -> None:
@@ -253,14 +246,11 @@ def format_size(size: int) -> str:
 
 async def ensure_blob(tx: Transaction, stored: StoredFile) -> int:
     """The id of the row with the content of a stored file. A new row is added if no row has the content."""
-    row = await tx.fetch_one(
+    sql = (
         "INSERT INTO blobs (hash, name, size, created_at) VALUES ($1, $2, $3, $4)"
-        " ON CONFLICT (hash) DO UPDATE SET hash = excluded.hash RETURNING id",  # the update locks an existing row
-        stored.hash,
-        stored.name,
-        stored.size,
-        clock.now(),
+        " ON CONFLICT (hash) DO UPDATE SET hash = excluded.hash RETURNING id"  # the update locks an existing row
     )
+    row = await tx.fetch_one(sql, stored.hash, stored.name, stored.size, clock.now())
     assert row is not None
     return row["id"]
 
@@ -288,20 +278,20 @@ async def delete_unused(tx: Transaction, blobs: Sequence[Blob]) -> list[str]:
     return names
 
 
-async def _is_kept(db: Database, name: str, is_settled: bool) -> bool:
-    if is_settled:
-        return await _has_row(db, name)
-    return await db.write(lambda tx: _has_row(tx, name))
-
-
 async def _has_row(db: Reader, name: str) -> bool:
     return await db.fetch_one("SELECT 1 FROM blobs WHERE name = $1", name) is not None
 
 
-def _translated(error: OSError) -> Exception:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return DiskFull()
-    return Unavailable("The file store cannot be used.", remedy="An operator has to check the home folder.")
+@contextmanager
+def _translated_errors() -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise DiskFull() from None
+        raise Unavailable(
+            "The file store cannot be used.", remedy="An operator has to check the home folder."
+        ) from None
 
 
 def _sync(folder: Path) -> None:

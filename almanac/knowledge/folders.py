@@ -9,7 +9,7 @@ from almanac.core.call import Call
 from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, Conflict, NotFound
 from almanac.core.text import escape_like
-from almanac.db.sql import id_list
+from almanac.db.sql import from_row, id_list
 from almanac.knowledge import bases, document_index
 from almanac.knowledge.ingest import queue
 from almanac.search import sources
@@ -66,19 +66,15 @@ async def add(call: Call, tx: Transaction, base_id: int, name: str, parent_id: i
     if await _depth(tx, parent_id) >= MAX_FOLDER_DEPTH:
         raise BadRequest(f"Folders can be at most {MAX_FOLDER_DEPTH} deep.")
     now = clock.now()
-    row = await tx.fetch_one(
+    sql = (
         "INSERT INTO folders (base_id, parent_id, name, creator_id, created_at, updated_at)"
         " VALUES ($1, $2, $3, $4, $5, $5) ON CONFLICT (base_id, parent_id, name) WHERE removed_at IS NULL"
-        " DO NOTHING RETURNING *",
-        base_id,
-        parent_id,
-        name,
-        call.actor.id,
-        now,
+        " DO NOTHING RETURNING *"
     )
+    row = await tx.fetch_one(sql, base_id, parent_id, name, call.actor.id, now)
     if row is None:
         raise _taken(name)
-    return folder_from_row(row)
+    return from_row(Folder, row)
 
 
 async def ensure(call: Call, tx: Transaction, base_id: int, path: str, parent_id: int = ROOT) -> int:
@@ -96,7 +92,7 @@ async def ensure(call: Call, tx: Transaction, base_id: int, path: str, parent_id
 async def get(db: Reader, call: Call, folder_id: int, action: str = "read", *, removed: bool = False) -> Folder:
     """A folder in a base on which the caller may perform the action. With `removed`, a folder in the trash."""
     row = await db.fetch_one("SELECT * FROM folders WHERE id = $1", folder_id)
-    folder = None if row is None else folder_from_row(row)
+    folder = None if row is None else from_row(Folder, row)
     if folder is None or (folder.removed_at is not None) != removed:
         raise missing(folder_id)
     try:
@@ -232,24 +228,23 @@ def check_name(name: str) -> str:
 
 async def lock_folder(tx: Transaction, base_id: int, folder_id: int) -> None:
     """Check that a folder exists, and keep others from removing it until the transaction ends."""
-    if not await _lock(tx, base_id, folder_id):
+    if await lock_folder_or_root(tx, base_id, folder_id) != folder_id:
         raise missing(folder_id, base_id)
 
 
 async def lock_folder_or_root(tx: Transaction, base_id: int, folder_id: int) -> int:
     """Lock a folder and return its id. If the folder is gone, return ROOT."""
-    return folder_id if await _lock(tx, base_id, folder_id) else ROOT
+    sql = "UPDATE folders SET updated_at = $3 WHERE id = $1 AND base_id = $2 AND removed_at IS NULL"
+    return folder_id if folder_id != ROOT and await tx.execute(sql, folder_id, base_id, clock.now()) else ROOT
 
 
 async def id_by_name(db: Reader, table: str, base_id: int, parent_id: int, name: str) -> int:
     """The id of the folder or document with this name in a folder, or 0."""
-    row = await db.fetch_one(
+    sql = (
         f"SELECT id FROM {table} WHERE base_id = $1 AND {_PARENT_COLUMN[table]} = $2 AND name = $3"  # noqa: S608
-        " AND removed_at IS NULL",
-        base_id,
-        parent_id,
-        name,
+        " AND removed_at IS NULL"
     )
+    row = await db.fetch_one(sql, base_id, parent_id, name)
     return row["id"] if row else 0
 
 
@@ -258,14 +253,11 @@ async def unique_name(tx: Transaction, table: str, base_id: int, parent_id: int,
     stem, dot, extension = name.rpartition(".") if table == "documents" else (name, "", "")
     stem, suffix = (stem, dot + extension) if stem and len(extension) < 10 else (name, "")
     stem = stem[:_MAX_STEM_CHARS]
-    rows = await tx.fetch(
+    sql = (
         f"SELECT name FROM {table} WHERE base_id = $1 AND {_PARENT_COLUMN[table]} = $2 AND removed_at IS NULL"  # noqa: S608
-        " AND (name = $3 OR name LIKE $4 ESCAPE '\\')",
-        base_id,
-        parent_id,
-        name,
-        f"{escape_like(stem)} (%",
+        " AND (name = $3 OR name LIKE $4 ESCAPE '\\')"
     )
+    rows = await tx.fetch(sql, base_id, parent_id, name, f"{escape_like(stem)} (%")
     taken = {row["name"] for row in rows}
     numbered = (f"{stem} ({number}){suffix}" for number in range(2, len(taken) + 3))
     return name if name not in taken else next(candidate for candidate in numbered if candidate not in taken)
@@ -276,15 +268,12 @@ async def _move_contents_up(tx: Transaction, folder: Folder) -> None:
     now = clock.now()
     for table, column in _PARENT_COLUMN.items():
         is_inside = f"{table}.base_id = $1 AND {table}.{column} = $2 AND {table}.removed_at IS NULL"
-        await tx.execute(
+        sql = (
             f"UPDATE {table} SET {column} = $3, updated_at = $4 WHERE {is_inside} AND NOT EXISTS ("  # noqa: S608
             f"SELECT 1 FROM {table} o WHERE o.base_id = $1 AND o.{column} = $3 AND o.name = {table}.name"
-            " AND o.removed_at IS NULL)",
-            folder.base_id,
-            folder.id,
-            folder.parent_id,
-            now,
+            " AND o.removed_at IS NULL)"
         )
+        await tx.execute(sql, folder.base_id, folder.id, folder.parent_id, now)
         # The names of the remaining rows are taken in the parent.
         for row in await tx.fetch(f"SELECT id, name FROM {table} WHERE {is_inside}", folder.base_id, folder.id):  # noqa: S608
             await tx.execute(
@@ -312,38 +301,19 @@ async def _parent_after_restore(tx: Transaction, folder: Folder, height: int) ->
     return folder.parent_id if fits and await exists(tx, folder.base_id, folder.parent_id) else ROOT
 
 
-async def _lock(tx: Transaction, base_id: int, folder_id: int) -> bool:
-    return folder_id == ROOT or bool(
-        await tx.execute(
-            "UPDATE folders SET updated_at = $3 WHERE id = $1 AND base_id = $2 AND removed_at IS NULL",
-            folder_id,
-            base_id,
-            clock.now(),
-        )
-    )
-
-
 async def _update(tx: Transaction, folder: Folder, parent_id: int, name: str) -> Folder:
     if await id_by_name(tx, "folders", folder.base_id, parent_id, name) not in (0, folder.id):
         raise _taken(name)
-    row = await tx.fetch_one(
-        "UPDATE folders SET parent_id = $2, name = $3, updated_at = $4 WHERE id = $1 RETURNING *",
-        folder.id,
-        parent_id,
-        name,
-        clock.now(),
-    )
+    sql = "UPDATE folders SET parent_id = $2, name = $3, updated_at = $4 WHERE id = $1 RETURNING *"
+    row = await tx.fetch_one(sql, folder.id, parent_id, name, clock.now())
     assert row is not None
-    return folder_from_row(row)
+    return from_row(Folder, row)
 
 
 async def exists(db: Reader, base_id: int, folder_id: int) -> bool:
     """Whether a folder is in a base, and not in the trash."""
-    return folder_id == ROOT or bool(
-        await db.fetch_one(
-            "SELECT 1 FROM folders WHERE id = $1 AND base_id = $2 AND removed_at IS NULL", folder_id, base_id
-        )
-    )
+    sql = "SELECT 1 FROM folders WHERE id = $1 AND base_id = $2 AND removed_at IS NULL"
+    return folder_id == ROOT or await db.fetch_one(sql, folder_id, base_id) is not None
 
 
 async def _depth(db: Reader, folder_id: int) -> int:
@@ -360,8 +330,3 @@ def missing(folder_id: int, base_id: int | None = None) -> FolderNotFound:
 
 def _taken(name: str) -> Conflict:
     return Conflict(f"There is already a folder named {name!r} here.", remedy="Use it, or choose another name.")
-
-
-def folder_from_row(row: Row) -> Folder:
-    """A folder from its row."""
-    return Folder(**{name: row[name] for name in Folder.__dataclass_fields__})

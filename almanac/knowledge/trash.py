@@ -34,14 +34,12 @@ class Removed:
 async def find(call: Call, base_id: int, *, limit: int = 100, offset: int = 0) -> list[Removed]:
     """The folders and documents removed from a base, latest first, without the contents of removed folders."""
     await bases.get(call.db, call, base_id, "write")
-    rows = await call.db.scan(
+    sql = (
         "SELECT 'folder' AS kind, id, name, removed_at FROM folders WHERE base_id = $1 AND removed_at IS NOT NULL"
         " AND removed_with = id UNION ALL SELECT 'document', id, name, removed_at FROM documents WHERE base_id = $1"
-        " AND removed_at IS NOT NULL AND removed_with IS NULL ORDER BY removed_at DESC, id DESC LIMIT $2 OFFSET $3",
-        base_id,
-        limit,
-        offset,
+        " AND removed_at IS NOT NULL AND removed_with IS NULL ORDER BY removed_at DESC, id DESC LIMIT $2 OFFSET $3"
     )
+    rows = await call.db.scan(sql, base_id, limit, offset)
     return [Removed(row["kind"], row["id"], row["name"], row["removed_at"]) for row in rows]
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import orjson
 
 from almanac.core.database import Row
+from almanac.db.sql import from_row
 
 # Notes `n`, with `is_embedded` from the row that search keeps for the note.
 SELECT = """
@@ -66,22 +67,5 @@ class NoteDraft:
 
 def note_from_row(row: Row) -> Note:
     """The note in a row of `SELECT`."""
-    return Note(
-        number=row["number"],
-        id=row["id"],
-        org_id=row["org_id"],
-        author_id=row["author_id"],
-        author=row["author"],
-        source=row["source"],
-        title=row["title"],
-        body=row["body"],
-        tags=tuple(orjson.loads(row["tags"])),
-        confidence=row["confidence"],
-        created_at=row["created_at"],
-        expires_at=row["expires_at"],
-        is_expired=bool(row["is_expired"]),
-        successor_id=row["successor_id"],
-        head_id=row["head_id"],
-        superseded_at=row["superseded_at"],
-        is_embedded=bool(row["is_embedded"]),
-    )
+    flags = {name: bool(row[name]) for name in ("is_expired", "is_embedded")}
+    return from_row(Note, row, tags=tuple(orjson.loads(row["tags"])), tasks=(), **flags)

@@ -4,7 +4,6 @@ The notes of an organisation are in four collections: live, superseded, expired,
 therefore never reads the others, however many there are.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,12 +14,10 @@ from almanac.search import passage_store, sources
 from almanac.search.passage import Passage
 from almanac.search.passage_store import AnalysedPassages
 from almanac.search.sources import Source
+from almanac.search.splitting import split_prose
 
 KIND = "note"
 NOTE_PASSAGE_CHARS = 2_000
-
-# A text is cut after a paragraph if possible, otherwise after a line, a sentence or a word.
-_ENDS = tuple(map(re.compile, (r"\n\s*\n", r"\n", r"[.!?。！？]\s", r"\s")))
 
 
 def collection_of(org_id: str, *, is_superseded: bool = False, is_expired: bool = False) -> str:
@@ -40,7 +37,8 @@ def collections_of(org_id: str, *, superseded: bool, expired: bool) -> tuple[str
 def prepare(title: str, body: str, tags: Sequence[str], context: str) -> AnalysedPassages:
     """Split a note into passages and count their words. Call it before the transaction: it takes milliseconds."""
     headings = (" ".join(tags),) if tags else ()
-    passages = [Passage(start, end, body[start:end], headings=headings) for start, end in cut(body)]
+    spans = split_prose(body, NOTE_PASSAGE_CHARS)
+    passages = [Passage(start, end, body[start:end], headings=headings) for start, end in spans]
     return passage_store.analyse(title, passages, context)
 
 
@@ -59,34 +57,13 @@ async def update(tx: Transaction, note: Note) -> None:
         await sources.put(tx, _source(replace(note, tasks=tuple(link["task_id"] for link in links)), row["context"]))
 
 
-def cut(body: str) -> list[tuple[int, int]]:
-    """The start and end of each passage of a text."""
-    spans: list[tuple[int, int]] = []
-    start = 0
-    while len(body) - start > NOTE_PASSAGE_CHARS:
-        end = _end(body, start)
-        spans.append((start, end))
-        start = end
-    return [*spans, (start, len(body))]
-
-
-def _end(body: str, start: int) -> int:
-    min_end, max_end = start + NOTE_PASSAGE_CHARS // 2, start + NOTE_PASSAGE_CHARS
-    for pattern in _ENDS:
-        if ends := [match.end() for match in pattern.finditer(body, min_end, max_end)]:
-            return ends[-1]
-    return max_end
-
-
 async def _add_collection(tx: Transaction, note: Note) -> None:
     """Add the collection of a note if it is missing. It has the model of the live collection and shares its vectors."""
-    await tx.execute(
+    sql = (
         "INSERT INTO collections (name, org_id, model) SELECT $1, $2, coalesce((SELECT model FROM collections"
-        " WHERE name = $3), '') WHERE 1 = 1 ON CONFLICT (name) DO NOTHING",
-        _collection(note),
-        note.org_id,
-        collection_of(note.org_id),
+        " WHERE name = $3), '') WHERE 1 = 1 ON CONFLICT (name) DO NOTHING"
     )
+    await tx.execute(sql, _collection(note), note.org_id, collection_of(note.org_id))
 
 
 def _collection(note: Note) -> str:

@@ -123,14 +123,11 @@ async def insert(tx: Transaction, note: Note, links: Iterable[TaskLink]) -> int 
     if row is None:
         return None
     for link in links:
-        await tx.execute(
+        sql = (
             "INSERT INTO task_knowledge (org_id, task_id, note_id, kind) VALUES ($1, $2, $3, $4)"
-            " ON CONFLICT (org_id, task_id, note_id, kind) DO NOTHING",
-            note.org_id,
-            link.task_id,
-            note.id,
-            link.kind,
+            " ON CONFLICT (org_id, task_id, note_id, kind) DO NOTHING"
         )
+        await tx.execute(sql, note.org_id, link.task_id, note.id, link.kind)
     return row["number"]
 
 

@@ -65,16 +65,12 @@ async def _find(call: Call, search: SearchEngine, note: Note) -> list[SimilarNot
     response = await search.search(query)
     note_ids = {hit.passage_id: hit.object_id for hit in response.results if hit.object_id != note.id}
     scores = {note_ids[id]: score for id, score in (await _similar_passages(search, query, list(note_ids))).items()}
-    others = [other for other in await notes.find(call.db, note.org_id, list(scores)) if _is_live_of_other(other, note)]
     similar = [
         SimilarNote(other.id, other.title, other.author, other.body[:SNIPPET_CHARS], round(scores[other.id], 4))
-        for other in others
+        for other in await notes.find(call.db, note.org_id, list(scores))
+        if other.author_id != note.author_id and other.head_id is None
     ]
     return sorted(similar, key=lambda hint: -hint.score)[:MAX_SIMILAR_NOTES]
-
-
-def _is_live_of_other(note: Note, new: Note) -> bool:
-    return note.author_id != new.author_id and note.head_id is None
 
 
 async def _similar_passages(search: SearchEngine, query: SearchQuery, ids: Sequence[int]) -> dict[int, float]:

@@ -97,7 +97,11 @@ async def revise(call: Call, old_id: str, draft: NoteDraft, default_quota: int) 
 
 async def supersede(call: Call, tx: Transaction, old_id: str, new_id: str, at: int | None = None) -> SupersedeResult:
     """Mark a note as superseded by another. The actor must have written one of them. Repeating it changes nothing."""
-    await _lock_links(tx, call.actor.org_id)
+    lock_links = (
+        "INSERT INTO memories (org_id, supersessions) VALUES ($1, 1) ON CONFLICT (org_id) DO UPDATE"
+        " SET supersessions = memories.supersessions + 1"
+    )
+    await tx.execute(lock_links, call.actor.org_id)
     old, new = await notes.get(tx, call, old_id), await notes.get(tx, call, new_id)
     if not call.actor.is_operator and call.actor.id not in (old.author_id, new.author_id):
         raise Forbidden(
@@ -139,15 +143,6 @@ async def note_at(db: Reader, note: Note, at: int) -> Note | None:
     return replace(note, head_id=chain[-1]["id"])
 
 
-async def _lock_links(tx: Transaction, org_id: str) -> None:
-    """Lock the links of an organisation until the commit."""
-    await tx.execute(
-        "INSERT INTO memories (org_id, supersessions) VALUES ($1, 1) ON CONFLICT (org_id) DO UPDATE"
-        " SET supersessions = memories.supersessions + 1",
-        org_id,
-    )
-
-
 async def _reaches(tx: Transaction, new: Note, old: Note) -> bool:
     """Whether the chain of successors of `new` contains `old`. Notes of different trees need no chain query."""
     if old.head_id is None:
@@ -159,12 +154,7 @@ async def _reaches(tx: Transaction, new: Note, old: Note) -> bool:
 
 async def _link(tx: Transaction, old: Note, new_id: str, head_id: str, at: int) -> int:
     moved = await tx.execute("UPDATE notes SET head_id = $2 WHERE head_id = $1", old.id, head_id)
-    moved += await tx.execute(
-        "UPDATE notes SET successor_id = $2, head_id = $3, superseded_at = $4 WHERE id = $1",
-        old.id,
-        new_id,
-        head_id,
-        at,
-    )
+    sql = "UPDATE notes SET successor_id = $2, head_id = $3, superseded_at = $4 WHERE id = $1"
+    moved += await tx.execute(sql, old.id, new_id, head_id, at)
     await note_index.update(tx, replace(old, successor_id=new_id, head_id=head_id, superseded_at=at))
     return moved

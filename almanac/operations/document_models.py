@@ -9,6 +9,7 @@ from almanac.core import clock
 from almanac.core.arguments import Arguments, Id, RecordId
 from almanac.knowledge import document_text, documents
 from almanac.knowledge.documents import Document, DocumentDraft
+from almanac.knowledge.ingest import queue
 from almanac.operations.models import EXAMPLE_TIMESTAMP, IfExists, Limit, Offset, Timestamp, timestamp
 from almanac.operations.operation import REST_ONLY
 
@@ -147,7 +148,7 @@ class DocumentInfo:
     folder_id: int
     name: str
     title: str | None
-    index_status: Annotated[str, Field(description=f"One of: {', '.join(documents.STATUSES)}.")]
+    index_status: Annotated[str, Field(description=f"One of: {', '.join(queue.STATUSES)}.")]
     failure: FailureInfo | None
     warnings: Annotated[list[str], Field(description="What its text lacks.")]
     mime_type: str

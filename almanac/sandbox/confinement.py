@@ -87,7 +87,11 @@ def detect_kernel_features() -> KernelFeatures:
         syscall_filter.prepare(syscall_filter.MACHINES[platform.machine()])
     size, flags = ctypes.c_size_t(0), ctypes.c_uint(_LANDLOCK_VERSION)
     version = _libc.syscall(ctypes.c_long(_LANDLOCK_CREATE), None, size, flags)
-    readable = tuple((str(path), _rights_to(path)) for path in readable_paths() if path.exists())
+    readable = tuple(
+        (str(path), _READ_FILE | _READ_FOLDER if path.is_dir() else _READ_FILE)
+        for path in readable_paths()
+        if path.exists()
+    )
     return KernelFeatures(has_filter and _libc.prctl(_PR_GET_SECCOMP) >= 0, max(version, 0), readable)
 
 
@@ -117,10 +121,6 @@ def readable_paths() -> Iterator[Path]:
     yield from (Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
     yield from (Path(path) for path in sys.path if Path(path).name in ("site-packages", "dist-packages"))
     yield from map(Path, READABLE_PATHS)
-
-
-def _rights_to(path: Path) -> int:
-    return _READ_FILE | _READ_FOLDER if path.is_dir() else _READ_FILE
 
 
 def _drop_privileges(kernel: KernelFeatures) -> None:

@@ -15,18 +15,18 @@ import socket
 import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import structlog
 
 from almanac.sandbox.child import ExitReport
 from almanac.sandbox.confinement import SandboxLimits
 from almanac.sandbox.errors import SandboxUnavailable
-from almanac.sandbox.result import SandboxResult, read_result
+from almanac.sandbox.result import read_result
 
 # Loading the work takes about a second; a busy machine may need longer.
 START_SECONDS = 60.0
@@ -91,14 +91,14 @@ class SandboxPool:
         async with self._lock:
             await self._ensure_server()
 
-    async def run(self, path: Path, name: str, options: dict[str, Any]) -> SandboxResult:
+    async def run(self, path: Path, name: str, options: dict[str, Any]) -> bytes:
         """Run the work on a file; raises `WorkRejected` or `SandboxUnavailable`. Cancellation kills the child."""
-        with _open_file(path) as source, _open_nameless_file() as output:
-            os.pwrite(output, json.dumps({"name": name, "options": options}).encode(), 0)
-            report = await self._run_child(source, output)
+        with path.open("rb", buffering=0) as source, _open_nameless_file() as output:
+            os.pwrite(output.fileno(), json.dumps({"name": name, "options": options}).encode(), 0)
+            report = await self._run_child(source.fileno(), output.fileno())
             if self._on_exit is not None:
                 self._on_exit(report)
-            return read_result(report, output, self._limits)
+            return read_result(report, output.fileno(), self._limits)
 
     async def close(self) -> None:
         """End the fork server and its children. Running calls raise `SandboxUnavailable`."""
@@ -231,24 +231,8 @@ def _kill(server: _ForkServerProcess) -> None:
         server.process.kill()
 
 
-@contextmanager
-def _open_file(path: Path) -> Generator[int]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _open_nameless_file() -> Generator[int]:
+def _open_nameless_file() -> IO[bytes]:
     """A file that no other process can open. It disappears with its last descriptor, also after a crash."""
     if sys.platform == "linux":
-        descriptor = os.memfd_create("output", os.MFD_CLOEXEC)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-    else:
-        with tempfile.TemporaryFile(buffering=0) as file:
-            yield file.fileno()
+        return open(os.memfd_create("output", os.MFD_CLOEXEC), "r+b", buffering=0)
+    return tempfile.TemporaryFile(buffering=0)

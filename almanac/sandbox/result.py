@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-from dataclasses import dataclass
 from typing import Any, cast
 
 import structlog
@@ -25,24 +24,13 @@ _CODE_LINE = re.compile(r"[\w.]{1,60}:\d{1,6}")
 _log = structlog.stdlib.get_logger("almanac.sandbox")
 
 
-@dataclass(frozen=True, slots=True)
-class SandboxResult:
-    """The bytes that the work returned, and their cost."""
-
-    output: bytes
-    peak_bytes: int
-    seconds: float
-    cpu_seconds: float
-
-
-def read_result(report: ExitReport, output: int, limits: SandboxLimits) -> SandboxResult:
+def read_result(report: ExitReport, output: int, limits: SandboxLimits) -> bytes:
     """Read the result from the output file, or raise `WorkRejected`."""
     exit_code = os.waitstatus_to_exitcode(report.status)
     if report.late or _used_up_cpu_time(report, exit_code, limits):
         raise WorkRejected("timeout", f"{limits.wall_seconds:g} s, or {limits.cpu_seconds} s of processor time")
     if exit_code == ExitCode.DONE:
-        result = os.pread(output, os.fstat(output).st_size, 0)
-        return SandboxResult(result, report.peak_bytes, report.seconds, report.cpu_seconds)
+        return os.pread(output, os.fstat(output).st_size, 0)
     if exit_code < 0:
         raise _failure_from_signal(report, -exit_code, output, limits)
     raise _failure_from_exit_code(exit_code, output, limits)

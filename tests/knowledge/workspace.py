@@ -19,11 +19,10 @@ from almanac.knowledge.files import FileStore, StoredFile
 from almanac.knowledge.folders import Folder
 from almanac.knowledge.ingest import splitter
 from almanac.knowledge.ingest.ingest_job import Ingest
-from almanac.knowledge.parsers import file_types
+from almanac.knowledge.parsers import file_signatures
 from almanac.knowledge.parsers.parse_message import pack
 from almanac.knowledge.parsers.parsed_file import Block, ParsedFile, TextPage, UnreadableFile
 from almanac.sandbox.pool import SandboxPool
-from almanac.sandbox.result import SandboxResult
 from tests.identity.people import Town, settle
 
 T = TypeVar("T")
@@ -38,13 +37,13 @@ class PlainTextSandbox(SandboxPool):
     def __init__(self) -> None:
         super().__init__("")
 
-    async def run(self, path: Path, name: str, options: dict[str, Any]) -> SandboxResult:
+    async def run(self, path: Path, name: str, options: dict[str, Any]) -> bytes:
         content = path.read_text("utf-8")
         if content.startswith("UNREADABLE"):
             raise UnreadableFile("corrupt", "The file is damaged.")
         parsed = parse_pages(content)
         passages = splitter.split(parsed, splitter.PassageSplitter.from_options(options))
-        return SandboxResult(pack(file_types.PLAIN, parsed, passages), 0, 0.0, 0.0)
+        return pack(file_signatures.PLAIN, parsed, passages)
 
 
 def parse_pages(content: str) -> ParsedFile:

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from almanac.core import clock
 from almanac.core.database import Reader, Transaction
 from almanac.core.errors import BadRequest, NotFound, QuotaExceeded, Unavailable
-from almanac.memory import note_index, note_text, notes
+from almanac.memory import note_text, notes
 from almanac.memory.note import TaskLink
 from almanac.quotas import idempotency, monthly_quotas
 from almanac.quotas.idempotency_redis import RedisIdempotencyStore
@@ -86,16 +86,6 @@ def test_an_expiry_is_strictly_in_the_future(monkeypatch: pytest.MonkeyPatch):
     for past in ("2027-01-01T00:00:00Z", "2027-01-01", "2027-01-01T01:00:00+02:00", "1970-01-01"):
         with pytest.raises(BadRequest, match=r"^expiresAt: is not in the future"):
             note_text.future("expiresAt", past)
-
-
-def test_long_notes_are_cut_between_paragraphs():
-    body = "\n\n".join(f"Paragraph {n}. " + "words " * 60 for n in range(40))
-    spans = note_index.cut(body)
-    assert "".join(body[start:end] for start, end in spans) == body
-    assert all(end - start <= note_index.NOTE_PASSAGE_CHARS for start, end in spans)
-    assert all(body[start:].startswith("Paragraph") for start, _ in spans)
-    assert note_index.cut("x" * 5000) == [(0, 2000), (2000, 4000), (4000, 5000)]
-    assert note_index.cut("short") == [(0, 5)]
 
 
 async def test_a_note_of_the_maximum_length_is_found_by_its_last_word(memory: AgentMemory):

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from almanac.sandbox.child import ExitReport
 from almanac.sandbox.confinement import MIB, SandboxLimits
 from almanac.sandbox.errors import SandboxUnavailable, WorkRejected
 from almanac.sandbox.pool import SandboxPool
-from almanac.sandbox.result import SandboxResult
 from tests.sandbox import hostile_work
 from tests.sandbox.processes import children_of, ends_within, fork_server_of, open_descriptors
 from tests.waiting import until
@@ -39,8 +39,10 @@ async def pool_for() -> AsyncIterator[StartPool]:
     """Pools that run the named function of `hostile_work`."""
     pools: list[SandboxPool] = []
 
-    async def start(work: str, limits: SandboxLimits = LIMITS) -> SandboxPool:
-        pools.append(SandboxPool(f"tests.sandbox.hostile_work:{work}", limits))
+    async def start(
+        work: str, limits: SandboxLimits = LIMITS, on_exit: Callable[[ExitReport], None] | None = None
+    ) -> SandboxPool:
+        pools.append(SandboxPool(f"tests.sandbox.hostile_work:{work}", limits, on_exit=on_exit))
         await pools[-1].start()
         return pools[-1]
 
@@ -65,18 +67,20 @@ async def rejection(pool: SandboxPool, file: Path, options: dict[str, Any] | Non
 # Results
 
 
-async def test_work_returns_its_result_and_its_cost(pool_for: StartPool, file: Path):
-    result = await (await pool_for("echo")).run(file, "näme.txt", {})
-    assert result.output == "näme.txt:content".encode()
-    assert 4 * MIB < result.peak_bytes < 200 * MIB
-    assert result.cpu_seconds > 0
-    assert 0 < result.seconds < LIMITS.wall_seconds
+async def test_work_returns_its_result_and_reports_its_cost(pool_for: StartPool, file: Path):
+    reports: list[ExitReport] = []
+    pool = await pool_for("echo", on_exit=reports.append)
+    assert await pool.run(file, "näme.txt", {}) == "näme.txt:content".encode()
+    [report] = reports
+    assert 4 * MIB < report.peak_bytes < 200 * MIB
+    assert report.cpu_seconds > 0
+    assert 0 < report.seconds < LIMITS.wall_seconds
 
 
 async def test_a_request_may_be_larger_than_a_socket_message(pool_for: StartPool, file: Path):
     name = "x" * 5_000_000
     result = await (await pool_for("echo")).run(file, name, {})
-    assert len(result.output) == len(name) + len(":content")
+    assert len(result) == len(name) + len(":content")
 
 
 async def test_fifty_files_at_once_are_all_processed(pool_for: StartPool, tmp_path: Path):
@@ -85,12 +89,12 @@ async def test_fifty_files_at_once_are_all_processed(pool_for: StartPool, tmp_pa
     for path in files:
         path.write_bytes(path.name.encode())
     results = await asyncio.gather(*(pool.run(path, path.name, {}) for path in files))
-    assert [result.output for result in results] == [f"{path.name}:{path.name}".encode() for path in files]
+    assert results == [f"{path.name}:{path.name}".encode() for path in files]
 
 
 async def test_standard_error_of_native_code_is_not_in_the_result(pool_for: StartPool, file: Path):
     result = await (await pool_for("fill_standard_error")).run(file, "file", {"size": 9 * MIB})
-    assert result.output == b"result"
+    assert result == b"result"
 
 
 async def test_a_missing_file_is_the_caller_s_error(pool_for: StartPool, tmp_path: Path):
@@ -217,11 +221,11 @@ async def test_a_fork_server_that_died_between_two_calls_is_replaced_unnoticed(p
     server = fork_server_of(os.getpid())
     os.kill(server, signal.SIGKILL)
     assert ends_within(server, 5)  # the event loop has not noticed yet
-    assert (await pool.run(file, "a", {})).output == b"a:content"
+    assert await pool.run(file, "a", {}) == b"a:content"
     server = fork_server_of(os.getpid())
     os.kill(server, signal.SIGKILL)
     await until(lambda: not Path(f"/proc/{server}").exists())  # the event loop has reaped it
-    assert (await pool.run(file, "b", {})).output == b"b:content"
+    assert await pool.run(file, "b", {}) == b"b:content"
 
 
 async def test_a_stuck_fork_server_is_replaced(pool_for: StartPool, file: Path, monkeypatch: pytest.MonkeyPatch):
@@ -232,7 +236,7 @@ async def test_a_stuck_fork_server_is_replaced(pool_for: StartPool, file: Path, 
     with pytest.raises(SandboxUnavailable):
         await pool.run(file, "a", {})
     assert ends_within(server, 5)
-    assert (await pool.run(file, "b", {})).output == b"b:content"
+    assert await pool.run(file, "b", {}) == b"b:content"
 
 
 async def test_a_killed_worker_leaves_no_process_behind(file: Path):
@@ -293,7 +297,7 @@ async def test_signals_to_the_process_group_do_not_end_the_fork_server(pool_for:
     server = fork_server_of(os.getpid())
     for number in (signal.SIGINT, signal.SIGTERM):
         os.kill(server, number)
-    assert (await pool.run(file, "a", {})).output == b"a:content"
+    assert await pool.run(file, "a", {}) == b"a:content"
     assert fork_server_of(os.getpid()) == server
 
 
@@ -322,7 +326,7 @@ async def test_two_hundred_files_leave_no_descriptor_open(pool_for: StartPool, f
 
 
 async def describe(pool: SandboxPool, file: Path, **options: Any) -> dict[str, Any]:
-    return json.loads((await pool.run(file, "file", options)).output)
+    return json.loads(await pool.run(file, "file", options))
 
 
 async def test_a_child_has_none_of_the_server_s_secrets(
@@ -350,7 +354,7 @@ async def test_a_child_has_the_limits_of_its_pool(pool_for: StartPool, file: Pat
 
 
 async def test_a_child_stays_below_its_memory_limit(pool_for: StartPool, file: Path):
-    pool = await pool_for("fill_memory", SandboxLimits(memory_bytes=512 * MIB))
-    result: SandboxResult = await pool.run(file, "file", {})
-    assert json.loads(result.output) > 200 * MIB
-    assert 200 * MIB < result.peak_bytes <= 512 * MIB
+    reports: list[ExitReport] = []
+    pool = await pool_for("fill_memory", SandboxLimits(memory_bytes=512 * MIB), reports.append)
+    assert json.loads(await pool.run(file, "file", {})) > 200 * MIB
+    assert 200 * MIB < reports[0].peak_bytes <= 512 * MIB

@@ -29,10 +29,9 @@ from almanac.knowledge.documents import DocumentDraft
 from almanac.knowledge.files import FileStore, StoredFile
 from almanac.knowledge.ingest import splitter
 from almanac.knowledge.ingest.ingest_job import Ingest
-from almanac.knowledge.parsers import file_types, parse_file, parse_message
+from almanac.knowledge.parsers import file_signatures, parse_file, parse_message
 from almanac.knowledge.parsers.parsed_file import Block, ParsedFile
 from almanac.sandbox.pool import SandboxPool
-from almanac.sandbox.result import SandboxResult
 from almanac.search.passage import Passage
 
 T = TypeVar("T")
@@ -81,7 +80,7 @@ class _SetParser(SandboxPool):
         super().__init__("")
         self._documents = documents
 
-    async def run(self, path: Path, name: str, options: dict[str, Any]) -> SandboxResult:
+    async def run(self, path: Path, name: str, options: dict[str, Any]) -> bytes:
         document = self._documents[name]
         text = document.text
         parsed = ParsedFile(text, (Block("text", 0, len(text)),), title=document.lines[0].title)
@@ -91,7 +90,7 @@ class _SetParser(SandboxPool):
             starts = document.starts
             ends = (start + len(_line_text(line)) for start, line in zip(starts, document.lines, strict=True))
             passages = [Passage(start, end, text[start:end]) for start, end in zip(starts, ends, strict=True)]
-        return SandboxResult(parse_message.pack(file_types.PLAIN, parsed, passages), 0, 0.0, 0.0)
+        return parse_message.pack(file_signatures.PLAIN, parsed, passages)
 
 
 @dataclass(slots=True)

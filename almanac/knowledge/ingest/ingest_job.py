@@ -56,8 +56,7 @@ class Ingest:
             except SandboxUnavailable:
                 await self._mark(document, "pending_conversion")
                 raise
-        title = document_index.title_of(parsed.title, document.name)
-        passages = await asyncio.to_thread(passage_store.analyse, title, parsed.passages)
+        passages = await asyncio.to_thread(passage_store.analyse, parsed.title or document.name, parsed.passages)
         return lambda tx: _store(tx, document, parsed, passages)
 
     async def _parse(self, document: Document, options: dict[str, object]) -> ParsedDocument:
@@ -103,10 +102,8 @@ async def fail(tx: Transaction, document: Document, stage: str, reason: Unreadab
 
 async def sweep(db: Database) -> int:
     """Fail the documents whose job is dead because it killed every worker that ran it; return their number."""
-    rows = await db.scan(
-        f"{SELECT} WHERE {IS_UNFINISHED} AND NOT {HAS_JOB} AND d.updated_at < $1 AND d.removed_at IS NULL LIMIT 1000",
-        clock.now() - _ABANDONED_AFTER,
-    )
+    sql = f"{SELECT} WHERE {IS_UNFINISHED} AND NOT {HAS_JOB} AND d.updated_at < $1 AND d.removed_at IS NULL LIMIT 1000"
+    rows = await db.scan(sql, clock.now() - _ABANDONED_AFTER)
     reason = UnreadableFile(
         "processing_failed", "Parsing failed several times and was stopped; retry the document.", retryable=True
     )

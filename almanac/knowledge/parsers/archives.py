@@ -42,14 +42,6 @@ _ERRORS_OF_DAMAGED_ARCHIVES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """The contents of an archive as far as they show its type."""
-
-    mimetype: str = ""  # the text of the entry `mimetype`
-    names: tuple[str, ...] = ()
-
-
 @dataclass(slots=True)
 class Archive:
     """An open ZIP archive. All reading counts towards one limit."""
@@ -115,16 +107,19 @@ def open_archive(path: Path) -> Archive:
     return Archive(file, size, entries)
 
 
-def list_archive(content: bytes | Path) -> Listing:
-    """The listing of an archive: of a file from its directory, of bytes from the entries that begin in them."""
+def list_archive(content: bytes | Path) -> tuple[str, list[str]]:
+    """The text of the entry `mimetype`, and the names of all entries.
+
+    They are read from the directory of a file, and of bytes from the entries that begin in them.
+    """
     if isinstance(content, bytes):
         return _list_head(content)
     with open_archive(content) as archive:
         mimetype = archive.read("mimetype", MAX_MIMETYPE_BYTES)
-        return Listing(mimetype.decode("ascii", "replace").strip(), tuple(archive.names()))
+        return mimetype.decode("ascii", "replace").strip(), archive.names()
 
 
-def _list_head(head: bytes) -> Listing:
+def _list_head(head: bytes) -> tuple[str, list[str]]:
     names: list[str] = []
     mimetype = ""
     for header in _LOCAL_HEADER.finditer(head):
@@ -134,7 +129,7 @@ def _list_head(head: bytes) -> Listing:
         if name == b"mimetype":
             start = header.end() + name_size + extra_size
             mimetype = head[start : start + 100].split(b"PK", 1)[0].decode("ascii", "replace").strip()
-    return Listing(mimetype, tuple(names))
+    return mimetype, names
 
 
 def has_stream(content: bytes | Path, name: str) -> bool:

@@ -11,31 +11,8 @@ from pathlib import Path
 import orjson
 
 from almanac.knowledge.parsers import archives
-from almanac.knowledge.parsers.file_signatures import (
-    BY_EXTENSION,
-    CSV,
-    ENTRIES,
-    HTML,
-    JSON,
-    JSONL,
-    MAIL,
-    MARKDOWN,
-    MIMETYPES,
-    NOTEBOOK,
-    OLE,
-    PDF,
-    PLAIN,
-    POSTSCRIPT,
-    RTF,
-    SIGNATURES,
-    STREAMS,
-    SVG,
-    TSV,
-    UNKNOWN,
-    XML,
-    ZIP,
-    FileType,
-)
+from almanac.knowledge.parsers import file_signatures as types
+from almanac.knowledge.parsers.file_signatures import FileType
 from almanac.knowledge.parsers.text import encodings
 
 SNIFF_BYTES = 64 * 1024
@@ -75,20 +52,22 @@ def detect_file_type(content: bytes | Path, name: str) -> FileType:
     """The type of a file. Of bytes, the first 64 KB are enough, but some Office files then count as plain archives."""
     head = content[:SNIFF_BYTES] if isinstance(content, bytes) else _read_head(content)
     file_type, is_certain = _by_signature(head)
-    if file_type is ZIP:
+    if file_type is types.ZIP:
         return _in_archive(content)
-    if file_type is OLE:
-        return _in_compound_file(content)
-    if file_type and (is_certain or file_type in (PDF, RTF, POSTSCRIPT) or not encodings.is_text(head)):
+    if file_type is types.OLE:
+        return next((t for stream, t in types.STREAMS if archives.has_stream(content, stream)), types.OLE)
+    if file_type and (
+        is_certain or file_type in (types.PDF, types.RTF, types.POSTSCRIPT) or not encodings.is_text(head)
+    ):
         return file_type  # a text may begin with `ID3` or `MZ`, but only these three formats are text themselves
     if encodings.is_text(head):
         return _type_of_text(_decode_head(head), name)
-    return PDF if _PDF_AFTER_PREFIX.match(head) else UNKNOWN
+    return types.PDF if _PDF_AFTER_PREFIX.match(head) else types.UNKNOWN
 
 
 def _by_signature(head: bytes) -> tuple[FileType | None, bool]:
     """The type that a signature shows, and whether no text could begin with this signature."""
-    for pattern, file_type in SIGNATURES:
+    for pattern, file_type in types.SIGNATURES:
         if match := pattern.match(head):
             return file_type, _CONTROL_BYTE.search(match[0]) is not None
     return None, False
@@ -100,14 +79,10 @@ def _read_head(path: Path) -> bytes:
 
 
 def _in_archive(content: bytes | Path) -> FileType:
-    listing = archives.list_archive(content)
-    if listing.mimetype:
-        return next((file_type for prefix, file_type in MIMETYPES if listing.mimetype.startswith(prefix)), ZIP)
-    return next((t for prefix, t in ENTRIES if any(name.startswith(prefix) for name in listing.names)), ZIP)
-
-
-def _in_compound_file(content: bytes | Path) -> FileType:
-    return next((file_type for stream, file_type in STREAMS if archives.has_stream(content, stream)), OLE)
+    mimetype, names = archives.list_archive(content)
+    if mimetype:
+        return next((t for prefix, t in types.MIMETYPES if mimetype.startswith(prefix)), types.ZIP)
+    return next((t for prefix, t in types.ENTRIES if any(name.startswith(prefix) for name in names)), types.ZIP)
 
 
 def _decode_head(head: bytes) -> str:
@@ -116,13 +91,13 @@ def _decode_head(head: bytes) -> str:
 
 
 def _type_of_text(text: str, name: str) -> FileType:
-    by_name = BY_EXTENSION.get(extension_of(name))
+    by_name = types.BY_EXTENSION.get(extension_of(name))
     if by_name is None or by_name.parser in ("text.plain_text", "text.markdown"):
         return _by_content(text, by_name)
     if by_name.parser == "data.json_file":
         return _json_type(text, by_name)
-    if by_name is HTML or by_name is XML:
-        return _markup_type(text) or by_name if _ANY_TAG.search(text) else PLAIN
+    if by_name is types.HTML or by_name is types.XML:
+        return _markup_type(text) or by_name if _ANY_TAG.search(text) else types.PLAIN
     return by_name
 
 
@@ -134,24 +109,24 @@ def extension_of(name: str) -> str:
 
 def _by_content(text: str, by_name: FileType | None) -> FileType:
     """The type of a text whose name shows little: the content decides if it is unmistakable."""
-    file_type = _markup_type(text) or (MAIL if _is_mail(text) else None) or by_name
+    file_type = _markup_type(text) or (types.MAIL if _is_mail(text) else None) or by_name
     if file_type:
         return file_type
     if text.startswith("#!"):
-        return BY_EXTENSION[_EXTENSION_BY_INTERPRETER.get(_interpreter(text), "sh")]
+        return types.BY_EXTENSION[_EXTENSION_BY_INTERPRETER.get(_interpreter(text), "sh")]
     if _JSON.match(text):
-        return _json_type(text, PLAIN)
+        return _json_type(text, types.PLAIN)
     if _MARKDOWN_HEADING.search(text) and _MARKDOWN_MARKS.search(text):
-        return MARKDOWN
-    return _table_type(text) or PLAIN
+        return types.MARKDOWN
+    return _table_type(text) or types.PLAIN
 
 
 def _markup_type(text: str) -> FileType | None:
     if _HTML.match(text) or _XHTML.match(text):
-        return HTML
+        return types.HTML
     if _SVG.match(text):
-        return SVG
-    return XML if _XML.match(text) else None
+        return types.SVG
+    return types.XML if _XML.match(text) else None
 
 
 def _is_mail(text: str) -> bool:
@@ -169,10 +144,10 @@ def _json_type(text: str, default: FileType) -> FileType:
     lines = [line for line in text.split("\n", 6) if line.strip()]
     whole_lines = lines[:-1] if len(lines) > 1 else lines  # the last line may be cut off
     if len(lines) > 1 and all(_is_record(line) for line in whole_lines):
-        return JSONL
-    if default is NOTEBOOK or _NOTEBOOK.match(text):
-        return NOTEBOOK
-    return JSON if _JSON.match(text) and default is not JSONL else default
+        return types.JSONL
+    if default is types.NOTEBOOK or _NOTEBOOK.match(text):
+        return types.NOTEBOOK
+    return types.JSON if _JSON.match(text) and default is not types.JSONL else default
 
 
 def _is_record(line: str) -> bool:
@@ -185,7 +160,7 @@ def _is_record(line: str) -> bool:
 def _table_type(text: str) -> FileType | None:
     """TSV or CSV, if there are at least four lines and all have the same number of delimiters."""
     lines = text.split("\n")[:-1][:50]
-    for delimiter, file_type in (("\t", TSV), (";", CSV), (",", CSV)):
+    for delimiter, file_type in (("\t", types.TSV), (";", types.CSV), (",", types.CSV)):
         counts = {line.count(delimiter) for line in lines}
         if len(lines) >= 4 and len(counts) == 1 and counts.pop() >= 2:
             return file_type

@@ -92,8 +92,7 @@ def sanitise(parsed: ParsedFile) -> ParsedFile:
             if value.strip()
         },
         tuple(
-            _shorten(warning, parse_message.MAX_WARNING_CHARS)
-            for warning in parsed.warnings[: parse_message.MAX_WARNINGS]
+            _shorten(each, parse_message.MAX_WARNING_CHARS) for each in parsed.warnings[: parse_message.MAX_WARNINGS]
         ),
     )
 

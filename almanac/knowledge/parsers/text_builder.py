@@ -147,6 +147,12 @@ def _trim(row: Sequence[str]) -> Sequence[str]:
     return row[:end]
 
 
+def join_text(parts: Iterable[str]) -> str:
+    """The parts as one text, with surrogate pairs combined into characters."""
+    text = "".join(parts)
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
 def single_spaces(text: str) -> str:
     """The text with single spaces and its line breaks."""
     if "\n" not in text:

@@ -23,7 +23,6 @@ from almanac.knowledge.ingest.queue import UNFINISHED_STATUSES
 from almanac.knowledge.ingest.splitter import PassageSplitter
 from almanac.sandbox.errors import SandboxUnavailable
 from almanac.sandbox.pool import SandboxPool
-from almanac.sandbox.result import SandboxResult
 from almanac.search import passage_store
 from tests.knowledge.workspace import PlainTextSandbox, Workspace
 from tests.live_server import settings_for
@@ -36,7 +35,7 @@ OLD = clock.HOUR
 class BrokenSandbox(SandboxPool):
     """A sandbox whose fork server has ended."""
 
-    async def run(self, path: Path, name: str, options: dict[str, Any]) -> SandboxResult:
+    async def run(self, path: Path, name: str, options: dict[str, Any]) -> bytes:
         raise SandboxUnavailable("it ended")
 
 
@@ -47,7 +46,7 @@ class SlowSandbox(PlainTextSandbox):
         super().__init__()
         self.started, self.proceed = asyncio.Event(), asyncio.Event()
 
-    async def run(self, path: Path, name: str, options: dict[str, Any]) -> SandboxResult:
+    async def run(self, path: Path, name: str, options: dict[str, Any]) -> bytes:
         self.started.set()
         await self.proceed.wait()
         return await super().run(path, name, options)

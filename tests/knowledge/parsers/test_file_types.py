@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from almanac.knowledge.parsers import file_types
+from almanac.knowledge.parsers import file_signatures, file_types
 from almanac.knowledge.parsers.parsed_file import UnreadableFile
 from tests.knowledge.corpus.expected import EXPECTED, FILES
 
@@ -173,6 +173,6 @@ def test_any_content_after_a_signature_has_a_type(start: bytes, rest: bytes):
     assert bool(file_type.parser) != bool(file_type.code)
 
 
-@pytest.mark.parametrize("file_type", [file_types.UNKNOWN, file_types.OLE])
-def test_an_unsupported_format_has_advice(file_type: file_types.FileType):
+@pytest.mark.parametrize("file_type", [file_signatures.UNKNOWN, file_signatures.OLE])
+def test_an_unsupported_format_has_advice(file_type: file_signatures.FileType):
     assert file_type.advice.endswith("Save it as PDF, DOCX or text and add that.")

@@ -167,4 +167,4 @@ def test_a_memory_error_in_a_parser_is_left_to_the_child_process(monkeypatch: py
 
     monkeypatch.setattr(parse_file, "load", load)
     with pytest.raises(MemoryError):
-        parse_file.parse(FILES / "shop.json", "shop.json", file_types.JSON)
+        parse_file.parse(FILES / "shop.json", "shop.json", file_signatures.JSON)

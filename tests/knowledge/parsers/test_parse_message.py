@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from almanac.knowledge.parsers import file_types, parse_message
+from almanac.knowledge.parsers import file_signatures, parse_message
 from almanac.knowledge.parsers.parsed_file import Block, ParsedFile, TextPage, UnreadableFile
 from tests.knowledge.corpus.expected import FILES
 from tests.knowledge.parsers.test_parse_file import parse_and_split
@@ -112,5 +112,5 @@ def test_a_damaged_message_is_refused_or_still_valid(offset: int, damage: bytes)
 
 def test_unpacking_returns_the_packed_values():
     parsed = replace(ParsedFile("one two", (Block("text", 0, 7),)), pages=(TextPage(1, 0, 7, 595.0, 842.0, "front"),))
-    document = parse_message.unpack(parse_message.pack(file_types.PLAIN, parsed, []))
+    document = parse_message.unpack(parse_message.pack(file_signatures.PLAIN, parsed, []))
     assert (document.text, document.pages, document.extension) == (parsed.text, parsed.pages, "txt")

@@ -87,15 +87,15 @@ class DocxWriter:
 
     def _style(self, properties: Element | None) -> Style:
         """The style of a paragraph, with the heading level of the paragraph itself if it has one."""
-        style = self.styles.get(_value(child(properties, "pStyle")), Style())
-        level = _level(child(properties, "outlineLvl"))
+        style = self.styles.get(ooxml.value(properties, "pStyle"), Style())
+        level = _level(properties)
         return replace(style, level=level) if level else style
 
     def _label(self, style: Style, properties: Element | None) -> tuple[str, int]:
         """The number or bullet of a paragraph, and its depth in the list."""
         numbering = child(properties, "numPr")
-        list_id = _value(child(numbering, "numId")) or style.list_id
-        depth = int(_value(child(numbering, "ilvl")) or style.list_level)
+        list_id = ooxml.value(numbering, "numId") or style.list_id
+        depth = int(ooxml.value(numbering, "ilvl") or style.list_level)
         return (self.numbering.next_label(list_id, depth), depth) if list_id else ("", 0)
 
     def text(self, element: Element) -> str:
@@ -110,25 +110,22 @@ class DocxWriter:
             elif name in _CHARACTERS:
                 yield _CHARACTERS[name]
             elif name in ("footnoteReference", "endnoteReference"):
-                yield self._refer_to_note(name.removesuffix("Reference"), attribute(inner, "id"))
+                self.notes.append((name.removesuffix("Reference"), attribute(inner, "id")))
+                yield f"[^{len(self.notes)}]"
             elif name == "docPr" and attribute(inner, "descr"):
                 yield f" [{one_line(attribute(inner, 'descr'))}] "
             elif name not in _OMITTED and len(inner):
                 yield from self._words(inner)
 
-    def _refer_to_note(self, note_type: str, note_id: str) -> str:
-        self.notes.append((note_type, note_id))
-        return f"[^{len(self.notes)}]"
-
     def _rows(self, table: Element) -> list[list[str]]:
         rows: list[list[str]] = []
-        for row in _unwrapped_children(table, "tr"):
+        for row in xml_file.grouped_children(table, ("tr",), _WRAPPERS):
             cells: list[str] = []
-            for cell in _unwrapped_children(row, "tc"):
+            for cell in xml_file.grouped_children(row, ("tc",), _WRAPPERS):
                 properties = child(cell, "tcPr")
                 above = rows[-1][len(cells)] if rows and len(rows[-1]) > len(cells) else ""
                 cells.append(above if _continues_cell_above(properties) else self.cell_text(cell))
-                cells += [""] * (min(int(_value(child(properties, "gridSpan")) or 1), MAX_COLUMN_SPAN) - 1)
+                cells += [""] * (min(int(ooxml.value(properties, "gridSpan") or 1), MAX_COLUMN_SPAN) - 1)
             rows.append(cells)
         return rows
 
@@ -183,13 +180,13 @@ def _read_styles(root: Element | None) -> dict[str, Style]:
 
 
 def _read_style(element: Element) -> Style:
-    name = _value(child(element, "name")).lower()
+    name = ooxml.value(element, "name").lower()
     properties = child(element, "pPr")
     numbering = child(properties, "numPr")
     heading = _HEADING.fullmatch(name)
-    level = int(heading[1]) if heading else 1 if name == "title" else _level(child(properties, "outlineLvl"))
-    list_level = int(_value(child(numbering, "ilvl")) or 0)
-    return Style(name, _value(child(element, "basedOn")), level, _value(child(numbering, "numId")), list_level)
+    level = int(heading[1]) if heading else 1 if name == "title" else _level(properties)
+    list_level = int(ooxml.value(numbering, "ilvl") or 0)
+    return Style(name, ooxml.value(element, "basedOn"), level, ooxml.value(numbering, "numId"), list_level)
 
 
 def _with_inherited_level(style: Style, styles: dict[str, Style]) -> Style:
@@ -200,28 +197,14 @@ def _with_inherited_level(style: Style, styles: dict[str, Style]) -> Style:
     return replace(style, level=level) if level != style.level else style
 
 
-def _level(outline: Element | None) -> int:
-    value = _value(outline)
+def _level(properties: Element | None) -> int:
+    value = ooxml.value(properties, "outlineLvl")
     return int(value) + 1 if value.isdigit() and int(value) < 9 else 0
-
-
-def _value(element: Element | None) -> str:
-    return "" if element is None else attribute(element, "val")
 
 
 def _continues_cell_above(properties: Element | None) -> bool:
     """Whether a cell is the lower part of a cell that spans several rows."""
-    merge = child(properties, "vMerge")
-    return merge is not None and _value(merge) != "restart"
-
-
-def _unwrapped_children(element: Element, name: str) -> Iterator[Element]:
-    """The rows of a table or the cells of a row, including those in wrappers."""
-    for inner in element:
-        if local_name(inner) == name:
-            yield inner
-        elif local_name(inner) in _WRAPPERS:
-            yield from _unwrapped_children(inner, name)
+    return child(properties, "vMerge") is not None and ooxml.value(properties, "vMerge") != "restart"
 
 
 def _without_fallbacks(element: Element, boxes: list[Element]) -> list[Element]:

@@ -1,10 +1,12 @@
 """The numbers of list items and headings, which a word processor counts and does not store."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from xml.etree.ElementTree import Element
 
-from almanac.knowledge.parsers.web.xml_file import attribute, child, local_name
+from almanac.knowledge.parsers.office import ooxml
+from almanac.knowledge.parsers.web.xml_file import attribute, children, local_name
 
 BULLET = "-"
 MAX_LIST_LEVEL = 9
@@ -75,24 +77,11 @@ def read_numbering(root: Element | None) -> Numbering:
             definition = attribute(element, "abstractNumId")
             numbering.levels |= {(definition, depth): level for depth, level in _levels(element)}
         elif local_name(element) == "num":
-            reference = child(element, "abstractNumId")
-            numbering.lists[attribute(element, "numId")] = "" if reference is None else attribute(reference, "val")
+            numbering.lists[attribute(element, "numId")] = ooxml.value(element, "abstractNumId")
     return numbering
 
 
-def _levels(definition: Element) -> list[tuple[int, Level]]:
-    return [
-        (
-            int(attribute(level, "ilvl") or 0),
-            Level(
-                _value(level, "numFmt", "decimal"), _value(level, "lvlText", "%1."), int(_value(level, "start", "1"))
-            ),
-        )
-        for level in definition
-        if local_name(level) == "lvl"
-    ]
-
-
-def _value(element: Element, name: str, default: str) -> str:
-    setting = child(element, name)
-    return default if setting is None else attribute(setting, "val")
+def _levels(definition: Element) -> Iterator[tuple[int, Level]]:
+    for level in children(definition, "lvl"):
+        form, pattern = ooxml.value(level, "numFmt", "decimal"), ooxml.value(level, "lvlText", "%1.")
+        yield int(attribute(level, "ilvl") or 0), Level(form, pattern, int(ooxml.value(level, "start", "1")))

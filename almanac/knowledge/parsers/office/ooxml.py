@@ -1,9 +1,10 @@
 """The package around Office Open XML: its parts, their relations, and the properties of the document."""
 
 import posixpath
+from xml.etree.ElementTree import Element
 
 from almanac.knowledge.parsers.archives import Archive
-from almanac.knowledge.parsers.web.xml_file import local_name, read_part
+from almanac.knowledge.parsers.web.xml_file import attribute, child, local_name, read_part
 
 MACROS_OMITTED = "The macros in the file were left out."
 
@@ -40,6 +41,12 @@ def properties(archive: Archive) -> tuple[str, dict[str, str]]:
     values = {local_name(element): (element.text or "").strip() for element in (() if root is None else root)}
     metadata = {ours: values[theirs] for theirs, ours in _PROPERTIES.items() if values.get(theirs)}
     return values.get("title", ""), metadata
+
+
+def value(parent: Element | None, name: str, default: str = "") -> str:
+    """The value of a setting: the attribute `val` of a child element."""
+    setting = child(parent, name)
+    return default if setting is None else attribute(setting, "val")
 
 
 def warnings(archive: Archive) -> list[str]:

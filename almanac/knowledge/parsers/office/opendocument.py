@@ -23,6 +23,7 @@ _METADATA = {"initial-creator": "author", "creator": "author", "creation-date": 
 _OMITTED = {"annotation", "annotation-end", "tracked-changes", "ruby-text", "table-of-content", "notes", "forms",
             "sequence-decls", "note", "text-box", "alphabetical-index", "table-index"}  # fmt: skip
 _WRAPPERS = {"section", "index-body", "text-box", "frame", "g", "a", "custom-shape", "rect", "list-header"}
+_ROW_GROUPS = ("table-header-rows", "table-rows", "table-row-group")
 _SHAPES = {"custom-shape", "rect", "ellipse", "line", "connector", "polygon", "path", "caption"}
 _CODE = re.compile(r"preformatted|source.?code|\bcode\b", re.IGNORECASE)
 _OUTLINE = "outline"
@@ -130,9 +131,9 @@ class OdfWriter:
     def _rows(self, table: Element) -> list[list[str]]:
         rows: list[list[str]] = []
         covered: set[tuple[int, int]] = set()  # columns and rows below a cell that spans rows; its text is repeated
-        for row in _ungrouped_children(table, ("table-row",)):
+        for row in xml_file.grouped_children(table, ("table-row",), _ROW_GROUPS):
             cells: list[str] = []
-            for cell in _ungrouped_children(row, ("table-cell", "covered-table-cell")):
+            for cell in xml_file.grouped_children(row, ("table-cell", "covered-table-cell"), _ROW_GROUPS):
                 repeats = min(int(attribute(cell, "number-columns-repeated") or 1), MAX_REPEATS)
                 column = len(cells)
                 if (column, len(rows)) in covered:
@@ -234,12 +235,3 @@ def _read_outline(archive: Archive) -> Numbering:
     outline = None if root is None else next(descendants(root, "outline-style"), None)
     levels = [read_level(level, depth) for depth, level in enumerate([] if outline is None else outline)]
     return Numbering({_OUTLINE: _OUTLINE}, {(_OUTLINE, depth): level for depth, level in enumerate(levels)})
-
-
-def _ungrouped_children(element: Element, names: tuple[str, ...]) -> Iterator[Element]:
-    """The rows of a table or the cells of a row, including those in groups."""
-    for inner in element:
-        if local_name(inner) in names:
-            yield inner
-        elif local_name(inner) in ("table-header-rows", "table-rows", "table-row-group"):
-            yield from _ungrouped_children(inner, names)

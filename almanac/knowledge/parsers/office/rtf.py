@@ -11,7 +11,7 @@ from pathlib import Path
 
 from almanac.core.text import one_line
 from almanac.knowledge.parsers.parsed_file import NESTED_TOO_DEEPLY, ParsedFile, UnreadableFile
-from almanac.knowledge.parsers.text_builder import TextBuilder, list_item, single_spaces
+from almanac.knowledge.parsers.text_builder import TextBuilder, join_text, list_item, single_spaces
 
 MAX_GROUP_DEPTH = 500
 MAX_LIST_DEPTH = 20
@@ -132,14 +132,14 @@ class RtfReader:
             self._add_note()
 
     def _define_style(self) -> None:
-        name = _join(self.words.pop("stylesheet", [])).strip(" ;")
+        name = join_text(self.words.pop("stylesheet", [])).strip(" ;")
         number, outline = self.current_style
         if name and number >= 0:
             self.styles[number] = (name, outline)
         self.current_style = (-1, -1)
 
     def _add_note(self) -> None:
-        if text := one_line(_join(self.words.pop("footnote", []))):
+        if text := one_line(join_text(self.words.pop("footnote", []))):
             self.notes.append(text)
             self.words[""].append(f"[^{len(self.notes)}]")
 
@@ -212,13 +212,13 @@ class RtfReader:
         elif self.paragraph.in_table:
             self.words[""].append("\n")
         else:
-            text = _join(self.words[""])
+            text = join_text(self.words[""])
             self.words[""] = []
             self._write_paragraph(text)
 
     def _write_paragraph(self, text: str) -> None:
         """Write a paragraph as a heading, a list item, code or text."""
-        label = one_line(_join(self.words.pop("listtext", []) + self.words.pop("pntext", [])))
+        label = one_line(join_text(self.words.pop("listtext", []) + self.words.pop("pntext", [])))
         style, style_outline = self.styles.get(self.paragraph.style, ("", -1))
         heading = _HEADING.match("heading 1" if style == "Title" else style)
         outline = self.paragraph.outline if self.paragraph.outline >= 0 else style_outline
@@ -237,7 +237,7 @@ class RtfReader:
             self.builder.add_text(single_spaces(text))
 
     def end_cell(self, _: int = 1) -> None:
-        text = one_line(_join(self.words[""]))
+        text = one_line(join_text(self.words[""]))
         self.words[""] = []
         column = len(self.cells)
         above = self.rows[-1][column] if self.rows and column < len(self.rows[-1]) else ""
@@ -342,14 +342,8 @@ def parse(path: Path, name: str) -> ParsedFile:
     reader = RtfReader()
     reader.read(path.read_bytes().decode("latin-1"))
     reader.finish()
-    title, author = (one_line(_join(reader.words.get(key, []))) for key in ("title", "author"))
+    title, author = (one_line(join_text(reader.words.get(key, []))) for key in ("title", "author"))
     return reader.builder.finish(title, {"author": author})
-
-
-def _join(words: list[str]) -> str:
-    """The words as one text, with surrogate pairs combined into characters."""
-    text = "".join(words)
-    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _decode(content: bytes, codepage: str) -> str:

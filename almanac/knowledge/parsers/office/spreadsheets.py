@@ -198,7 +198,8 @@ def _filled_columns(rows: list[list[str]]) -> Iterator[tuple[int, int]]:
 
 
 def _write_table(rows: list[list[str]], merges: list[Merge], builder: TextBuilder) -> None:
-    titles = 0 if _spans_down(merges, 0) else count_title_rows(rows)
+    spans_down = any(a == 0 and c > 0 for (a, _), (c, _) in merges)  # a cell of the first row
+    titles = 0 if spans_down else count_title_rows(rows)
     builder.add_text("\n".join("".join(row) for row in rows[:titles]))
     rows = rows[titles:]
     below = [((a - titles, b), (c - titles, d)) for (a, b), (c, d) in merges if a >= titles]
@@ -206,10 +207,6 @@ def _write_table(rows: list[list[str]], merges: list[Merge], builder: TextBuilde
         for row in rows[a + 1 : c + 1]:
             row[b] = rows[a][b]
     builder.add_table(_with_one_header(rows, below))
-
-
-def _spans_down(merges: list[Merge], row: int) -> bool:
-    return any(a == row and c > a for (a, _), (c, _) in merges)
 
 
 def _with_one_header(rows: list[list[str]], merges: list[Merge]) -> list[list[str]]:

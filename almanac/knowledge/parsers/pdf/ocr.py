@@ -65,12 +65,6 @@ def is_installed() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("rapidocr", "onnxruntime"))
 
 
-def preload() -> None:
-    """Import the libraries for children that are forked later, except ONNX Runtime, which starts threads."""
-    if is_installed():
-        _load_extra()
-
-
 def parse(path: Path, name: str) -> ParsedFile:
     """The text of an image line by line. Positions are in pixels."""
     if not is_installed():
@@ -136,14 +130,10 @@ def _find_gutter(lines: Sequence[PrintedLine]) -> float | None:
         return None
     start, end = min(line.x0 for line in lines), max(line.x1 for line in lines)
     candidates = [start + (end - start) * step / 40 for step in range(8, 33)]
-    gutter = min(candidates, key=lambda x: (_count_crossing(lines, x), abs(x - (start + end) / 2)))
+    gutter = min(candidates, key=lambda x: (sum(line.x0 < x < line.x1 for line in lines), abs(x - (start + end) / 2)))
     sides = [line for line in lines if line.x1 <= gutter], [line for line in lines if line.x0 >= gutter]
     crossing = len(lines) - len(sides[0]) - len(sides[1])
     return gutter if 5 * crossing <= len(lines) and all(map(_is_column, sides)) else None
-
-
-def _count_crossing(lines: Sequence[PrintedLine], x: float) -> int:
-    return sum(line.x0 < x < line.x1 for line in lines)
 
 
 def _is_column(lines: Sequence[PrintedLine]) -> bool:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from almanac.knowledge.parsers.text_builder import join_text
+
 RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 MIN_WORD_GAP = 0.28  # of the font size: a wider gap is a space, with or without a space character
 MIN_SHARE = 0.5  # of letters from right to left in a line that runs from right to left
@@ -52,7 +54,7 @@ class _Cluster:
 def reading_order(glyphs: Sequence[Glyph], size: float) -> str:
     """The text of a line in reading order, from its glyphs in any order and its font size."""
     line = _add_spaces(_cluster(glyphs), [glyph for glyph in glyphs if glyph.code == 0x20], size)
-    classes = "".join(_class_of(text) for text in line)
+    classes = "".join(_CLASSES.get(unicodedata.bidirectional(text[0]), _OTHER) for text in line)
     right, left = classes.count(_RIGHT), classes.count(_LEFT)
     if right >= MIN_SHARE * (right + left):
         return "".join(_reverse(line, classes, _LEFT_RUN))
@@ -75,10 +77,6 @@ def _reverse(line: Sequence[str], classes: str, unchanged: re.Pattern[str]) -> l
         end = run.end()
     parts += [text.translate(_MIRRORED) for text in line[end:]]
     return parts[::-1]
-
-
-def _class_of(text: str) -> str:
-    return _CLASSES.get(unicodedata.bidirectional(text[0]), _OTHER)
 
 
 def _add_spaces(clusters: Sequence[_Cluster], spaces: Sequence[Glyph], size: float) -> list[str]:
@@ -114,7 +112,7 @@ def _cluster(glyphs: Sequence[Glyph]) -> list[_Cluster]:
     clusters.sort(key=lambda cluster: cluster.middle)
     _attach_marks(clusters, marks)
     for cluster in clusters:
-        cluster.text = _combine_surrogates(cluster.text)
+        cluster.text = join_text(_SWAPPED_SURROGATES.sub(r"\2\1", cluster.text))
     return clusters
 
 
@@ -127,9 +125,3 @@ def _attach_marks(clusters: Sequence[_Cluster], marks: Sequence[Glyph]) -> None:
         near = clusters[max(index - 1, 0) : index + 1]
         if near:
             min(near, key=lambda cluster: abs(cluster.middle - middle)).text += chr(mark.code)
-
-
-def _combine_surrogates(text: str) -> str:
-    """The text with surrogate pairs combined into characters, also if a pair is in the wrong order."""
-    text = _SWAPPED_SURROGATES.sub(r"\2\1", text)
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -116,6 +116,14 @@ def decode(content: bytes) -> tuple[str, str]:
     return text.removeprefix("\ufeff").replace("\x00", " "), encoding.removesuffix("-sig")
 
 
+def decode_declared(content: bytes, encoding: str) -> str:
+    """The text of some bytes in their declared encoding if that fits."""
+    try:
+        return content.decode(encoding).removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    except (LookupError, ValueError):
+        return decode(content)[0]
+
+
 def is_text(head: bytes) -> bool:
     """Whether the bytes can be text: in an encoding without NUL bytes, or in one that the bytes show."""
     return bool(marked_encoding(head)) or len(head.translate(None, _TEXT_BYTES)) <= len(head) * _MAX_CONTROL_SHARE

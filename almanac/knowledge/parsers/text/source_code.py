@@ -30,7 +30,6 @@ _TYPE = r"[A-Za-z_][\w:.]*(?:<[^;{}()]{0,100}>)?(?:\[\])*[?*&\s]+"
 class Language:
     """The patterns of definitions in a language, for lines without indentation. Their groups form the name."""
 
-    name: str
     containers: str  # definitions that contain others, such as classes
     leaves: str  # definitions that contain no others, such as functions
     members: str = ""  # leaves within a container; elsewhere the pattern could match other code
@@ -46,30 +45,27 @@ _JAVA_METHOD = rf"{_NOT_NAMES}{_MODIFIERS}(?:<[^>]{{1,100}}>\s*)?(?:{_TYPE})?(\w
 _CONTAINER = rf"{_MODIFIERS}{_BRACED}\s+(?:class\s+)?([\w$.:]+)"
 _KEYWORD = rf"{_MODIFIERS}(?:fun|func|function|def|fn|sub|proc)\s*\*?\s+(?:<[^>]{{1,100}}>\s*)?([\w$.?!=]+)"
 
-PYTHON = Language("python", r"class\s+(\w+)\s*[:(\[]", r"(?:async\s+)?def\s+(\w+)\s*[(\[]", comment=('"""', '"""'))
+PYTHON = Language(r"class\s+(\w+)\s*[:(\[]", r"(?:async\s+)?def\s+(\w+)\s*[(\[]", comment=('"""', '"""'))
 SCRIPT = Language(
-    "javascript",
     _CONTAINER,
     rf"{_MODIFIERS}(?:function\s*\*?\s*([\w$]+)|(?:const|let|var|type)\s+([\w$]+)\s*(?::[^=]{{1,200}})?="
     r"\s*(?:async\s*)?(?:\(|function|<|[\w$]+\s*=>|\{\s*$))",
     rf"{_NOT_NAMES}(?:(?:public|private|protected|static|async|readonly|get|set|override|abstract)\s+)*\*?([\w$#]+)"
     r"\s*(?:<[^>]{0,100}>)?\([^;]*$",
 )
-JAVA = Language("java", _CONTAINER, _JAVA_METHOD, _JAVA_METHOD)
-C = Language("c", rf"(?:typedef\s+)?{_MODIFIERS}(?:class|struct|namespace|union|enum)\s+(?:class\s+)?([\w:]+)[^;()]*$",
+JAVA = Language(_CONTAINER, _JAVA_METHOD, _JAVA_METHOD)
+C = Language(rf"(?:typedef\s+)?{_MODIFIERS}(?:class|struct|namespace|union|enum)\s+(?:class\s+)?([\w:]+)[^;()]*$",
              _C_FUNCTION, rf"(?:explicit\s+|virtual\s+)?(~?\w+)\s*\([^;]*$|{_C_FUNCTION}")  # fmt: skip
-GO = Language("go", r"type\s+(\w+)\s+(?:struct|interface)\b", r"func\s+(?:\(\s*\w*\s*\*?(\w+)[^)]*\)\s*)?(\w+)")
+GO = Language(r"type\s+(\w+)\s+(?:struct|interface)\b", r"func\s+(?:\(\s*\w*\s*\*?(\w+)[^)]*\)\s*)?(\w+)")
 RUST = Language(
-    "rust",
     rf"{_MODIFIERS}(?:(?:struct|enum|trait|mod|union)\s+(\w+)"
     r"|impl(?:<[^>]{0,100}>)?\s+(?:[\w:<>', ]{1,200}\s+for\s+)?(\w+))",
     rf"{_MODIFIERS}(?:fn\s+(\w+)|macro_rules!\s*(\w+))",
 )
-RUBY = Language("ruby", r"(?:class|module)\s+([\w:]+)", r"def\s+((?:self\.)?[\w?!=]+)", comment=("=begin", "=end"))
-KEYWORD = Language("other", _CONTAINER, _KEYWORD)
-SHELL = Language("shell", r"(?!)()", r"(?:function\s+([\w-]+)|([\w-]+)\s*\(\)\s*\{?\s*$)", comment=("", ""))
+RUBY = Language(r"(?:class|module)\s+([\w:]+)", r"def\s+((?:self\.)?[\w?!=]+)", comment=("=begin", "=end"))
+KEYWORD = Language(_CONTAINER, _KEYWORD)
+SHELL = Language(r"(?!)()", r"(?:function\s+([\w-]+)|([\w-]+)\s*\(\)\s*\{?\s*$)", comment=("", ""))
 SQL = Language(
-    "sql",
     r"(?!)()",
     r"(?i:create|alter)\s+(?i:(?:or\s+replace|temporary|temp|unique|materialized|global)\s+){0,4}"
     r"(?i:table|view|function|procedure|index|trigger|type|schema|sequence|role|policy|database)\s+"

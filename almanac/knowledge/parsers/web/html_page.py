@@ -105,7 +105,8 @@ class HtmlReader:
         elif name in ("td", "th"):
             self._open_cell(attributes)
         elif name == "tr" and self.tables:
-            self._open_row()
+            self._close_cell()
+            self.tables[-1].rows.append([])
         elif name == "table" and len(self.tables) < MAX_TABLE_DEPTH:
             self.tables.append(HtmlTable())
         elif len(name) == 2 and name[0] == "h" and name[1] in "123456":
@@ -175,10 +176,6 @@ class HtmlReader:
             self.lists[-1] += 1
             self.item_mark = f"{self.lists[-1]}."
 
-    def _open_row(self) -> None:
-        self._close_cell()
-        self.tables[-1].rows.append([])
-
     def _open_cell(self, attributes: dict[str, str]) -> None:
         if not self.tables:
             return
@@ -188,7 +185,8 @@ class HtmlReader:
             table.rows.append([])
         self._fill_from_above(table)
         table.cell = []
-        table.span = (_span(attributes.get("colspan", "")), _span(attributes.get("rowspan", "")))
+        columns, rows = (_number(attributes.get(name, "")) or 1 for name in ("colspan", "rowspan"))
+        table.span = (min(columns, MAX_SPAN), min(rows, MAX_SPAN))
 
     def _fill_from_above(self, table: HtmlTable) -> None:
         """Repeat the text of cells above that span this row, so that each row is complete."""
@@ -228,10 +226,6 @@ class HtmlReader:
         self.note_start = -1
 
 
-def _span(value: str) -> int:
-    return min(_number(value), MAX_SPAN) or 1
-
-
 def _number(value: str) -> int:
     """The number in an attribute; 1 if it is not a number."""
     return int(value) if value.isascii() and value.isdigit() and len(value) < 10 else 1
@@ -248,10 +242,7 @@ def parse(path: Path, name: str) -> ParsedFile:
 def decode(content: bytes) -> str:
     """The text of a page, in its declared encoding if that fits."""
     declared = _CHARSET.search(content[:4096])
-    try:
-        return content.decode(declared[1].decode("ascii") if declared else "utf-8").removeprefix("\ufeff")
-    except (UnicodeDecodeError, LookupError):
-        return encodings.decode(content)[0]
+    return encodings.decode_declared(content, declared[1].decode("ascii") if declared else "utf-8")
 
 
 def read(text: str) -> HtmlReader:
@@ -262,7 +253,7 @@ def read(text: str) -> HtmlReader:
 
 def _read(text: str, omitted: set[str]) -> HtmlReader:
     page = HtmlReader()
-    position, end = 0, _end_of_tags(text)
+    position, end = 0, text.rfind(">") + 1  # no search runs beyond the last tag to the end of the text in vain
     while token := _TOKEN.search(text, position, end):
         if token["open"] is not None:
             break
@@ -286,11 +277,6 @@ def _read(text: str, omitted: set[str]) -> HtmlReader:
     while page.tables:
         page.close("table")
     return page
-
-
-def _end_of_tags(text: str) -> int:
-    """The end of the last tag. Searches stop there, so that none runs to the end of the text in vain."""
-    return text.rfind(">") + 1
 
 
 def _attributes(text: str) -> dict[str, str]:
@@ -341,7 +327,7 @@ def _read_head(page: HtmlReader, text: str) -> None:
     if tag := _TITLE.search(text):
         title, closing_tag, _ = text[tag.end() : tag.end() + MAX_TITLE_CHARS].partition("</")
         page.title = one_line(unescape(title)) if closing_tag else ""
-    for token in _TOKEN.finditer(text, 0, _end_of_tags(text)):
+    for token in _TOKEN.finditer(text, 0, text.rfind(">") + 1):
         if (token["name"] or "").lower() == "meta":
             _note_metadata(page, "meta", _attributes(token["rest"]))
 

@@ -55,7 +55,8 @@ class MessageWriter:
         if self.parts > MAX_PARTS or depth > MAX_PART_DEPTH:
             self.is_complete = False
             return
-        content_type, parts = part.get_content_type(), _inner_parts(part)
+        content_type = part.get_content_type()
+        parts = cast(list[Message], part.get_payload()) if part.is_multipart() else []
         if content_type == "message/rfc822" and parts:
             self.write_message(parts[0], level + 1, depth + 1)
         elif content_type == "multipart/alternative":
@@ -74,7 +75,7 @@ class MessageWriter:
     def _write_best(self, alternatives: Sequence[Message], level: int, depth: int) -> None:
         """Prefer a formatted alternative to the plain one, because it has the tables and headings."""
         before = len(self.builder.blocks)
-        ordered = sorted(alternatives, key=_is_plain)
+        ordered = sorted(alternatives, key=lambda part: part.get_content_type() == "text/plain")
         for number, part in enumerate(ordered, 1):
             self.write(part, level, depth + 1)
             if len(self.builder.blocks) > before:
@@ -113,14 +114,6 @@ def _header(message: Message, name: str) -> str:
         return ""
 
 
-def _inner_parts(part: Message) -> list[Message]:
-    return cast(list[Message], part.get_payload()) if part.is_multipart() else []
-
-
-def _is_plain(part: Message) -> bool:
-    return part.get_content_type() == "text/plain"
-
-
 def _attachment_name(part: Message, content_type: str) -> str:
     """The name of a part that is an attachment; empty for text that is displayed in the message."""
     disposition = part.get_content_disposition()
@@ -141,9 +134,4 @@ def _file_name(part: Message) -> str:
 def _decode_text(part: Message) -> str:
     """The text of a part, in its declared encoding if that fits."""
     content = part.get_payload(decode=True)
-    content = content if isinstance(content, bytes) else b""
-    try:
-        text = content.decode(part.get_content_charset("utf-8"))
-    except (UnicodeDecodeError, LookupError, ValueError):
-        return encodings.decode(content)[0]
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    return encodings.decode_declared(content if isinstance(content, bytes) else b"", part.get_content_charset("utf-8"))

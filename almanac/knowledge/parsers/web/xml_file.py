@@ -91,6 +91,15 @@ def children(element: Element, name: str) -> Iterator[Element]:
     return (inner for inner in element if without_namespace(inner.tag) == name)
 
 
+def grouped_children(element: Element, names: Collection[str], groups: Collection[str]) -> Iterator[Element]:
+    """The children with these names, including those in groups."""
+    for inner in element:
+        if local_name(inner) in names:
+            yield inner
+        elif local_name(inner) in groups:
+            yield from grouped_children(inner, names, groups)
+
+
 def iterate_children(chunks: Iterable[bytes], containers: Collection[str] = ()) -> Iterator[Element]:
     """The children of the elements with these names, or of the root. A large file never becomes one tree."""
     chunks = _without_declarations(chunks)
