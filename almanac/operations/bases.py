@@ -37,8 +37,6 @@ from almanac.search.index.protocol import Coverage
 
 
 class ListBases(Arguments):
-    """Arguments of `list_bases`."""
-
     scope: Literal["all", "personal", "group", "organization"] = "all"
     group: Annotated[str | None, Field(max_length=200, description="Only those of this group.")] = None
     query: Annotated[str | None, Field(max_length=200, description="Words of the name or description.")] = None
@@ -57,8 +55,6 @@ class SplitterOptions(Arguments):
 
 
 class AddBase(Arguments):
-    """Arguments of `add_base`."""
-
     name: str
     description: str = ""
     level: Level = "personal"
@@ -67,31 +63,23 @@ class AddBase(Arguments):
 
 
 class ChangeBase(OneBase):
-    """Arguments of `change_base`."""
-
     name: str | None = None
     description: str | None = None
     splitter: Annotated[SplitterOptions | None, Field(description="For documents read from now on.")] = None
 
 
 class ShareBase(OneBase):
-    """Arguments of `share_base`."""
-
     role: RoleName
     user: Annotated[str | None, Field(max_length=200, description="A user or agent, by name.")] = None
     group: Annotated[str | None, Field(max_length=200, description="A group, by name.")] = None
 
 
 class UnshareBase(OneBase):
-    """Arguments of `unshare_base`."""
-
     user: Annotated[str | None, Field(max_length=200, description="A user or agent, by name.")] = None
     group: Annotated[str | None, Field(max_length=200, description="A group, by name.")] = None
 
 
 class ManageBase(Arguments):
-    """Arguments of `manage_base`."""
-
     action: Literal["create", "change", "share", "unshare", "delete", "restore", "retry"]
     base_id: Annotated[RecordId | None, Field(description="All but create.")] = None
     name: str | None = None
@@ -168,7 +156,7 @@ class ShareList:
 
 
 async def list_bases(ctx: RequestContext, args: ListBases) -> BaseList:
-    """Return the knowledge bases that the caller may see."""
+    """The knowledge bases you may see, newest first, with your role and the number of documents."""
     page = await bases.find(ctx, **args.model_dump())
     return BaseList(await _infos(ctx, page.items), page.total, page.has_more, page.offset)
 
@@ -185,12 +173,12 @@ async def add_base(ctx: RequestContext, args: AddBase) -> BaseInfo:
 
 
 async def get_base(ctx: RequestContext, args: OneBase) -> BaseInfo:
-    """Return one knowledge base."""
+    """One knowledge base."""
     return await _info(ctx, await bases.get(ctx.db, ctx, args.base_id))
 
 
 async def change_base(ctx: RequestContext, args: ChangeBase) -> BaseInfo:
-    """Rename or describe a knowledge base, or change its splitter."""
+    """Rename or describe a knowledge base, or cut its documents otherwise from now on."""
     require_change(args, "base_id")
     splitter = _splitter(args.splitter)
     base = await ctx.db.write(
@@ -210,19 +198,20 @@ async def restore_base(ctx: RequestContext, args: OneBase) -> BaseInfo:
 
 
 async def list_shares(ctx: RequestContext, args: OneBase) -> ShareList:
-    """Return the roles on a knowledge base."""
+    """The roles that users, agents and groups have on a knowledge base."""
     shares = await bases.shares(ctx.db, ctx, args.base_id)
     return ShareList([ShareInfo(share.kind, share.name, share.role.name) for share in shares])
 
 
 async def share_base(ctx: RequestContext, args: ShareBase) -> None:
-    """Give somebody a role. The answer is empty, because callers may have lowered their own role."""
+    """Give a user, an agent or a group a role on a knowledge base."""
+    # The answer is empty, because callers may have lowered their own role.
     role = Role[args.role]
     await ctx.db.write(lambda tx: bases.share(ctx, tx, args.base_id, role, user=args.user, group=args.group))
 
 
 async def unshare_base(ctx: RequestContext, args: UnshareBase) -> None:
-    """Revoke a role."""
+    """Revoke the role of a user, an agent or a group on a knowledge base."""
     await ctx.db.write(lambda tx: bases.share(ctx, tx, args.base_id, None, user=args.user, group=args.group))
 
 
@@ -232,7 +221,7 @@ async def retry_base(ctx: RequestContext, args: OneBase) -> DocumentCount:
 
 
 async def manage_base(ctx: RequestContext, args: ManageBase) -> Done:
-    """Run one of the actions above."""
+    """Create, change, share, unshare, delete or restore a knowledge base, or retry its failed documents."""
     action = args.action
     if action == "create":
         name = require(args.name, "name", action)
@@ -317,7 +306,6 @@ _BASE = BaseInfo(
 OPERATIONS = (
     operation(
         list_bases,
-        "The knowledge bases you may see, newest first, with your role and the number of documents.",
         title="List knowledge bases",
         scopes=READ_KNOWLEDGE,
         rest=Rest("GET", "/bases"),
@@ -327,41 +315,35 @@ OPERATIONS = (
     ),
     operation(
         add_base,
-        "Create a knowledge base",
         scopes=WRITE_KNOWLEDGE,
         rest=Rest("POST", "/bases", status=201, location="/bases/{id}"),
         example=Example({"name": "Manuals", "level": "group", "group": "workshop"}, _BASE),
     ),
     operation(
         get_base,
-        "One knowledge base",
         scopes=READ_KNOWLEDGE,
         rest=Rest("GET", "/bases/{base_id}"),
         example=Example(answer=_BASE),
     ),
     operation(
         change_base,
-        "Rename or describe a knowledge base, or cut its documents otherwise from now on",
         scopes=WRITE_KNOWLEDGE,
         rest=Rest("PATCH", "/bases/{base_id}"),
         example=Example({"description": "The manuals of our machines"}, _BASE),
     ),
     operation(
         remove_base,
-        "Put a knowledge base into the trash",
         scopes=WRITE_KNOWLEDGE,
         rest=Rest("DELETE", "/bases/{base_id}", status=204),
     ),
     operation(
         restore_base,
-        "Take a knowledge base out of the trash",
         scopes=WRITE_KNOWLEDGE,
         rest=Rest("POST", "/bases/{base_id}/restore"),
         example=Example(answer=_BASE),
     ),
     operation(
         list_shares,
-        "The roles that users, agents and groups have on a knowledge base",
         scopes=READ_KNOWLEDGE,
         rest=Rest("GET", "/bases/{base_id}/shares"),
         people_only="An agent sets roles by name and needs no list of its owner's colleagues.",
@@ -369,27 +351,23 @@ OPERATIONS = (
     ),
     operation(
         share_base,
-        "Give a user, an agent or a group a role on a knowledge base",
         scopes=WRITE_KNOWLEDGE,
         rest=Rest("PUT", "/bases/{base_id}/shares", status=204),
         example=Example({"role": "Reporter", "group": "workshop"}),
     ),
     operation(
         unshare_base,
-        "Revoke the role of a user, an agent or a group on a knowledge base",
         scopes=WRITE_KNOWLEDGE,
         rest=Rest("DELETE", "/bases/{base_id}/shares", status=204),
     ),
     operation(
         retry_base,
-        "Parse every failed document of a knowledge base again",
         scopes=WRITE_KNOWLEDGE,
         rest=Rest("POST", "/bases/{base_id}/retry"),
         example=Example(answer=DocumentCount(2)),
     ),
     operation(
         manage_base,
-        "Create, change, share, unshare, delete or restore a knowledge base, or retry its failed documents.",
         title="Manage knowledge bases",
         scopes=WRITE_KNOWLEDGE,
         safety=CHANGES,

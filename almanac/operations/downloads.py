@@ -18,7 +18,7 @@ _HEADER = downloads.DOWNLOAD_HEADER.lower().encode()
 
 
 async def download_document(ctx: RequestContext, args: DownloadDocument) -> DownloadInfo:
-    """Issue a download token for a document's file."""
+    """Where to fetch the original file, with a credential good for five minutes."""
     token = await downloads.issue(ctx, ctx.app.key, args.document_id, args.disposition)
     document = token.document
     return DownloadInfo(
@@ -44,7 +44,7 @@ async def by_download_token(app: AppContext, http: HttpExchange) -> Authenticati
 
 
 async def download_file(ctx: RequestContext, args: DownloadFile) -> FileAnswer:
-    """Open a document's file for the holder of a download token."""
+    """The original file, for the holder of a download token; whole or in ranges."""
     download = await downloads.open_with_token(ctx, ctx.app.files, args.document_id, ctx.claims)
     return FileAnswer(download.path, download.document.mime_type, download.headers, download.state)
 
@@ -52,7 +52,6 @@ async def download_file(ctx: RequestContext, args: DownloadFile) -> FileAnswer:
 OPERATIONS = (
     operation(
         download_document,
-        "Where to fetch the original file, with a credential good for five minutes.",
         title="Download a document",
         scopes=READ_KNOWLEDGE,
         rest=Rest("POST", "/documents/{document_id}/download"),
@@ -73,7 +72,6 @@ OPERATIONS = (
     ),
     operation(
         download_file,
-        "The original file, for the holder of a download token; whole or in ranges",
         scopes=READ_KNOWLEDGE,
         rest=Rest(
             "GET",

@@ -37,8 +37,6 @@ def require(value: T | None, name: str, action: str) -> T:
 
 
 class OneBase(Arguments):
-    """Arguments of operations on one knowledge base."""
-
     base_id: BaseId
 
 

@@ -119,9 +119,11 @@ Handler = Callable[[RequestContext, Any], Awaitable[Any]]
 
 
 class NamedHandler(Protocol):
-    """A function that runs an operation. Its annotations declare the arguments and the answer."""
+    """A function that runs an operation. Its annotations declare the arguments and the answer, its docstring the
+    summary."""
 
     __name__: str
+    __doc__: str | None
 
     def __call__(self, ctx: RequestContext, args: Any, /) -> Awaitable[Any]: ...
 
@@ -160,8 +162,8 @@ class Operation:
 
 def operation(
     handler: NamedHandler,
-    summary: str,
     *,
+    answer: Any = None,
     scopes: frozenset[str] = frozenset(),
     title: str = "",
     safety: Safety = READ_ONLY,
@@ -171,9 +173,21 @@ def operation(
     people_only: str = "",
     example: Example = NO_EXAMPLE,
 ) -> Operation:
-    """Declare an operation. Its name, arguments and answer are those of the handler."""
-    _, arguments, answer = get_type_hints(handler).values()
+    """Declare an operation by its handler. `answer` is given where the handler may also send the answer itself."""
+    _, arguments, returned = get_type_hints(handler).values()
+    summary = " ".join((handler.__doc__ or "").split())
     return Operation(
-        handler.__name__, summary, handler, arguments, None if answer is type(None) else answer, scopes, title=title,
-        safety=safety, rest=rest, mcp=mcp, covers=covers, people_only=people_only, example=example,
-    )  # fmt: skip
+        handler.__name__,
+        summary if mcp else summary.removesuffix("."),  # MCP shows it as a sentence, OpenAPI as a heading
+        handler,
+        arguments,
+        answer or (None if returned is type(None) else returned),
+        scopes,
+        title=title,
+        safety=safety,
+        rest=rest,
+        mcp=mcp,
+        covers=covers,
+        people_only=people_only,
+        example=example,
+    )

@@ -71,8 +71,6 @@ class TaskReference(Arguments):
 
 
 class StoreArguments(Arguments):
-    """Arguments of `store_knowledge`."""
-
     title: Annotated[str, Field(min_length=1, max_length=note_text.MAX_TITLE_CHARS)]
     body: Annotated[str, Field(min_length=1, max_length=note_text.MAX_BODY_CHARS)]
     tags: Tags
@@ -83,8 +81,6 @@ class StoreArguments(Arguments):
 
 
 class NoteSearchArguments(Arguments):
-    """Arguments of `search_knowledge`."""
-
     query: Annotated[str, Field(min_length=1, max_length=note_search.MAX_NOTE_QUERY_CHARS)]
     limit: Annotated[int, Field(ge=1, le=note_search.MAX_NOTE_RESULTS)] = 10
     tags: Tags
@@ -95,8 +91,6 @@ class NoteSearchArguments(Arguments):
 
 
 class SupersedeArguments(Arguments):
-    """Arguments of `supersede_knowledge`."""
-
     oldId: Uuid
     newId: Uuid
 

@@ -19,11 +19,12 @@ from almanac.core.errors import AlmanacError, BadRequest, Cancelled, NotFound, T
 from almanac.net import json_rpc
 from almanac.net.json_rpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
 from almanac.operations.context import RequestContext
-from almanac.operations.operation import Operation, Rest
+from almanac.operations.models import SEARCH
+from almanac.operations.operation import Rest, operation
 from almanac.operations.pipeline.errors import InvalidJson, UnsupportedMediaType
 from almanac.web.agents import conversation
 from almanac.web.agents.cards import AGENTS_PREFIX
-from almanac.web.agents.conversation import MAX_SESSION_ID_CHARS, SCOPES, AgentMessage, MessageContext
+from almanac.web.agents.conversation import MAX_SESSION_ID_CHARS, AgentMessage, MessageContext
 from almanac.web.agents.event_stream import EventStream
 from almanac.web.agents.messages import MAX_MESSAGE_CHARS, AgentPath
 from almanac.web.rest import AlreadySent
@@ -100,8 +101,8 @@ class A2aRequest(A2aModel):
     params: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
-async def serve(ctx: RequestContext, request: A2aRequest) -> dict[str, Any] | AlreadySent:
-    """Answer one JSON-RPC request."""
+async def agent_rpc(ctx: RequestContext, request: A2aRequest) -> dict[str, Any] | AlreadySent:
+    """The agent by JSON-RPC, in the form of the A2A protocol."""
     path: AgentPath = ctx.parameters
     conversation.check_agent(ctx, path.agent)
     try:
@@ -254,13 +255,10 @@ def _parse(model: type[Any], params: Mapping[str, Any]) -> Any:
         raise A2aError(INVALID_PARAMS, describe_problems(error, "is not taken here")) from None
 
 
-AGENT_RPC = Operation(
-    name="agent_rpc",
-    summary="The agent by JSON-RPC, in the form of the A2A protocol",
-    arguments=A2aRequest,
+AGENT_RPC = operation(
+    agent_rpc,
     answer=dict[str, Any],
-    scopes=SCOPES,
-    handler=serve,
+    scopes=SEARCH,
     rest=Rest(
         "POST",
         AGENTS_PREFIX + "/{agent}",

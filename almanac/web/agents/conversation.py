@@ -34,7 +34,6 @@ from almanac.operations.pipeline.pipeline import run_recorded
 from almanac.web.rest import by_token
 from almanac.web.weknora_search import KNOWLEDGE_SEARCH
 
-SCOPES = frozenset({"search:read"})
 MAX_UNAUTHENTICATED_BODY_BYTES = 65536  # of a body that is read before authentication
 MAX_SESSION_ID_CHARS = 128
 CANCEL_POLL_SECONDS = 1.0
