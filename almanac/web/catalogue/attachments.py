@@ -51,14 +51,14 @@ class NewAttachment(AttachmentFields):
 
 
 async def add_attachment(ctx: RequestContext, _: Any, body: NewAttachment) -> dict[str, Any]:
-    """Create an attachment from a form or from JSON."""
+    """Create an attachment from a file or a URL."""
     await access.require_write(ctx.db, ctx)  # otherwise the upload would be stored first
     attachment = await (_store_upload(ctx, ctx.upload) if ctx.upload is not None else _store_json(ctx, body))
     return {"success": True, "attachment": await contract_json.attachment(ctx, attachment)}
 
 
-async def open_file(ctx: RequestContext, path_parameters: IdPath, _: Any) -> FileAnswer:
-    """Return the uploaded file of an attachment."""
+async def get_attachment_file(ctx: RequestContext, path_parameters: IdPath, _: Any) -> FileAnswer:
+    """The file of an attachment that was uploaded; whole or in ranges."""
     attachment = await attachments.get(ctx.db, ctx, path_parameters.id)
     if attachment.file_name is None or attachment.file_hash is None:
         raise FileUnavailable("This attachment has no file here.", remedy="Its content is at its url.")
