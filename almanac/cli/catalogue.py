@@ -49,7 +49,7 @@ def import_file(
     content = catalogue_file.read(file)
     report = with_database(home, lambda db: _import(db, org, content, dry_run, as_json))
     if as_json:
-        print_json(_report_to_json(report, dry_run))
+        print_json({"dry_run": dry_run, **report.to_json()})
         return
     for change in report.changes if dry_run else ():
         fields = f" ({', '.join(change.fields)})" if change.fields else ""
@@ -140,17 +140,6 @@ async def _import(db: Database, org: str | None, content: CatalogueFile, is_dry:
             display.show(Stage("Comparing" if is_dry else "Importing", done, total, "entity", rate=rate))
 
         return await CatalogueImport(call, content, dry=is_dry).run(show)
-
-
-def _report_to_json(report: ImportReport, is_dry: bool) -> dict[str, Any]:
-    counts: dict[str, dict[str, int]] = {}
-    for (what, action), number in sorted(report.counts.items()):
-        counts.setdefault(what, {})[action] = number
-    changes = [
-        {"action": change.action, "what": change.what, "name": change.name, "fields": change.fields}
-        for change in report.changes
-    ]
-    return {"dry_run": is_dry, "counts": counts, "changes": changes}
 
 
 _ACTIONS = {

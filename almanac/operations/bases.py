@@ -8,7 +8,6 @@ from pydantic import Field
 
 from almanac.core import clock
 from almanac.core.arguments import Arguments, RecordId
-from almanac.identity import roles
 from almanac.identity.roles import Role
 from almanac.knowledge import bases, document_status, documents
 from almanac.knowledge.bases import KnowledgeBase
@@ -30,7 +29,17 @@ from almanac.operations.models import (
     require_change,
     timestamp,
 )
-from almanac.operations.operation import CHANGES, REST_ONLY, Example, Mcp, Rest, operation
+from almanac.operations.operation import (
+    CHANGES,
+    REST_ONLY,
+    Example,
+    Handler,
+    Mcp,
+    Model,
+    Rest,
+    operation,
+    parse_arguments,
+)
 from almanac.search.index.protocol import Coverage
 
 # Arguments
@@ -222,31 +231,30 @@ async def retry_base(ctx: RequestContext, args: OneBase) -> DocumentCount:
 
 async def manage_base(ctx: RequestContext, args: ManageBase) -> Done:
     """Create, change, share, unshare, delete or restore a knowledge base, or retry its failed documents."""
-    action = args.action
-    if action == "create":
-        name = require(args.name, "name", action)
-        options = None if args.splitter is None else SplitterOptions.model_validate(args.splitter)
-        added = AddBase(
-            name=name, description=args.description or "", level=args.level, group=args.group, splitter=options
-        )
-        return Done(action, [(await add_base(ctx, added)).id])
-    base_id = require(args.base_id, "base_id", action)
-    match action:
-        case "change":
-            splitter = None if args.splitter is None else PassageSplitter.from_options(args.splitter)
-            name, description = args.name, args.description
-            await ctx.db.write(
-                lambda tx: bases.update(ctx, tx, base_id, name=name, description=description, splitter=splitter)
-            )
-        case "retry":
-            await documents.retry_all(ctx, base_id)
-        case "share" | "unshare":
-            role = roles.parse(require(args.role, "role", action)) if action == "share" else None
-            await ctx.db.write(lambda tx: bases.share(ctx, tx, base_id, role, user=args.user, group=args.group))
-        case "delete" | "restore":
-            verb = {"delete": bases.remove, "restore": bases.restore}[action]
-            await ctx.db.write(lambda tx: verb(ctx, tx, base_id))
-    return Done(action, [base_id])
+    if args.action == "create":
+        return Done(args.action, [(await add_base(ctx, _arguments_of(AddBase, args))).id])
+    handler, model = _ACTIONS[args.action]
+    await handler(ctx, _arguments_of(model, args))
+    return Done(args.action, [require(args.base_id, "base_id", args.action)])
+
+
+_ACTIONS: dict[str, tuple[Handler, type[Arguments]]] = {
+    "change": (change_base, ChangeBase),
+    "share": (share_base, ShareBase),
+    "unshare": (unshare_base, UnshareBase),
+    "delete": (remove_base, OneBase),
+    "restore": (restore_base, OneBase),
+    "retry": (retry_base, OneBase),
+}
+
+
+def _arguments_of(model: type[Model], args: ManageBase) -> Model:
+    """Return the arguments of an action: those that are given and that it takes."""
+    given = {name: value for name, value in args if name in model.model_fields and value is not None}
+    for name, field in model.model_fields.items():
+        if field.is_required():
+            require(given.get(name), name, args.action)
+    return parse_arguments(model, given)
 
 
 def _splitter(options: SplitterOptions | None) -> PassageSplitter | None:

@@ -3,7 +3,7 @@ JSON output and the reference pages are derived from this declaration."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, get_type_hints
+from typing import Any, Protocol, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
@@ -13,6 +13,8 @@ from almanac.net.http_exchange import HttpExchange
 from almanac.operations.context import AppContext, Authentication, RequestContext
 
 UNKNOWN_ARGUMENT = "is not an argument of this operation"
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class NoArguments(Arguments):
@@ -152,12 +154,15 @@ class Operation:
             return raw
         if self.arguments is NoArguments and not raw:
             return _NO_ARGUMENTS
-        try:
-            return self.arguments.model_validate(raw)
-        except ValidationError as error:
-            raise BadRequest(
-                describe_problems(error, UNKNOWN_ARGUMENT), remedy=describe_arguments(self.arguments)
-            ) from None
+        return parse_arguments(self.arguments, raw)
+
+
+def parse_arguments(model: type[Model], raw: Mapping[str, Any]) -> Model:
+    """Return validated arguments, or raise an error that names each wrong argument."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise BadRequest(describe_problems(error, UNKNOWN_ARGUMENT), remedy=describe_arguments(model)) from None
 
 
 def operation(

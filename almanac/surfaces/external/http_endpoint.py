@@ -16,7 +16,7 @@ from almanac.knowledge import downloads
 from almanac.net.http_exchange import HttpExchange
 from almanac.operations.context import AppContext, Authentication, RequestContext
 from almanac.operations.operation import Operation
-from almanac.operations.pipeline.endpoint import Invocation
+from almanac.operations.pipeline.endpoint import Endpoint, Invocation
 from almanac.operations.pipeline.errors import MethodNotAllowed
 from almanac.operations.pipeline.file_answer import FileAnswer, send_file
 from almanac.operations.pipeline.pipeline import EndpointApp
@@ -42,7 +42,7 @@ async def _open_file(ctx: RequestContext, _: object) -> FileAnswer:
 DOCUMENT_FILE = Operation("document_file", "The file of a document", _open_file, arguments=None, answer=FileAnswer)
 
 
-class ExternalHttpEndpoint:
+class ExternalHttpEndpoint(Endpoint):
     """Serves the paths below one mount of the external surface, except for the transport."""
 
     surface = SURFACE.name

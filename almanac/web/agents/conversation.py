@@ -24,7 +24,7 @@ from almanac.assist.weknora.knowledge_search import GradedResults
 from almanac.assist.weknora.weknora_tool import ToolUseResult, WeKnoraContext, WeKnoraQuery, WeKnoraTool
 from almanac.core.arguments import Arguments
 from almanac.core.errors import AlmanacError, BadRequest, Cancelled, NotFound, Unauthorized
-from almanac.identity.credentials import bearer_token
+from almanac.identity.credentials import token_or_key
 from almanac.net.http_exchange import HttpExchange
 from almanac.net.url import read_url
 from almanac.operations.context import AppContext, Authentication, RequestContext
@@ -246,8 +246,7 @@ def _is_this_server(ctx: RequestContext, url: str) -> bool:
 
 
 def _token(ctx: RequestContext) -> str:
-    headers = ctx.http.headers
-    return bearer_token(headers) or headers.get(b"x-api-key", b"").decode("latin-1")
+    return token_or_key(ctx.http.headers) or ""
 
 
 def _key_in(raw: bytes) -> str | None:

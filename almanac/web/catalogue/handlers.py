@@ -241,14 +241,7 @@ async def seed_catalogue(ctx: RequestContext, parameters: models.ImportParameter
     raw = orjson.dumps(body.model_dump(exclude_none=True))
     catalogue = await asyncio.to_thread(catalogue_file.parse, raw, "json")
     report = await CatalogueImport(ctx, catalogue, dry=parameters.dryRun).run()
-    counts: dict[str, dict[str, int]] = {}
-    for (kind, action), count in sorted(report.counts.items()):
-        counts.setdefault(kind, {})[action] = count
-    changes = [
-        {"action": each.action, "what": each.what, "name": each.name, "fields": list(each.fields)}
-        for each in report.changes
-    ]
-    return {"dryRun": parameters.dryRun, "counts": counts, "changes": changes}
+    return {"dryRun": parameters.dryRun, **report.to_json()}
 
 
 async def clear_catalogue(ctx: RequestContext, parameters: models.IdPath, _: Any) -> None:

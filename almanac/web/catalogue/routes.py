@@ -106,7 +106,7 @@ def _vocabulary(
         return contract_json.term(term)
 
     listing = _get(path, list_terms, answer=models.TermList)
-    adding = _post(path, add_term, answer=models.TermAnswer, example=example)
+    adding = _post(path, add_term, answer=models.TermInfo, example=example)
     return (
         replace(listing, name=f"list_{names[0]}", summary=texts[0]),
         replace(adding, name=f"add_{names[1]}", summary=f"Create {texts[1]}", arguments=body),
@@ -115,10 +115,10 @@ def _vocabulary(
 
 CATALOGUE_OPERATIONS: tuple[Operation, ...] = (
     _get("/categories", handlers.list_categories, answer=models.CategoryList),
-    _post("/categories", handlers.add_category, answer=models.CategoryAnswer,
+    _post("/categories", handlers.add_category, answer=models.CategoryInfo,
         example={"name": "Washers", "description": "", "categoryAlias": "washers", "policy": "default"}),
     _get("/categories/{key}", handlers.get_category, answer=models.CategoryOrList),
-    _patch("/categories/{key}", handlers.change_category, answer=models.CategoryAnswer,
+    _patch("/categories/{key}", handlers.change_category, answer=models.CategoryInfo,
         example={"name": "Pressure washers"}),
     _delete("/categories/{key}", handlers.remove_category),
     *_vocabulary("alias", "/category-aliases", ("category_aliases", "category_alias"),
@@ -132,24 +132,24 @@ CATALOGUE_OPERATIONS: tuple[Operation, ...] = (
     _post("/attachments", attachments.add_attachment, answer=models.AddedAttachment,
         form=Form(frozenset(attachments.AttachmentFields.model_fields)),
         example={"filename": "front.png", "file": "data:image/png;base64,iVBORw0KGgo=", "type": "image"}),
-    _post("/attachments/link", handlers.link_attachment, answer=models.AttachmentAnswer, status=200,
+    _post("/attachments/link", handlers.link_attachment, answer=models.AttachmentInfo, status=200,
         example={"entityId": "68dfc8fd5e40fe1ae99c6b5b", "attachmentUrl": "https://example.org/front.png"}),
-    _get("/attachments/{id}", handlers.get_attachment, answer=models.AttachmentAnswer),
+    _get("/attachments/{id}", handlers.get_attachment, answer=models.AttachmentInfo),
     _get("/attachments/{id}/file", attachments.get_attachment_file, answer=FileAnswer,
         statuses={206: "The requested ranges of the file.", 416: "The file has no such range."}),
     _delete("/attachments/{id}", handlers.remove_attachment),
     _get("/entities", handlers.list_entities, answer=models.EntityList),
-    _post("/entities", handlers.add_entity, answer=models.EntityAnswer, example=_ENTITY),
+    _post("/entities", handlers.add_entity, answer=models.EntityInfo, example=_ENTITY),
     _get("/entities/{id}/relationships", handlers.list_relationships, answer=models.RelationList),
     _post("/entities/{id}/relationships", handlers.add_relationship, answer=models.RelationList,
         example={"targetEntity": "68dfc8fd5e40fe1ae99c6b5c", "type": "accessory"}),
     _delete("/entities/{id}/relationships", handlers.remove_relationship),
     _get("/entities/{id}/attachments", handlers.list_entity_attachments, answer=models.AttachmentList),
     _get("/entities/{key}", handlers.get_entity, answer=models.EntityOrList),
-    _patch("/entities/{key}", handlers.change_entity, answer=models.EntityAnswer, example={"status": "archived"}),
+    _patch("/entities/{key}", handlers.change_entity, answer=models.EntityInfo, example={"status": "archived"}),
     _delete("/entities/{key}", handlers.remove_entity),
     _get("/indexes", handlers.list_indexes, answer=models.NamespaceList),
-    _post("/indexes", handlers.add_index, answer=models.NamespaceAnswer,
+    _post("/indexes", handlers.add_index, answer=models.NamespaceInfo,
         example={"name": "products", "notes": "All we sell", "categories": ["washers"]}),
     _delete("/indexes/{id}", handlers.remove_index),
     _post("/retrieve", handlers.retrieve, scope=_READ, status=200, answer=models.MatchList,

@@ -5,10 +5,11 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
+from redis.asyncio import Redis
 
 from almanac.core import clock
 from almanac.core.database import Database
@@ -207,18 +208,17 @@ async def test_a_session_that_is_not_used_ends(database: Database, monkeypatch: 
 
 
 async def test_a_session_in_redis_ends_by_itself_and_leaves_no_secret_in_a_name(redis_url: str):
-    kept = RedisSessions(redis_url, clock.SECOND)
-    id = await kept.open(GatewaySession("d", 1, 2))
-    assert await kept.get(id) == GatewaySession("d", 1, 2)
-    found: Any = kept._redis.scan_iter(f"{sessions.REDIS_PREFIX}*")  # pyright: ignore
-    names: list[str] = [name.decode() async for name in found]
-    assert names
-    assert not any(id in name for name in names)
-    async with asyncio.timeout(5):
-        while await kept._redis.exists(*names):  # pyright: ignore
-            await asyncio.sleep(0.05)
-    assert await kept.get(id) is None
-    await kept.close()
+    async with cast("Any", Redis).from_url(redis_url) as redis:
+        kept = RedisSessions(redis, clock.SECOND)
+        id = await kept.open(GatewaySession("d", 1, 2))
+        assert await kept.get(id) == GatewaySession("d", 1, 2)
+        names = [name.decode() async for name in redis.scan_iter(f"{sessions.REDIS_PREFIX}*")]
+        assert names
+        assert not any(id in name for name in names)
+        async with asyncio.timeout(5):
+            while await redis.exists(*names):
+                await asyncio.sleep(0.05)
+        assert await kept.get(id) is None
 
 
 def test_without_redis_nobody_is_taken_for_somebody(database_url: str, tmp_path: Path):
