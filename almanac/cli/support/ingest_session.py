@@ -11,7 +11,7 @@ from almanac import reactions
 from almanac.cli.support import file_walk, ingest_report
 from almanac.cli.support.file_walk import FoundFile, SkippedFile, Stamp
 from almanac.cli.support.ingest_run import IngestRun
-from almanac.cli.support.local_worker import local_worker
+from almanac.cli.support.local_worker import EXIT_INTERRUPTED, local_worker
 from almanac.cli.support.output import print_json, print_note
 from almanac.cli.support.progress import Display, embedding_stage, open_display, parsing_stage
 from almanac.core import clock
@@ -43,7 +43,12 @@ class IngestSession:
     is_watching: bool = False
     failing: set[str] = field(default_factory=set[str])
 
-    async def watch(self, paths: Sequence[Path], folder: str) -> int:
+    @property
+    def exit_code(self) -> int:
+        """The exit status of the command."""
+        return EXIT_INTERRUPTED if self.stop.is_set() and not self.is_watching else int(bool(self.failing))
+
+    async def watch(self, paths: Sequence[Path], folder: str) -> None:
         """Add all files, and then every new or changed one. A changed file is added once two walks found it equal."""
         added: dict[str, Stamp] = {}
         before: dict[str, Stamp] | None = None
@@ -61,7 +66,6 @@ class IngestSession:
                     print_note("Watching for changes; Ctrl-C stops.")
             before = now
             await self._rest(max(_WALK_INTERVAL_SECONDS, 10 * walk_seconds))
-        return int(bool(self.failing))
 
     async def add(self, found: list[FoundFile], skipped: list[SkippedFile]) -> None:
         """Add files to the base and follow them."""
