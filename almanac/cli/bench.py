@@ -63,7 +63,7 @@ def retrieval(
     arguments = parse_arguments(SearchArguments, query="-", mode=mode, rerank=rerank, limit=_DEPTHS[0])
     settings = command_settings(None)
     with tempfile.TemporaryDirectory(prefix="almanac-bench-") as home:
-        # The embedded database, whatever the settings name; models and all other settings stay.
+        # Always the embedded database; models and all other settings stay.
         (Path(home) / "models").symlink_to(settings.home.absolute() / "models")
         settings = replace(settings, home=Path(home), database_url="")
         report = asyncio.run(_measure(settings, retrieval_set, arguments, limit_queries, as_json))

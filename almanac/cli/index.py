@@ -96,9 +96,9 @@ async def rebuild(
 class _RebuildCounts:
     """The work that a rebuild has done."""
 
-    mended: int = 0  # documents whose entry in the index was wrong
+    mended: int = 0  # documents with a wrong entry in the index
     analysed: int = 0  # passages
-    changed: int = 0  # analysed passages whose words differ from before
+    changed: int = 0  # analysed passages with other words than before
     embedded: int = 0
     waiting: int = 0  # passages that a worker has not embedded yet
     is_renewed: bool = False  # the structures that are derived from words and vectors

@@ -15,8 +15,6 @@ from almanac.knowledge.ingest.splitter import PassageSplitter
 from almanac.operations.context import RequestContext
 from almanac.operations.models import (
     EXAMPLE_TIMESTAMP,
-    READ_KNOWLEDGE,
-    WRITE_KNOWLEDGE,
     DocumentCount,
     Done,
     Level,
@@ -25,21 +23,13 @@ from almanac.operations.models import (
     OneBase,
     RoleName,
     Timestamp,
+    read_operation,
     require,
     require_change,
     timestamp,
+    write_operation,
 )
-from almanac.operations.operation import (
-    CHANGES,
-    REST_ONLY,
-    Example,
-    Handler,
-    Mcp,
-    Model,
-    Rest,
-    operation,
-    parse_arguments,
-)
+from almanac.operations.operation import CHANGES, REST_ONLY, Example, Handler, Mcp, Model, Rest, parse_arguments
 from almanac.search.index.protocol import Coverage
 
 # Arguments
@@ -312,82 +302,45 @@ _BASE = BaseInfo(
     splitter=SplitterInfo("flat", 2000, 250, None),
 )
 OPERATIONS = (
-    operation(
+    read_operation(
         list_bases,
         title="List knowledge bases",
-        scopes=READ_KNOWLEDGE,
         rest=Rest("GET", "/bases"),
         mcp=Mcp(omit=frozenset({"group", "removed"})),
         covers=("get_base",),
         example=Example(answer=BaseList([_BASE], 1, False, 0)),
     ),
-    operation(
+    write_operation(
         add_base,
-        scopes=WRITE_KNOWLEDGE,
         rest=Rest("POST", "/bases", status=201, location="/bases/{id}"),
         example=Example({"name": "Manuals", "level": "group", "group": "workshop"}, _BASE),
     ),
-    operation(
-        get_base,
-        scopes=READ_KNOWLEDGE,
-        rest=Rest("GET", "/bases/{base_id}"),
-        example=Example(answer=_BASE),
-    ),
-    operation(
+    read_operation(get_base, rest=Rest("GET", "/bases/{base_id}"), example=Example(answer=_BASE)),
+    write_operation(
         change_base,
-        scopes=WRITE_KNOWLEDGE,
         rest=Rest("PATCH", "/bases/{base_id}"),
         example=Example({"description": "The manuals of our machines"}, _BASE),
     ),
-    operation(
-        remove_base,
-        scopes=WRITE_KNOWLEDGE,
-        rest=Rest("DELETE", "/bases/{base_id}", status=204),
-    ),
-    operation(
-        restore_base,
-        scopes=WRITE_KNOWLEDGE,
-        rest=Rest("POST", "/bases/{base_id}/restore"),
-        example=Example(answer=_BASE),
-    ),
-    operation(
+    write_operation(remove_base, rest=Rest("DELETE", "/bases/{base_id}", status=204)),
+    write_operation(restore_base, rest=Rest("POST", "/bases/{base_id}/restore"), example=Example(answer=_BASE)),
+    read_operation(
         list_shares,
-        scopes=READ_KNOWLEDGE,
         rest=Rest("GET", "/bases/{base_id}/shares"),
         people_only="An agent sets roles by name and needs no list of its owner's colleagues.",
         example=Example(answer=ShareList([ShareInfo("group", "workshop", "Reporter")])),
     ),
-    operation(
+    write_operation(
         share_base,
-        scopes=WRITE_KNOWLEDGE,
         rest=Rest("PUT", "/bases/{base_id}/shares", status=204),
         example=Example({"role": "Reporter", "group": "workshop"}),
     ),
-    operation(
-        unshare_base,
-        scopes=WRITE_KNOWLEDGE,
-        rest=Rest("DELETE", "/bases/{base_id}/shares", status=204),
-    ),
-    operation(
-        retry_base,
-        scopes=WRITE_KNOWLEDGE,
-        rest=Rest("POST", "/bases/{base_id}/retry"),
-        example=Example(answer=DocumentCount(2)),
-    ),
-    operation(
+    write_operation(unshare_base, rest=Rest("DELETE", "/bases/{base_id}/shares", status=204)),
+    write_operation(retry_base, rest=Rest("POST", "/bases/{base_id}/retry"), example=Example(answer=DocumentCount(2))),
+    write_operation(
         manage_base,
         title="Manage knowledge bases",
-        scopes=WRITE_KNOWLEDGE,
         safety=CHANGES,
         mcp=Mcp(),
-        covers=(
-            "add_base",
-            "change_base",
-            "share_base",
-            "unshare_base",
-            "remove_base",
-            "restore_base",
-            "retry_base",
-        ),
+        covers=("add_base", "change_base", "share_base", "unshare_base", "remove_base", "restore_base", "retry_base"),
     ),
 )

@@ -14,15 +14,15 @@ from almanac.knowledge.folders import ROOT, Folder
 from almanac.operations.context import RequestContext
 from almanac.operations.models import (
     EXAMPLE_TIMESTAMP,
-    READ_KNOWLEDGE,
     Limit,
     Offset,
     OneBase,
     Timestamp,
     failure_text,
+    read_operation,
     timestamp,
 )
-from almanac.operations.operation import REST_ONLY, Example, Mcp, Rest, operation
+from almanac.operations.operation import REST_ONLY, Example, Mcp, Rest
 
 
 class Browse(Arguments):
@@ -151,18 +151,16 @@ _NODE = NodeInfo(
 )  # fmt: skip
 
 OPERATIONS = (
-    operation(
+    read_operation(
         browse,
         title="Browse a knowledge base",
-        scopes=READ_KNOWLEDGE,
         rest=Rest("GET", "/bases/{base_id}/nodes"),
         mcp=Mcp(advice="Status success: read_document has its text."),
         covers=("get_folder",),
         example=Example(answer=NodeList("Manuals", [_NODE], False, [], 0)),
     ),
-    operation(
+    read_operation(
         list_trash,
-        scopes=READ_KNOWLEDGE,
         rest=Rest("GET", "/bases/{base_id}/trash"),
         people_only="An agent restores by the ids that it removed.",
         example=Example(answer=RemovedList([RemovedInfo("document", 12, "pump.pdf", _AT)], 0, False)),

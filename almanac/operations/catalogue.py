@@ -128,29 +128,8 @@ async def save_entity(ctx: RequestContext, args: SaveEntity) -> OneEntity:
 
 
 OPERATIONS = (
-    operation(
-        find_entities,
-        title="Find entities",
-        scopes=_READ | {"search:read"},
-        mcp=Mcp(),
-    ),
-    operation(
-        get_entity,
-        title="Get an entity",
-        scopes=_READ,
-        mcp=Mcp(),
-    ),
-    operation(
-        browse_categories,
-        title="Browse the catalogue",
-        scopes=_READ,
-        mcp=Mcp(),
-    ),
-    operation(
-        save_entity,
-        title="Save an entity",
-        scopes=_WRITE,
-        safety=SAVES,
-        mcp=Mcp(),
-    ),
+    operation(find_entities, title="Find entities", scopes=_READ | {"search:read"}, mcp=Mcp()),
+    operation(get_entity, title="Get an entity", scopes=_READ, mcp=Mcp()),
+    operation(browse_categories, title="Browse the catalogue", scopes=_READ, mcp=Mcp()),
+    operation(save_entity, title="Save an entity", scopes=_WRITE, safety=SAVES, mcp=Mcp()),
 )

@@ -29,8 +29,8 @@ from almanac.operations.document_models import (
     ReadDocument,
     ReplaceContent,
 )
-from almanac.operations.models import READ_KNOWLEDGE, WRITE_KNOWLEDGE, DocumentCount, Done, require, require_change
-from almanac.operations.operation import CHANGES, FETCHES_AND_ADDS, Example, Form, Mcp, Rest, operation
+from almanac.operations.models import DocumentCount, Done, read_operation, require, require_change, write_operation
+from almanac.operations.operation import CHANGES, FETCHES_AND_ADDS, Example, Form, Mcp, Rest
 from almanac.search import passage_store
 from almanac.search.passage import Passage
 
@@ -225,10 +225,9 @@ _PASSAGE = PassageInfo(
     0, "text", "Oil it monthly.", 120, 135, ["Care"], 2, [[2, 72.0, 90.5, 523.0, 118.0]], None
 )  # fmt: skip
 
-ADD_DOCUMENT = operation(
+ADD_DOCUMENT = write_operation(
     add_document,
     title="Add or replace a document",
-    scopes=WRITE_KNOWLEDGE,
     safety=FETCHES_AND_ADDS,
     rest=Rest(
         "POST",
@@ -247,77 +246,56 @@ ADD_DOCUMENT = operation(
 
 OPERATIONS = (
     ADD_DOCUMENT,
-    operation(
+    write_operation(
         replace_content,
-        scopes=WRITE_KNOWLEDGE,
         rest=Rest("PUT", "/documents/{document_id}/content", form=Form(takes_raw_bytes=True)),
         example=Example({"content": "# Pumps, revised"}, AddedDocument("replaced", replace(_UNREAD, generation=2))),
     ),
-    operation(
+    write_operation(
         change_documents,
-        scopes=WRITE_KNOWLEDGE,
         rest=Rest("POST", "/documents/batch"),
         example=Example({"action": "move", "ids": [12, 13], "folder_id": 3}, DocumentCount(2)),
     ),
-    operation(
-        get_document,
-        scopes=READ_KNOWLEDGE,
-        rest=Rest("GET", "/documents/{document_id}"),
-        example=Example(answer=EXAMPLE_DOCUMENT),
+    read_operation(
+        get_document, rest=Rest("GET", "/documents/{document_id}"), example=Example(answer=EXAMPLE_DOCUMENT)
     ),
-    operation(
+    write_operation(
         change_document,
-        scopes=WRITE_KNOWLEDGE,
         rest=Rest("PATCH", "/documents/{document_id}"),
         example=Example({"tags": ["pump", "2024"]}, EXAMPLE_DOCUMENT),
     ),
-    operation(
-        remove_document,
-        scopes=WRITE_KNOWLEDGE,
-        rest=Rest("DELETE", "/documents/{document_id}", status=204),
-    ),
-    operation(
+    write_operation(remove_document, rest=Rest("DELETE", "/documents/{document_id}", status=204)),
+    write_operation(
         restore_document,
-        scopes=WRITE_KNOWLEDGE,
         rest=Rest("POST", "/documents/{document_id}/restore"),
         example=Example(answer=EXAMPLE_DOCUMENT),
     ),
-    operation(
+    write_operation(
         reindex_document,
-        scopes=WRITE_KNOWLEDGE,
         rest=Rest("POST", "/documents/{document_id}/reindex"),
         example=Example(answer=replace(EXAMPLE_DOCUMENT, index_status="queued", generation=2)),
     ),
-    operation(
+    read_operation(
         read_document,
         title="Read a document",
-        scopes=READ_KNOWLEDGE,
         rest=Rest("GET", "/documents/{document_id}/content"),
         mcp=Mcp(),
         covers=("get_document",),
         example=Example(answer=DocumentExcerpt(EXAMPLE_DOCUMENT, "Oil it monthly.", 0, None, None, None, 15)),
     ),
-    operation(
+    read_operation(
         list_passages,
-        scopes=READ_KNOWLEDGE,
         rest=Rest("GET", "/documents/{document_id}/passages"),
         people_only="It shows people how a document was cut; an agent searches and reads instead.",
         example=Example(
             answer=PassageList([_PASSAGE], 6, 0, True),
         ),
     ),
-    operation(
+    write_operation(
         manage_document,
         title="Manage documents",
-        scopes=WRITE_KNOWLEDGE,
         safety=CHANGES,
         mcp=Mcp(advice="All or none. Restore within 30 days."),
-        covers=(
-            "change_document",
-            "change_documents",
-            "remove_document",
-            "restore_document",
-            "reindex_document",
-        ),
+        covers=("change_document", "change_documents", "remove_document", "restore_document", "reindex_document"),
     ),
 )

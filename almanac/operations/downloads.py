@@ -9,8 +9,8 @@ from almanac.net.http_exchange import HttpExchange
 from almanac.net.query_string import read_query_string
 from almanac.operations.context import AppContext, Authentication, RequestContext
 from almanac.operations.document_models import DownloadDocument, DownloadFile, DownloadInfo
-from almanac.operations.models import READ_KNOWLEDGE
-from almanac.operations.operation import Example, Mcp, Rest, operation
+from almanac.operations.models import read_operation
+from almanac.operations.operation import Example, Mcp, Rest
 from almanac.operations.pipeline.file_answer import FileAnswer
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
@@ -50,10 +50,9 @@ async def download_file(ctx: RequestContext, args: DownloadFile) -> FileAnswer:
 
 
 OPERATIONS = (
-    operation(
+    read_operation(
         download_document,
         title="Download a document",
-        scopes=READ_KNOWLEDGE,
         rest=Rest("POST", "/documents/{document_id}/download"),
         mcp=Mcp(),
         covers=("download_file",),
@@ -70,9 +69,8 @@ OPERATIONS = (
             ),
         ),
     ),
-    operation(
+    read_operation(
         download_file,
-        scopes=READ_KNOWLEDGE,
         rest=Rest(
             "GET",
             "/documents/{document_id}/file",

@@ -12,16 +12,16 @@ from almanac.knowledge.folders import ROOT, Folder
 from almanac.operations.context import RequestContext
 from almanac.operations.models import (
     EXAMPLE_TIMESTAMP,
-    READ_KNOWLEDGE,
-    WRITE_KNOWLEDGE,
     Done,
     OneBase,
     Timestamp,
+    read_operation,
     require,
     require_change,
     timestamp,
+    write_operation,
 )
-from almanac.operations.operation import CHANGES, Example, Mcp, Rest, operation
+from almanac.operations.operation import CHANGES, Example, Mcp, Rest
 
 ParentId = Annotated[Id, Field(ge=0, description="A folder; 0 is the top.")]
 
@@ -140,39 +140,20 @@ def _info(folder: Folder) -> FolderInfo:
 _FOLDER = FolderInfo(3, 7, 0, "pumps", EXAMPLE_TIMESTAMP, EXAMPLE_TIMESTAMP)
 
 OPERATIONS = (
-    operation(
+    write_operation(
         add_folder,
-        scopes=WRITE_KNOWLEDGE,
         rest=Rest("POST", "/bases/{base_id}/folders", status=201, location="/folders/{id}"),
         example=Example({"name": "pumps"}, _FOLDER),
     ),
-    operation(
-        get_folder,
-        scopes=READ_KNOWLEDGE,
-        rest=Rest("GET", "/folders/{folder_id}"),
-        example=Example(answer=_FOLDER),
+    read_operation(get_folder, rest=Rest("GET", "/folders/{folder_id}"), example=Example(answer=_FOLDER)),
+    write_operation(
+        change_folder, rest=Rest("PATCH", "/folders/{folder_id}"), example=Example({"parent_id": 0}, _FOLDER)
     ),
-    operation(
-        change_folder,
-        scopes=WRITE_KNOWLEDGE,
-        rest=Rest("PATCH", "/folders/{folder_id}"),
-        example=Example({"parent_id": 0}, _FOLDER),
-    ),
-    operation(
-        remove_folder,
-        scopes=WRITE_KNOWLEDGE,
-        rest=Rest("DELETE", "/folders/{folder_id}", status=204),
-    ),
-    operation(
-        restore_folder,
-        scopes=WRITE_KNOWLEDGE,
-        rest=Rest("POST", "/folders/{folder_id}/restore"),
-        example=Example(answer=_FOLDER),
-    ),
-    operation(
+    write_operation(remove_folder, rest=Rest("DELETE", "/folders/{folder_id}", status=204)),
+    write_operation(restore_folder, rest=Rest("POST", "/folders/{folder_id}/restore"), example=Example(answer=_FOLDER)),
+    write_operation(
         manage_folder,
         title="Manage folders",
-        scopes=WRITE_KNOWLEDGE,
         safety=CHANGES,
         mcp=Mcp(),
         covers=("add_folder", "change_folder", "remove_folder", "restore_folder"),

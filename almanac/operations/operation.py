@@ -86,7 +86,7 @@ class Rest:
     method: str
     path: str
     status: int = 200
-    omit: frozenset[str] = frozenset()  # arguments that REST does not take
+    omit: frozenset[str] = frozenset()  # arguments that are left out of REST
     # The model of path and query, where a seed's contract separates them from the body. Handlers find the values in
     # `ctx.parameters`.
     parameters: type[BaseModel] | None = None
@@ -111,10 +111,10 @@ class Rest:
 class Mcp:
     """The MCP form of an operation."""
 
-    advice: str = ""  # follows the summary in the tool's description: what to call before or after
-    omit: frozenset[str] = frozenset()  # arguments that the tool does not take
+    advice: str = ""  # the next or previous call; it follows the summary in the tool's description
+    omit: frozenset[str] = frozenset()  # arguments that are left out of the tool
     entry: Mapping[str, Any] | None = None  # the literal tool entry of a seed's contract
-    sdk_only: bool = False  # talks to the client while it runs, so the fast path cannot answer it
+    sdk_only: bool = False  # sends messages to the client while it runs; the fast path cannot
 
 
 Handler = Callable[[RequestContext, Any], Awaitable[Any]]

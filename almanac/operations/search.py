@@ -15,7 +15,7 @@ from almanac.knowledge import document_search, document_text
 from almanac.knowledge.document_search import CitationArguments, DocumentResult, SearchArguments
 from almanac.knowledge.document_text import TextExcerpt
 from almanac.operations.context import RequestContext
-from almanac.operations.models import READ_KNOWLEDGE, SEARCH, failure_text
+from almanac.operations.models import SEARCH, failure_text, read_operation
 from almanac.operations.operation import REST_ONLY, Example, Mcp, Rest, operation
 
 
@@ -204,12 +204,7 @@ OPERATIONS = (
             ResultList([_RESULT], False, [], None, 0),
         ),
     ),
-    operation(
-        fetch,
-        title="Fetch a document",
-        scopes=READ_KNOWLEDGE,
-        mcp=Mcp(),
-    ),
+    read_operation(fetch, title="Fetch a document", mcp=Mcp()),
     operation(
         verify_citation,
         title="Verify a citation",

@@ -27,7 +27,7 @@ class OrganisationInfo:
 
 @dataclass(slots=True)
 class RateLimitInfo:
-    """A rate limit and what remains of it."""
+    """A rate limit and its remaining calls."""
 
     limit: Annotated[int, Field(description="0: no limit.")]
     window_seconds: int
@@ -48,7 +48,7 @@ class TokenInfo:
 
 @dataclass(slots=True)
 class CallerInfo:
-    """The caller, the rights of the token and what remains of the rate limit."""
+    """The caller, the rights of the token and the remaining rate limit."""
 
     id: int
     name: str

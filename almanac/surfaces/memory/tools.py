@@ -20,7 +20,7 @@ from almanac.net import json_rpc
 from almanac.operations.context import AppContext, RequestContext
 from almanac.quotas.rate_limits import RateLimit
 from almanac.surfaces.memory import resources
-from almanac.surfaces.surface import Result, Surface
+from almanac.surfaces.surface import Result, Surface, text_result
 from almanac.surfaces.tool import load_contract, operation_from_contract
 
 TRUST = "untrusted"
@@ -189,10 +189,7 @@ def _error_object(error: AlmanacError) -> dict[str, Any]:
 
 def render_error(error: AlmanacError) -> Result:
     """Return a failure of a call as a tool result."""
-    return {
-        "content": [{"type": "text", "text": orjson.dumps({"error": _error_object(error)}).decode()}],
-        "isError": True,
-    }
+    return text_result(orjson.dumps({"error": _error_object(error)}).decode(), is_error=True)
 
 
 def http_error(error: AlmanacError) -> tuple[int, dict[str, Any]]:

@@ -17,8 +17,7 @@ from almanac.operations.models import SEARCH
 from almanac.operations.operation import Example, Operation, Rest, operation
 from almanac.web.agents import conversation
 from almanac.web.agents.cards import AGENTS_PREFIX
-from almanac.web.agents.conversation import MAX_SESSION_ID_CHARS, AgentMessage, MessageContext
-from almanac.web.agents.event_stream import EventStream
+from almanac.web.agents.conversation import MAX_SESSION_ID_CHARS, AgentMessage, MessageContext, RenderEvents
 from almanac.web.rest import AlreadySent, UrlParameters
 
 MAX_MESSAGE_CHARS = 4000
@@ -91,8 +90,8 @@ async def send_message(ctx: RequestContext, args: NewMessage) -> MessageAnswer |
     context = conversation.merge(args.context)
     async with conversation.begin_task(ctx, parameters.agent, args.message, context, session) as message:
         if parameters.stream or args.stream or _EVENT_STREAM_TYPE in ctx.http.headers.get(b"accept", b""):
-            return await _stream(ctx, message, started)
-        return _answer(message, await conversation.run_agent(ctx, message, conversation.ignore_event), started)
+            return await conversation.stream_reply(ctx, message, _events(message, started))
+        return _answer(message, await conversation.run_agent(ctx, message), started)
 
 
 async def get_agent_task(ctx: RequestContext, path: TaskPath) -> TaskInfo:
@@ -107,30 +106,27 @@ async def cancel_agent_task(ctx: RequestContext, path: TaskPath) -> TaskInfo:
     return _task_info(await agent_tasks.cancel(ctx, path.agent, path.task_id))
 
 
-async def _stream(ctx: RequestContext, message: AgentMessage, started: float) -> AlreadySent:
-    async with EventStream(ctx.http).open() as stream:
+def _events(message: AgentMessage, started: float) -> RenderEvents:
+    """Return the function that renders the events of a message in the form of the document."""
 
-        async def send_event(event: Event) -> None:
-            match event:
-                case Progress(state, text):
-                    await stream.send({"type": "status", "state": state, "message": text})
-                case Delta(text):
-                    await stream.send({"type": "text", "text": text})
-                case Reset():
-                    await stream.send({"type": "reset"})
-                case Reply():
-                    pass
+    def render(event: AgentMessage | Event | AlmanacError) -> list[dict[str, Any]]:
+        match event:
+            case AgentMessage(task=task):
+                return [{"type": "task", "taskId": task.id, "sessionId": task.session_id}]
+            case Progress(state, text):
+                return [{"type": "status", "state": state, "message": text}]
+            case Delta(text):
+                return [{"type": "text", "text": text}]
+            case Reset():
+                return [{"type": "reset"}]
+            case AlmanacError():
+                return [{"type": "error", "error": event.text, "code": event.code}]
+            case Reply():
+                answer = _answer(message, event, started)
+                fields = {"response": answer.response, "citations": answer.citations, "metadata": answer.metadata}
+                return [{"type": "done", "sessionId": answer.sessionId, **fields}]
 
-        await stream.send({"type": "task", "taskId": message.task.id, "sessionId": message.task.session_id})
-        try:
-            reply = await conversation.run_agent(ctx, message, send_event)
-        except AlmanacError as error:
-            await stream.send({"type": "error", **conversation.render_error_event(error)})
-            raise
-        answer = _answer(message, reply, started)
-        fields = {"response": answer.response, "citations": answer.citations, "metadata": answer.metadata}
-        await stream.send({"type": "done", "sessionId": answer.sessionId, **fields})
-    return AlreadySent()
+    return render
 
 
 def _answer(message: AgentMessage, reply: Reply, started: float) -> MessageAnswer:

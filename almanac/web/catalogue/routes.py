@@ -57,7 +57,7 @@ def _operation(
     example: Mapping[str, Any] | None = None,
     authenticate: Callable[[AppContext, HttpExchange], Awaitable[Authentication]] = auth.by_key,
 ) -> Operation:
-    """Declare an operation by its handler, whose annotations are the models of path and query, and of the body."""
+    """Declare an operation by its handler. Its annotations are the models of path and query, and of the body."""
     _, parameters, body, _ = get_type_hints(run).values()
 
     async def handler(ctx: RequestContext, args: Any) -> Any:
