@@ -7,15 +7,13 @@ from typing import Annotated
 import typer
 
 from almanac.cli.support import file_walk, operator_call
-from almanac.cli.support.ingest_session import IngestSession, ingest_workers
-from almanac.cli.support.local_worker import stop_on_signal
+from almanac.cli.support.ingest_session import open_session
 from almanac.cli.support.options import BaseId, Json, NoWait
 from almanac.cli.support.startup import database_command
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest
 from almanac.core.settings import Settings
 from almanac.knowledge import bases, folders
-from almanac.search.backends import open_search
 
 
 @database_command
@@ -52,12 +50,9 @@ async def ingest(
     _check_folder(folder)
     call = await operator_call.call_for_base(db, base_id)
     await bases.get(db, call, base_id, "write")
-    async with (
-        open_search(settings, db) as search,
-        stop_on_signal() as stop,
-        ingest_workers(db, settings, stop, enabled=not no_wait),
-    ):
-        session = IngestSession(call, base_id, settings, search, stop, not no_wait, as_json, is_watching=watch)
+    async with open_session(
+        call, base_id, settings, is_waiting=not no_wait, as_json=as_json, is_watching=watch
+    ) as session:
         if watch:
             await session.watch(paths, folder)
         else:

@@ -4,8 +4,7 @@ import typer
 
 from almanac.cli.support import operator_call
 from almanac.cli.support.ingest_run import IngestRun
-from almanac.cli.support.ingest_session import IngestSession, ingest_workers
-from almanac.cli.support.local_worker import stop_on_signal
+from almanac.cli.support.ingest_session import open_session
 from almanac.cli.support.options import BaseId, Json, NoWait
 from almanac.cli.support.startup import database_command
 from almanac.core.call import Call
@@ -13,7 +12,6 @@ from almanac.core.database import Database
 from almanac.core.settings import Settings
 from almanac.knowledge import document_status, documents
 from almanac.knowledge.documents import Document
-from almanac.search.backends import open_search
 
 
 @database_command
@@ -29,12 +27,7 @@ async def retry(
     await documents.retry_all(call, base_id)
     run = IngestRun(call, base_id)
     run.expect(failed)
-    async with (
-        open_search(settings, db) as search,
-        stop_on_signal() as stop,
-        ingest_workers(db, settings, stop, enabled=not no_wait),
-    ):
-        session = IngestSession(call, base_id, settings, search, stop, not no_wait, as_json)
+    async with open_session(call, base_id, settings, is_waiting=not no_wait, as_json=as_json) as session:
         await session.follow(run, [])
     raise typer.Exit(session.exit_code)
 

@@ -50,12 +50,10 @@ CONTRACT = load_contract(__file__)
 
 def _check_uuid(text: str) -> str:
     try:
-        return str(uuid.UUID(text)) if len(text) == 36 else _not_a_uuid()
+        if len(text) == 36:
+            return str(uuid.UUID(text))
     except ValueError:
-        return _not_a_uuid()
-
-
-def _not_a_uuid() -> str:
+        pass
     raise ValueError("is not a UUID")
 
 
