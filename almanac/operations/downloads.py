@@ -1,7 +1,6 @@
 """The operations that hand out a download token and send the file for it."""
 
 import re
-from dataclasses import replace
 
 from almanac.knowledge import downloads
 from almanac.knowledge.downloads import BadCredential
@@ -38,9 +37,7 @@ async def by_download_token(app: AppContext, http: HttpExchange) -> Authenticati
     document_id = http.scope["path_params"]["document_id"]
     if not token or not _NUMBER.fullmatch(document_id):
         raise BadCredential()
-    actor, disposition = await downloads.token_holder(app.db, app.key, token, int(document_id))
-    # The download token carries its own rights: a limit to some tools on its holder's token does not apply.
-    return Authentication(replace(actor, tools=None), disposition)
+    return Authentication(*await downloads.token_holder(app.db, app.key, token, int(document_id)))
 
 
 async def download_file(ctx: RequestContext, args: DownloadFile) -> FileAnswer:

@@ -5,7 +5,6 @@ user afterwards. Every other path needs a credential before it answers 404.
 """
 
 import re
-from dataclasses import replace
 
 import orjson
 from starlette.routing import Route
@@ -86,9 +85,7 @@ class ExternalHttpEndpoint(Endpoint):
         if document_id is None:
             return Authentication(await self._authenticator.authenticate(app, http))
         token = http.headers.get(_TOKEN_HEADER, b"").decode("latin-1")
-        actor, disposition = await downloads.token_holder(app.db, app.key, token, document_id)
-        # The download token is a permission of its own, so the list of tools of the API token does not apply.
-        return Authentication(replace(actor, tools=None), disposition)
+        return Authentication(*await downloads.token_holder(app.db, app.key, token, document_id))
 
     async def limit_before_body(self, ctx: RequestContext) -> None:
         """Count a request to a path that does not exist."""
