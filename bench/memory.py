@@ -26,6 +26,7 @@ from almanac.app import open_app
 from almanac.cli.support import retrieval_library
 from almanac.cli.support import retrieval_measures as measures
 from almanac.cli.support.operator_call import call_as_principal
+from almanac.cli.support.progress import Stage, open_display
 from almanac.cli.support.retrieval_set import RetrievalSet, SetLine, read_set
 from almanac.core.call import Call
 from almanac.core.database import Transaction
@@ -63,9 +64,11 @@ async def run(folder: Path, most: int | None, *, apart: bool) -> dict[str, Tally
         async with open_app(settings) as running:
             [dispatcher] = [each for each in running.dispatchers if each.surface.name == "memory"]
             calls, names = await _fill(dispatcher, test, apart)
-            with retrieval_library.open_progress(False) as display:
+            with open_display(quiet=False) as display:
                 await retrieval_library.run_waiting_jobs(dispatcher.app.db, settings, display)
-                for query in display.track(test.queries[:most], description="Asking"):
+                asked = test.queries[:most]
+                for number, query in enumerate(asked):
+                    display.show(Stage("Asking", number, len(asked), "question"))
                     await _ask(dispatcher, calls[query.part], names, test, query, tallies)
     return tallies
 

@@ -19,6 +19,7 @@ from almanac.ai.embedder_choice import open_embedder
 from almanac.bootstrap import open_database
 from almanac.cli.support import retrieval_library
 from almanac.cli.support.operator_call import call_as_principal
+from almanac.cli.support.progress import open_display
 from almanac.cli.support.retrieval_library import RetrievalLibrary
 from almanac.cli.support.retrieval_set import RetrievalSet
 from almanac.core.call import Call
@@ -87,7 +88,7 @@ def _keys(folder: Path, settings: Settings) -> dict[str, str]:
 
 async def _fill(settings: Settings, test: RetrievalSet) -> None:
     async with open_database(settings) as db:
-        with retrieval_library.open_progress(False) as display:
+        with open_display(quiet=False) as display:
             library = RetrievalLibrary(await retrieval_library.add_search_user(db))
             await library.add_documents(settings, test.corpus, display)
             await retrieval_library.run_waiting_jobs(db, settings, display)

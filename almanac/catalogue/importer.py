@@ -9,7 +9,8 @@ the same comparisons and writes nothing. The import is refused before any write 
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from almanac.catalogue import (
     access,
@@ -65,6 +66,13 @@ class ImportReport:
         self.counts[what, action] += 1
         if action != "same" and len(self.changes) < MAX_LISTED_CHANGES:
             self.changes.append(ImportChange(action, what, name, fields))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the counts by kind of object, and the listed changes."""
+        counts: dict[str, dict[str, int]] = {}
+        for (what, action), number in sorted(self.counts.items()):
+            counts.setdefault(what, {})[action] = number
+        return {"counts": counts, "changes": [asdict(change) for change in self.changes]}
 
 
 class CatalogueImport:

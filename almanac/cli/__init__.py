@@ -81,14 +81,14 @@ def main() -> None:
 
 
 class _HelpCommand(TyperCommand):
-    """A command whose help shows no type for flags."""
+    """A command. Its help shows no type for flags."""
 
     def get_params(self, ctx: Any) -> Any:
         return _without_flag_types(super().get_params(ctx))
 
 
 class _HelpGroup(TyperGroup):
-    """A group of commands whose help shows no type for flags."""
+    """A group of commands. Its help shows no type for flags."""
 
     def get_params(self, ctx: Any) -> Any:
         return _without_flag_types(super().get_params(ctx))

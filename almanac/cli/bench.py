@@ -15,12 +15,8 @@ from almanac.cli.support import retrieval_measures as measures
 from almanac.cli.support.operation_call import parse_arguments
 from almanac.cli.support.options import Json, SearchMode, command_group
 from almanac.cli.support.output import print_json, print_rows
-from almanac.cli.support.retrieval_library import (
-    RetrievalLibrary,
-    add_search_user,
-    open_progress,
-    run_waiting_jobs,
-)
+from almanac.cli.support.progress import Stage, open_display
+from almanac.cli.support.retrieval_library import RetrievalLibrary, add_search_user, run_waiting_jobs
 from almanac.cli.support.retrieval_set import RetrievalSet, SetLine, read_set
 from almanac.cli.support.startup import command_settings
 from almanac.core.call import Call
@@ -68,7 +64,7 @@ def retrieval(
     arguments = parse_arguments(SearchArguments, query="-", mode=mode, rerank=rerank, limit=_DEPTHS[0])
     settings = command_settings(None)
     with tempfile.TemporaryDirectory(prefix="almanac-bench-") as home:
-        # The embedded database, whatever the settings name; models and all other settings stay.
+        # Always the embedded database; models and all other settings stay.
         (Path(home) / "models").symlink_to(settings.home.absolute() / "models")
         settings = replace(settings, home=Path(home), database_url="")
         report = asyncio.run(_measure(settings, retrieval_set, arguments, limit_queries, as_json))
@@ -92,16 +88,17 @@ async def _measure(
     settings: Settings, test: RetrievalSet, arguments: SearchArguments, max_queries: int | None, quiet: bool
 ) -> dict[str, Any]:
     async with open_database(settings) as db, open_search(settings, db) as search:
-        with open_progress(quiet) as progress:
+        with open_display(quiet) as display:
             call = await add_search_user(db)
             started = time.perf_counter()
             library = RetrievalLibrary(call)
-            await library.add_documents(settings, test.corpus, progress)
-            await run_waiting_jobs(db, settings, progress)
+            await library.add_documents(settings, test.corpus, display)
+            await run_waiting_jobs(db, settings, display)
             index_seconds = time.perf_counter() - started
             measured = _Measurements()
             queries = test.queries[:max_queries]
-            for query in progress.track(queries, description="Searching"):
+            for number, query in enumerate(queries):
+                display.show(Stage("Searching", number, len(queries), "question"))
                 grades = test.grades[query.id]
                 await _search(replace(call, accessed=[]), search, library, query, grades, arguments, measured)
             rows = await db.scan("SELECT count(*) AS n FROM passages")

@@ -16,14 +16,14 @@ from almanac.catalogue import catalogue_file, exporter
 from almanac.catalogue.catalogue_file import CatalogueFile
 from almanac.catalogue.importer import CatalogueImport, ImportReport
 from almanac.cli.support import operator_call
-from almanac.cli.support.options import Home, Json, OrgName, command_group
+from almanac.cli.support.options import Json, OrgName, Withdraw, command_group
 from almanac.cli.support.output import print_json, print_line
 from almanac.cli.support.progress import Stage, open_display
-from almanac.cli.support.startup import command_settings, with_database
+from almanac.cli.support.startup import database_command
 from almanac.core.call import Call
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest
-from almanac.identity import access, groups, principals, roles
+from almanac.identity import access, groups, orgs, principals, roles
 
 catalogue_app = command_group("The catalogue: entities in a tree of categories, and the namespaces of their searches.")
 
@@ -31,11 +31,12 @@ _COLUMNS = ("_id", "name", "category", "description", "details", "source", "sku"
 
 
 @catalogue_app.command("import")
-def import_file(
+@database_command
+async def import_file(
+    db: Database,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A .json, .jsonl or .csv file.", show_default=False)],
     org: OrgName = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the changes.")] = False,
-    home: Home = None,
     as_json: Json = False,
 ) -> None:
     """Import a file into the catalogue. Its content is added or updated; the rest of the catalogue stays. A JSON file
@@ -45,11 +46,9 @@ def import_file(
 
     Example: [bold]almanac catalogue import products.json --dry-run[/bold]
     """
-    command_settings(home)  # report a mistake in the settings before reading a long file
-    content = catalogue_file.read(file)
-    report = with_database(home, lambda db: _import(db, org, content, dry_run, as_json))
+    report = await _import(db, org, catalogue_file.read(file), dry_run, as_json)
     if as_json:
-        print_json(_report_to_json(report, dry_run))
+        print_json({"dry_run": dry_run, **report.to_json()})
         return
     for change in report.changes if dry_run else ():
         fields = f" ({', '.join(change.fields)})" if change.fields else ""
@@ -59,7 +58,9 @@ def import_file(
 
 
 @catalogue_app.command("export")
-def export_file(
+@database_command
+async def export_file(
+    db: Database,
     file: Annotated[
         Path | None,
         typer.Argument(metavar="[FILE]", help="The file to write; the default is standard output.", show_default=False),
@@ -68,7 +69,6 @@ def export_file(
     form: Annotated[
         str, typer.Option("--format", help="json (all of it), or jsonl or csv (entities).", metavar="FORMAT")
     ] = "json",
-    home: Home = None,
 ) -> None:
     """Write the catalogue to a file that `almanac catalogue import` reads, here or elsewhere.
 
@@ -76,33 +76,30 @@ def export_file(
     """
     if form not in _WRITERS:
         raise BadRequest(f"There is no format {form!r}.", remedy=f"The formats are: {', '.join(_WRITERS)}.")
-
-    async def work(db: Database) -> None:
-        call = await operator_call.call_for_org(db, org)
-        if file is None:
-            await _WRITERS[form](call, sys.stdout)
-            return
-        partial_file = file.with_name(f".{file.name}.part")
-        try:
-            with partial_file.open("w", encoding="utf-8", newline="") as out:
-                await _WRITERS[form](call, out)
-            partial_file.replace(file)
-        except OSError as error:
-            raise BadRequest(f"The file cannot be written: {error.strerror}.") from None
-        finally:
-            partial_file.unlink(missing_ok=True)
-
-    with_database(home, work)
+    call = await operator_call.call_for_org(db, org)
+    if file is None:
+        await _WRITERS[form](call, sys.stdout)
+        return
+    partial_file = file.with_name(f".{file.name}.part")
+    try:
+        with partial_file.open("w", encoding="utf-8", newline="") as out:
+            await _WRITERS[form](call, out)
+        partial_file.replace(file)
+    except OSError as error:
+        raise BadRequest(f"The file cannot be written: {error.strerror}.") from None
+    finally:
+        partial_file.unlink(missing_ok=True)
 
 
 @catalogue_app.command("share")
-def share(
+@database_command
+async def share(
+    db: Database,
     user: Annotated[str | None, typer.Option("--user", help="With this user or agent.")] = None,
     group: Annotated[str | None, typer.Option("--group", help="With every member of this group.")] = None,
     role: Annotated[str, typer.Option("--role", help="Developer: may change it.")] = "Developer",
-    withdraw: Annotated[bool, typer.Option("--withdraw", help="Take their role back.")] = False,
+    withdraw: Withdraw = False,
     org: OrgName = None,
-    home: Home = None,
 ) -> None:
     """Let a user, an agent or a group change the catalogue. Everyone in the organisation may read it, and
     administrators may change it anyway.
@@ -112,22 +109,17 @@ def share(
     if (user is None) == (group is None):
         raise BadRequest("Give either --user or --group.")
     granted_role = roles.parse(role)
-
-    async def work(db: Database) -> None:
-        call = await operator_call.call_for_org(db, org)
-        org_id = call.actor.org_id
-        grantee: dict[str, int] = {}
-        if user is not None:
-            grantee["principal_id"] = (await principals.get_by_name(db, org_id, user)).id
-        else:
-            grantee["group_id"] = (await groups.get_by_name(db, org_id, group or "")).id
-        catalogue = catalogue_access.protected_object(org_id)
-        if withdraw:
-            await db.write(lambda tx: access.revoke_grant(tx, catalogue, **grantee))
-        else:
-            await db.write(lambda tx: access.grant(tx, catalogue, granted_role, **grantee))
-
-    with_database(home, work)
+    org_id = (await orgs.get_by_name(db, org)).id
+    grantee: dict[str, int] = {}
+    if user is not None:
+        grantee["principal_id"] = (await principals.get_by_name(db, org_id, user)).id
+    else:
+        grantee["group_id"] = (await groups.get_by_name(db, org_id, group or "")).id
+    catalogue = catalogue_access.protected_object(org_id)
+    if withdraw:
+        await db.write(lambda tx: access.revoke_grant(tx, catalogue, **grantee))
+    else:
+        await db.write(lambda tx: access.grant(tx, catalogue, granted_role, **grantee))
 
 
 async def _import(db: Database, org: str | None, content: CatalogueFile, is_dry: bool, quiet: bool) -> ImportReport:
@@ -140,17 +132,6 @@ async def _import(db: Database, org: str | None, content: CatalogueFile, is_dry:
             display.show(Stage("Comparing" if is_dry else "Importing", done, total, "entity", rate=rate))
 
         return await CatalogueImport(call, content, dry=is_dry).run(show)
-
-
-def _report_to_json(report: ImportReport, is_dry: bool) -> dict[str, Any]:
-    counts: dict[str, dict[str, int]] = {}
-    for (what, action), number in sorted(report.counts.items()):
-        counts.setdefault(what, {})[action] = number
-    changes = [
-        {"action": change.action, "what": change.what, "name": change.name, "fields": change.fields}
-        for change in report.changes
-    ]
-    return {"dry_run": is_dry, "counts": counts, "changes": changes}
 
 
 _ACTIONS = {

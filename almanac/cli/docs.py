@@ -9,9 +9,9 @@ from rich.tree import Tree
 
 from almanac.cli.support import operator_call
 from almanac.cli.support.operation_call import print_answer, request_of
-from almanac.cli.support.options import BaseId, Home, Json
+from almanac.cli.support.options import BaseId, Json
 from almanac.cli.support.output import output_console, print_note, print_rows
-from almanac.cli.support.startup import with_database
+from almanac.cli.support.startup import database_command
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest
 from almanac.knowledge import bases, document_status
@@ -24,13 +24,14 @@ from almanac.operations.browse import Browse, NodeInfo, NodeList, node_info
 _COLOURS = {"success": "green", "failed": "red"}
 
 
-def docs(
+@database_command
+async def docs(
+    db: Database,
     base_id: BaseId,
     tree: Annotated[bool, typer.Option("--tree", help="Draw them in their folders.")] = False,
     status: Annotated[
         str | None, typer.Option("--status", help="Only documents with this status, such as failed.")
     ] = None,
-    home: Home = None,
     as_json: Json = False,
 ) -> None:
     """List the documents of a knowledge base with their status, and the reason if one failed.
@@ -39,7 +40,7 @@ def docs(
     """
     if tree and status is not None:
         raise BadRequest("A tree shows every document.", remedy="Leave --tree or --status out.")
-    answer = with_database(home, lambda db: _tree(db, base_id) if tree else _documents(db, base_id, status))
+    answer = await (_tree(db, base_id) if tree else _documents(db, base_id, status))
     if as_json:
         print_answer(answer)
     elif tree:

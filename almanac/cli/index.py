@@ -11,10 +11,10 @@ from almanac.ai.embedder import Embedder
 from almanac.ai.embedder_choice import open_embedder
 from almanac.cli.support import operator_call
 from almanac.cli.support.local_worker import EXIT_INTERRUPTED, local_worker, stop_on_signal
-from almanac.cli.support.options import Home, Json, command_group
+from almanac.cli.support.options import Json, command_group
 from almanac.cli.support.output import print_json, print_line, print_note, print_rows
 from almanac.cli.support.progress import Display, Stage, counted, open_display
-from almanac.cli.support.startup import command_settings, with_database
+from almanac.cli.support.startup import database_command
 from almanac.core.database import Database, Row
 from almanac.core.settings import Settings
 from almanac.knowledge import document_index, document_status
@@ -31,25 +31,21 @@ _POLL_SECONDS = 0.5
 
 
 @index_app.command("status")
-def show_status(home: Home = None, as_json: Json = False) -> None:
+@database_command
+async def show_status(db: Database, settings: Settings, as_json: Json = False) -> None:
     """Show the passages of each knowledge base, how many of them are embedded by which model, and the size of the
     index. "next" is a model that embeds the passages again; searches change over to it when it has embedded all.
     Searches find changes that are in no file yet.
 
     Example: [bold]almanac index status[/bold]
     """
-    settings = command_settings(home)
-
-    async def work(db: Database) -> dict[str, Any]:
-        names = await document_status.base_names(db)
-        statuses = await collection_status.collection_statuses(db)
-        return {
-            "collections": [{"name": names.get(status.collection), **asdict(status)} for status in statuses],
-            "parts": [asdict(part) for part in await collection_status.index_parts(settings, db)],
-            "changes": await collection_status.count_pending_changes(settings, db),
-        }
-
-    status = with_database(home, work)
+    names = await document_status.base_names(db)
+    statuses = await collection_status.collection_statuses(db)
+    status: dict[str, Any] = {
+        "collections": [{"name": names.get(each.collection), **asdict(each)} for each in statuses],
+        "parts": [asdict(part) for part in await collection_status.index_parts(settings, db)],
+        "changes": await collection_status.count_pending_changes(settings, db),
+    }
     if as_json:
         print_json(status)
         return
@@ -63,13 +59,15 @@ def show_status(home: Home = None, as_json: Json = False) -> None:
 
 
 @index_app.command("rebuild")
-def rebuild(
+@database_command
+async def rebuild(
+    db: Database,
+    settings: Settings,
     words: Annotated[bool, typer.Option("--words", help="Also analyse every text again.")] = False,
     vectors: Annotated[bool, typer.Option("--vectors", help="Also embed every passage again.")] = False,
     base_id: Annotated[
         int | None, typer.Option("--kb", help="Only this knowledge base, from 'almanac kb list'.", show_default=False)
     ] = None,
-    home: Home = None,
     as_json: Json = False,
 ) -> None:
     """Rebuild the index from the database. Meanwhile searches use the old index, and a server goes on.
@@ -79,19 +77,13 @@ def rebuild(
 
     Example: [bold]almanac index rebuild --words[/bold]
     """
-    settings = command_settings(home)
-
-    async def work(db: Database) -> "_IndexRebuild":
-        if base_id is not None:
-            await operator_call.call_for_base(db, base_id)
-        collection = None if base_id is None else document_index.collection_of(base_id)
-        async with stop_on_signal() as stop:
-            with open_display(quiet=as_json) as display:
-                rebuild = _IndexRebuild(db, settings, collection, display, stop)
-                await rebuild.run(words=words, vectors=vectors)
-            return rebuild
-
-    done = with_database(home, work)
+    if base_id is not None:
+        await operator_call.call_for_base(db, base_id)
+    collection = None if base_id is None else document_index.collection_of(base_id)
+    async with stop_on_signal() as stop:
+        with open_display(quiet=as_json) as display:
+            done = _IndexRebuild(db, settings, collection, display, stop)
+            await done.run(words=words, vectors=vectors)
     if as_json:
         print_json(asdict(done.counts))
     else:
@@ -104,9 +96,9 @@ def rebuild(
 class _RebuildCounts:
     """The work that a rebuild has done."""
 
-    mended: int = 0  # documents whose entry in the index was wrong
+    mended: int = 0  # documents with a wrong entry in the index
     analysed: int = 0  # passages
-    changed: int = 0  # analysed passages whose words differ from before
+    changed: int = 0  # analysed passages with other words than before
     embedded: int = 0
     waiting: int = 0  # passages that a worker has not embedded yet
     is_renewed: bool = False  # the structures that are derived from words and vectors

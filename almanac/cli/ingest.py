@@ -7,17 +7,19 @@ from typing import Annotated
 import typer
 
 from almanac.cli.support import file_walk, operator_call
-from almanac.cli.support.ingest_session import IngestSession, ingest_workers
-from almanac.cli.support.local_worker import EXIT_INTERRUPTED, stop_on_signal
-from almanac.cli.support.options import BaseId, Home, Json, NoWait
-from almanac.cli.support.startup import command_settings, with_database
+from almanac.cli.support.ingest_session import open_session
+from almanac.cli.support.options import BaseId, Json, NoWait
+from almanac.cli.support.startup import database_command
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest
+from almanac.core.settings import Settings
 from almanac.knowledge import bases, folders
-from almanac.search.backends import open_search
 
 
-def ingest(
+@database_command
+async def ingest(
+    db: Database,
+    settings: Settings,
     base_id: BaseId,
     paths: Annotated[
         # An unreadable path is reported like any other failed file, so that the other files are still added.
@@ -29,7 +31,6 @@ def ingest(
     ] = "",
     watch: Annotated[bool, typer.Option("--watch", help="Stay, and add new and changed files until Ctrl-C.")] = False,
     no_wait: NoWait = False,
-    home: Home = None,
     as_json: Json = False,
 ) -> None:
     """Add files to a knowledge base, parse them and embed their passages. Folders keep their structure.
@@ -47,25 +48,17 @@ def ingest(
     Example: [bold]almanac ingest 1 manuals --folder engineering/pumps[/bold]
     """
     _check_folder(folder)
-    settings = command_settings(home)
-
-    async def work(db: Database) -> int:
-        call = await operator_call.call_for_base(db, base_id)
-        await bases.get(db, call, base_id, "write")
-        async with (
-            open_search(settings, db) as search,
-            stop_on_signal() as stop,
-            ingest_workers(db, settings, stop, enabled=not no_wait),
-        ):
-            session = IngestSession(call, base_id, settings, search, stop, not no_wait, as_json, is_watching=watch)
-            if watch:
-                return await session.watch(paths, folder)
+    call = await operator_call.call_for_base(db, base_id)
+    await bases.get(db, call, base_id, "write")
+    async with open_session(
+        call, base_id, settings, is_waiting=not no_wait, as_json=as_json, is_watching=watch
+    ) as session:
+        if watch:
+            await session.watch(paths, folder)
+        else:
             files = await asyncio.to_thread(file_walk.walk, paths, folder, settings.home)
             await session.add(files.found, files.skipped)
-            return EXIT_INTERRUPTED if stop.is_set() else int(bool(session.failing))
-
-    if code := with_database(home, work):
-        raise typer.Exit(code)
+    raise typer.Exit(session.exit_code)
 
 
 def _check_folder(path: str) -> None:

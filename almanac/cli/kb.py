@@ -1,6 +1,5 @@
 """`almanac kb`: knowledge bases."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -8,19 +7,20 @@ import typer
 from almanac.cli.support import operator_call
 from almanac.cli.support.confirmation import confirm
 from almanac.cli.support.operation_call import all_pages, open_request, print_answer, request_of
-from almanac.cli.support.options import BaseId, Home, Json, OrgName, Yes, command_group
+from almanac.cli.support.options import BaseId, Json, OrgName, Withdraw, Yes, command_group
 from almanac.cli.support.output import print_line, print_note, print_rows
-from almanac.cli.support.startup import command_settings, with_database
+from almanac.cli.support.startup import database_command
 from almanac.core.call import Call
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest, Conflict, NotFound
+from almanac.core.settings import Settings
 from almanac.identity import principals, roles
 from almanac.knowledge import bases, document_status, folders
 from almanac.knowledge.bases import KnowledgeBase
 from almanac.knowledge.document_status import IngestCounts
 from almanac.operations import bases as base_operations
 from almanac.operations import browse
-from almanac.operations.bases import BaseInfo, BaseList, ListBases, ShareList, base_info
+from almanac.operations.bases import BaseInfo, BaseList, ListBases, base_info
 from almanac.operations.browse import ListTrash, RemovedList
 from almanac.operations.models import OneBase
 from almanac.search.backends import open_search
@@ -31,7 +31,9 @@ _PAGE_SIZE = 500
 
 
 @kb_app.command("add")
-def add_base(
+@database_command
+async def add_base(
+    db: Database,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False)],
     owner: Annotated[str, typer.Option("--owner", help="The user who owns it.", show_default=False)],
     org: OrgName = None,
@@ -42,7 +44,6 @@ def add_base(
     description: Annotated[
         str, typer.Option("--description", help="A summary of its content, for people and agents.")
     ] = "",
-    home: Home = None,
 ) -> None:
     """Create a knowledge base; prints its id. Only the owner may see it, unless it is a group's or the organisation's.
 
@@ -53,21 +54,19 @@ def add_base(
             "A knowledge base belongs to a group or to the organisation.", remedy="Leave out --group or --organization."
         )
     level = "organization" if organization else "personal" if group is None else "group"
-
-    async def work(db: Database) -> KnowledgeBase:
-        call = await operator_call.call_for_org(db, org, owner)
-        base = await db.write(lambda tx: bases.add(call, tx, name, description=description, level=level, group=group))
-        await _warn_of_equal_name(call, base)
-        return base
-
-    print_line(str(with_database(home, work).id))
+    call = await operator_call.call_for_org(db, org, owner)
+    base = await db.write(lambda tx: bases.add(call, tx, name, description=description, level=level, group=group))
+    await _warn_of_equal_name(call, base)
+    print_line(str(base.id))
 
 
 @kb_app.command("list")
-def list_bases(
+@database_command
+async def list_bases(
+    db: Database,
+    settings: Settings,
     user: Annotated[str | None, typer.Option("--user", help="Only those of this owner.")] = None,
     org: OrgName = None,
-    home: Home = None,
     as_json: Json = False,
 ) -> None:
     """List the knowledge bases of an organisation, with the number of documents that wait or have failed. "embedded"
@@ -75,37 +74,33 @@ def list_bases(
 
     Example: [bold]almanac kb list --user maria[/bold]
     """
-    settings = command_settings(home)
-
-    async def work(db: Database) -> tuple[BaseList, Mapping[int, IngestCounts]]:
-        call = await operator_call.call_for_org(db, org)
-        owners = [] if user is None else [(await principals.get_by_name(db, call.actor.org_id, user)).id]
-        found = await _find_bases(call, owners=owners)
-        ids = [base.id for base in found]
-        async with open_search(settings, db) as search:
-            coverage = await document_status.coverages(db, search.index, ids)
-        answer = BaseList([base_info(base, coverage.get(base.id)) for base in found], len(found), False, 0)
-        return answer, await document_status.count_by_base(db, ids)
-
-    answer, counts = with_database(home, work)
+    call = await operator_call.call_for_org(db, org)
+    owners = [] if user is None else [(await principals.get_by_name(db, call.actor.org_id, user)).id]
+    found = await _find_bases(call, owners=owners)
+    ids = [base.id for base in found]
+    async with open_search(settings, db) as search:
+        coverage = await document_status.coverages(db, search.index, ids)
+    answer = BaseList([base_info(base, coverage.get(base.id)) for base in found], len(found), False, 0)
     if as_json:
         print_answer(answer)
     else:
+        counts = await document_status.count_by_base(db, ids)
         has_coverage = any(base.passages is not None for base in answer.items)
         rows = [_base_row(base, counts.get(base.id, IngestCounts()), has_coverage) for base in answer.items]
         print_rows(rows, False, empty="No knowledge base yet: almanac kb add NAME --owner USER")
 
 
 @kb_app.command("share")
-def share_base(
+@database_command
+async def share_base(
+    db: Database,
     base_id: BaseId,
     user: Annotated[str | None, typer.Option("--user", help="With this user or agent.")] = None,
     group: Annotated[str | None, typer.Option("--group", help="With every member of this group.")] = None,
     role: Annotated[
         str | None, typer.Option("--role", help="Owner, Maintainer, Developer, Reporter or RestrictedAnalyst.")
     ] = None,
-    withdraw: Annotated[bool, typer.Option("--withdraw", help="Take their role back.")] = False,
-    home: Home = None,
+    withdraw: Withdraw = False,
 ) -> None:
     """Share a knowledge base with a user, an agent or a group: Reporters read, Developers add, Maintainers manage.
 
@@ -114,26 +109,19 @@ def share_base(
     if (role is None) != withdraw:
         raise BadRequest("Give either --role or --withdraw.")
     new_role = None if role is None else roles.parse(role)
-
-    async def work(db: Database) -> None:
-        call = await operator_call.call_for_base(db, base_id)
-        await db.write(lambda tx: bases.share(call, tx, base_id, new_role, user=user, group=group))
-
-    with_database(home, work)
+    call = await operator_call.call_for_base(db, base_id)
+    await db.write(lambda tx: bases.share(call, tx, base_id, new_role, user=user, group=group))
 
 
 @kb_app.command("shares")
-def list_shares(base_id: BaseId, home: Home = None, as_json: Json = False) -> None:
+@database_command
+async def list_shares(db: Database, base_id: BaseId, as_json: Json = False) -> None:
     """List the roles of users, agents and groups on a knowledge base, beside its owner and its group.
 
     Example: [bold]almanac kb shares 1[/bold]
     """
-
-    async def work(db: Database) -> ShareList:
-        call = await operator_call.call_for_base(db, base_id)
-        return await base_operations.list_shares(request_of(call), OneBase(base_id=base_id))
-
-    answer = with_database(home, work)
+    call = await operator_call.call_for_base(db, base_id)
+    answer = await base_operations.list_shares(request_of(call), OneBase(base_id=base_id))
     if as_json:
         print_answer(answer)
     else:
@@ -142,73 +130,64 @@ def list_shares(base_id: BaseId, home: Home = None, as_json: Json = False) -> No
 
 
 @kb_app.command("remove")
-def remove_base(base_id: BaseId, yes: Yes = False, home: Home = None) -> None:
+@database_command
+async def remove_base(db: Database, settings: Settings, base_id: BaseId, yes: Yes = False) -> None:
     """Put a knowledge base into the trash, with all its content. Search no longer finds it; it can be restored.
 
     Example: [bold]almanac kb remove 1 --yes[/bold]
     """
-    days = command_settings(home).trash_days
-
-    async def work(db: Database) -> None:
-        call = await operator_call.call_for_base(db, base_id)
-        base = await bases.get(db, call, base_id, "manage")
-        confirm(f"Remove the knowledge base {base.name!r}? It can be restored for {days} days.", yes)
-        await db.write(lambda tx: bases.remove(call, tx, base_id))
-
-    with_database(home, work)
+    call = await operator_call.call_for_base(db, base_id)
+    base = await bases.get(db, call, base_id, "manage")
+    confirm(f"Remove the knowledge base {base.name!r}? It can be restored for {settings.trash_days} days.", yes)
+    await db.write(lambda tx: bases.remove(call, tx, base_id))
 
 
 @kb_app.command("restore")
-def restore_base(
+@database_command
+async def restore_base(
+    db: Database,
     base_id: BaseId,
     folder: Annotated[
         int | None,
         typer.Option("--folder", help="Only this folder, from 'almanac kb trash KB_ID'."),
     ] = None,
-    home: Home = None,
 ) -> None:
     """Take a knowledge base out of the trash; or a folder that was removed from it, with the content removed with it.
 
     Example: [bold]almanac kb restore 1[/bold]
     """
-
-    async def work(db: Database) -> None:
-        call = await operator_call.call_for_base(db, base_id)
-        if folder is not None:
-            await _restore_folder(call, base_id, folder)
-            return
-        base = await bases.get_or_none(db, base_id)
-        if base is not None and base.removed_at is None:
-            raise Conflict(f"Knowledge base {base_id} is not in the trash.", remedy="See 'almanac kb trash'.")
-        await db.write(lambda tx: bases.restore(call, tx, base_id))
-
-    with_database(home, work)
+    call = await operator_call.call_for_base(db, base_id)
+    if folder is not None:
+        await _restore_folder(call, base_id, folder)
+        return
+    base = await bases.get_or_none(db, base_id)
+    if base is not None and base.removed_at is None:
+        raise Conflict(f"Knowledge base {base_id} is not in the trash.", remedy="See 'almanac kb trash'.")
+    await db.write(lambda tx: bases.restore(call, tx, base_id))
 
 
 @kb_app.command("trash")
-def list_trash(
+@database_command
+async def list_trash(
+    db: Database,
+    settings: Settings,
     base_id: Annotated[
         int | None,
         typer.Argument(metavar="KB_ID", help="List the trash of this knowledge base.", show_default=False),
     ] = None,
     org: OrgName = None,
-    home: Home = None,
     as_json: Json = False,
 ) -> None:
     """List the trash: knowledge bases, or the folders and documents that were removed from one of them.
 
     Example: [bold]almanac kb trash 1[/bold]
     """
-    settings = command_settings(home)
-
-    async def work(db: Database) -> BaseList | RemovedList:
-        if base_id is not None:
-            return await _removed(await operator_call.call_for_base(db, base_id), base_id)
+    if base_id is not None:
+        answer = await _removed(await operator_call.call_for_base(db, base_id), base_id)
+    else:
         async with open_request(settings, await operator_call.call_for_org(db, org)) as ctx:
             arguments = ListBases(removed=True, limit=_PAGE_SIZE)
-            return await all_pages(base_operations.list_bases, ctx, arguments)
-
-    answer = with_database(home, work)
+            answer = await all_pages(base_operations.list_bases, ctx, arguments)
     if as_json:
         print_answer(answer)
     else:

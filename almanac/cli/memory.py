@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from almanac.cli.support import operator_call
-from almanac.cli.support.options import Home, Json, OrgName, command_group
+from almanac.cli.support.options import Json, OrgName, command_group
 from almanac.cli.support.output import print_json, print_rows
-from almanac.cli.support.startup import with_database
+from almanac.cli.support.startup import database_command
 from almanac.core.database import Database
 from almanac.memory import import_export
 from almanac.memory.import_export import Imported
@@ -19,27 +19,25 @@ memory_app = command_group("The notes of agents: export and import.")
 
 
 @memory_app.command("export")
-def export_notes(org: OrgName = None, home: Home = None) -> None:
+@database_command
+async def export_notes(db: Database, org: OrgName = None) -> None:
     """Print every note of an organisation as a line of JSON: superseded and expired notes too, with their links.
 
     Example: [bold]almanac memory export --org Acme > notes.jsonl[/bold]
     """
-
-    async def work(db: Database) -> None:
-        async for line in import_export.export(await operator_call.call_for_org(db, org)):
-            print_json(line)
-
-    with_database(home, work)
+    async for line in import_export.export(await operator_call.call_for_org(db, org)):
+        print_json(line)
 
 
 @memory_app.command("import")
-def import_notes(
+@database_command
+async def import_notes(
+    db: Database,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Lines of JSON.", dir_okay=False, exists=True)],
     user: Annotated[
         str, typer.Option("--user", help="The author of notes whose author is unknown.", show_default=False)
     ],
     org: OrgName = None,
-    home: Home = None,
     as_json: Json = False,
 ) -> None:
     """Import notes from lines of JSON, as [bold]almanac memory export[/bold] prints them; "id", "title" and "body" are
@@ -50,16 +48,11 @@ def import_notes(
 
     Example: [bold]almanac memory import notes.jsonl --user release-bot[/bold]
     """
-
-    async def work(db: Database) -> Imported:
-        call = await operator_call.call_for_org(db, org, user)
-        imported = Imported()
-        for step in (import_export.import_notes, import_export.link):
-            for batch in _batches(file):
-                await step(call, batch, imported)
-        return imported
-
-    imported = with_database(home, work)
+    call = await operator_call.call_for_org(db, org, user)
+    imported = Imported()
+    for step in (import_export.import_notes, import_export.link):
+        for batch in _batches(file):
+            await step(call, batch, imported)
     counts = {
         "stored": imported.stored,
         "known": imported.known,

@@ -2,7 +2,7 @@
 
 from almanac.cli.support.options import Home, Json
 from almanac.cli.support.output import print_line
-from almanac.cli.support.startup import with_database
+from almanac.cli.support.startup import command_settings, with_database
 from almanac.db import migrate as migrations
 
 
@@ -11,5 +11,5 @@ def migrate(home: Home = None, as_json: Json = False) -> None:
 
     Example: [bold]almanac migrate[/bold]
     """
-    version = with_database(home, migrations.version, create=True)
+    version = with_database(command_settings(home), migrations.version, create=True)
     print_line(f'{{"version": {version}}}' if as_json else f"schema version {version}")

@@ -2,8 +2,9 @@
 
 from almanac.cli.support.options import Home, Json, Name, command_group
 from almanac.cli.support.output import print_line, print_rows
-from almanac.cli.support.startup import with_database
+from almanac.cli.support.startup import command_settings, database_command, with_database
 from almanac.core import clock
+from almanac.core.database import Database
 from almanac.identity import orgs
 
 orgs_app = command_group("Organisations: nothing is shared between two of them.")
@@ -15,11 +16,13 @@ def add_org(name: Name, home: Home = None) -> None:
 
     Example: [bold]almanac org add "Acme Ltd"[/bold]
     """
-    print_line(with_database(home, lambda db: db.write(lambda tx: orgs.add(tx, name)), create=True).id)
+    settings = command_settings(home)
+    print_line(with_database(settings, lambda db: db.write(lambda tx: orgs.add(tx, name)), create=True).id)
 
 
 @orgs_app.command("list")
-def list_orgs(home: Home = None, as_json: Json = False) -> None:
+@database_command
+async def list_orgs(db: Database, as_json: Json = False) -> None:
     """List the organisations.
 
     Example: [bold]almanac org list --json[/bold]
@@ -27,7 +30,7 @@ def list_orgs(home: Home = None, as_json: Json = False) -> None:
     print_rows(
         [
             {"id": org.id, "name": org.name, "created": clock.format_timestamp(org.created_at)}
-            for org in with_database(home, orgs.find)
+            for org in await orgs.find(db)
         ],
         as_json,
         empty="No organisation yet: almanac org add NAME",

@@ -4,11 +4,12 @@ from typing import Annotated
 
 import typer
 
-from almanac.cli.support.options import Home, Json, OrgName, command_group
+from almanac.cli.support.options import Json, OrgName, command_group
 from almanac.cli.support.output import print_rows
-from almanac.cli.support.startup import command_settings, with_database
+from almanac.cli.support.startup import database_command
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest
+from almanac.core.settings import Settings
 from almanac.identity import orgs
 from almanac.quotas import monthly_quotas
 
@@ -19,45 +20,40 @@ _MAX_DIGITS = 15
 
 
 @quota_app.command("set")
-def set_quota(
+@database_command
+async def set_quota(
+    db: Database,
     metric: Annotated[str, typer.Argument(metavar="METRIC", help=f"{', '.join(monthly_quotas.METRICS)}.")],
     number: Annotated[str, typer.Argument(metavar="NUMBER", help=f"A month, or '{_UNLIMITED}'.")],
     org: OrgName = None,
-    home: Home = None,
 ) -> None:
     """Set the maximum that an organisation may use of a metric in a UTC month. It applies from the next call on.
 
     Example: [bold]almanac quota set knowledge_stored 10000 --org Acme[/bold]
     """
     limit = _parse_limit(number)
-
-    async def work(db: Database) -> None:
-        organisation = await orgs.get_by_name(db, org)
-        await db.write(lambda tx: monthly_quotas.set_monthly_limit(tx, organisation.id, metric, limit))
-
-    with_database(home, work)
+    organisation = await orgs.get_by_name(db, org)
+    await db.write(lambda tx: monthly_quotas.set_monthly_limit(tx, organisation.id, metric, limit))
 
 
 @quota_app.command("list")
-def list_quotas(org: OrgName = None, home: Home = None, as_json: Json = False) -> None:
+@database_command
+async def list_quotas(db: Database, settings: Settings, org: OrgName = None, as_json: Json = False) -> None:
     """Show the monthly quotas of an organisation, and its usage in this month.
 
     Example: [bold]almanac quota list --json[/bold]
     """
-    defaults = {"knowledge_stored": command_settings(home).memory_notes_a_month}
-
-    async def work(db: Database) -> list[dict[str, str | int]]:
-        org_id = (await orgs.get_by_name(db, org)).id
-        used = await monthly_quotas.used(db, org_id)
-        limits = {
-            name: await monthly_quotas.monthly_limit(db, org_id, name, default) for name, default in defaults.items()
-        }
-        return [
-            {"metric": name, "most": _UNLIMITED if limit is None else limit, "used": used.get(name, 0)}
-            for name, limit in limits.items()
-        ]
-
-    print_rows(with_database(home, work), as_json, empty="")
+    defaults = {"knowledge_stored": settings.memory_notes_a_month}
+    org_id = (await orgs.get_by_name(db, org)).id
+    used = await monthly_quotas.used(db, org_id)
+    limits = {
+        name: await monthly_quotas.monthly_limit(db, org_id, name, defaults[name]) for name in monthly_quotas.METRICS
+    }
+    rows = [
+        {"metric": name, "most": _UNLIMITED if limit is None else limit, "used": used.get(name, 0)}
+        for name, limit in limits.items()
+    ]
+    print_rows(rows, as_json, empty="")
 
 
 def _parse_limit(text: str) -> int | None:

@@ -8,9 +8,9 @@ from rich.console import Console
 
 from almanac.cli.support import operator_call
 from almanac.cli.support.operation_call import print_answer
-from almanac.cli.support.options import DocumentId, Home, Json
+from almanac.cli.support.options import DocumentId, Json
 from almanac.cli.support.output import without_controls
-from almanac.cli.support.startup import with_database
+from almanac.cli.support.startup import database_command
 from almanac.core.call import Call
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest, Conflict
@@ -21,28 +21,25 @@ from almanac.knowledge.ingest.queue import UNFINISHED_STATUSES
 from almanac.operations.document_models import DocumentExcerpt, DocumentInfo
 
 
-def read(
+@database_command
+async def read(
+    db: Database,
     document_id: DocumentId,
     page: Annotated[int | None, typer.Option("--page", min=1, help="Only this page, slide or sheet.")] = None,
     offset: Annotated[int, typer.Option("--offset", min=0, help="Begin at this character.")] = 0,
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Print at most this number of characters.")
     ] = None,
-    home: Home = None,
     as_json: Json = False,
 ) -> None:
     """Print the extracted text of a document. Page numbers go to standard error.
 
     Example: [bold]almanac read 1 --offset 0 --limit 500[/bold]
     """
-
-    async def work(db: Database) -> tuple[DocumentExcerpt, TextOutline]:
-        call = await operator_call.call_for_document(db, document_id)
-        document = await documents.get(db, call, document_id)
-        outline = await _outline(db, document)
-        return await _excerpt(call, document, outline, page, offset, limit), outline
-
-    excerpt, outline = with_database(home, work)
+    call = await operator_call.call_for_document(db, document_id)
+    document = await documents.get(db, call, document_id)
+    outline = await _outline(db, document)
+    excerpt = await _excerpt(call, document, outline, page, offset, limit)
     if as_json:
         print_answer(excerpt)
     else:

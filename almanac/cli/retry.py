@@ -4,41 +4,32 @@ import typer
 
 from almanac.cli.support import operator_call
 from almanac.cli.support.ingest_run import IngestRun
-from almanac.cli.support.ingest_session import IngestSession, ingest_workers
-from almanac.cli.support.local_worker import EXIT_INTERRUPTED, stop_on_signal
-from almanac.cli.support.options import BaseId, Home, Json, NoWait
-from almanac.cli.support.startup import command_settings, with_database
+from almanac.cli.support.ingest_session import open_session
+from almanac.cli.support.options import BaseId, Json, NoWait
+from almanac.cli.support.startup import database_command
 from almanac.core.call import Call
 from almanac.core.database import Database
+from almanac.core.settings import Settings
 from almanac.knowledge import document_status, documents
 from almanac.knowledge.documents import Document
-from almanac.search.backends import open_search
 
 
-def retry(base_id: BaseId, no_wait: NoWait = False, home: Home = None, as_json: Json = False) -> None:
+@database_command
+async def retry(
+    db: Database, settings: Settings, base_id: BaseId, no_wait: NoWait = False, as_json: Json = False
+) -> None:
     """Parse every failed document of a knowledge base again. Exits with 1 if one fails again.
 
     Example: [bold]almanac retry 1[/bold]
     """
-    settings = command_settings(home)
-
-    async def work(db: Database) -> int:
-        call = await operator_call.call_for_base(db, base_id)
-        failed = await _failed_documents(call, base_id)
-        await documents.retry_all(call, base_id)
-        run = IngestRun(call, base_id)
-        run.expect(failed)
-        async with (
-            open_search(settings, db) as search,
-            stop_on_signal() as stop,
-            ingest_workers(db, settings, stop, enabled=not no_wait),
-        ):
-            session = IngestSession(call, base_id, settings, search, stop, not no_wait, as_json)
-            await session.follow(run, [])
-            return EXIT_INTERRUPTED if stop.is_set() else int(bool(session.failing))
-
-    if code := with_database(home, work):
-        raise typer.Exit(code)
+    call = await operator_call.call_for_base(db, base_id)
+    failed = await _failed_documents(call, base_id)
+    await documents.retry_all(call, base_id)
+    run = IngestRun(call, base_id)
+    run.expect(failed)
+    async with open_session(call, base_id, settings, is_waiting=not no_wait, as_json=as_json) as session:
+        await session.follow(run, [])
+    raise typer.Exit(session.exit_code)
 
 
 async def _failed_documents(call: Call, base_id: int) -> list[tuple[Document, str]]:

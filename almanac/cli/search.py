@@ -8,17 +8,21 @@ from rich.text import Text
 
 from almanac.cli.support import operator_call
 from almanac.cli.support.operation_call import open_request, parse_arguments, print_answer
-from almanac.cli.support.options import Home, Json, OrgName, SearchMode
+from almanac.cli.support.options import Json, OrgName, SearchMode
 from almanac.cli.support.output import output_console, printable
-from almanac.cli.support.startup import command_settings, with_database
+from almanac.cli.support.startup import database_command
 from almanac.core.database import Database
+from almanac.core.settings import Settings
 from almanac.identity import orgs, principals
 from almanac.operations import search as operations
 from almanac.operations.search import ResultInfo, ResultList
 from almanac.search.analysis import highlights
 
 
-def search(
+@database_command
+async def search(
+    db: Database,
+    settings: Settings,
     query: Annotated[str, typer.Argument(metavar="QUESTION", help="A question, or words.", show_default=False)],
     user: Annotated[
         str, typer.Option("--user", help="Search as this user or agent, with their permissions.", show_default=False)
@@ -33,7 +37,6 @@ def search(
         bool, typer.Option("--explain", help="Also print timings and the number of passages after each stage.")
     ] = False,
     org: OrgName = None,
-    home: Home = None,
     as_json: Json = False,
 ) -> None:
     """Search the documents that a user may read, and show the passages that answer best.
@@ -43,7 +46,6 @@ def search(
 
     Example: [bold]almanac search "How often is the pump oiled?" --user maria --kb 1[/bold]
     """
-    settings = command_settings(home)
     arguments = parse_arguments(
         operations.Search,
         query=query,
@@ -54,15 +56,11 @@ def search(
         explain=explain,
         highlight=True,
     )
-
-    async def work(db: Database) -> ResultList:
-        organisation = await orgs.get_by_name(db, org)
-        principal = await principals.get_by_name(db, organisation.id, user)
-        call = operator_call.call_as_principal(db, organisation, principal)
-        async with open_request(settings, call) as ctx:
-            return await operations.search(ctx, arguments)
-
-    results = with_database(home, work)
+    organisation = await orgs.get_by_name(db, org)
+    principal = await principals.get_by_name(db, organisation.id, user)
+    call = operator_call.call_as_principal(db, organisation, principal)
+    async with open_request(settings, call) as ctx:
+        results = await operations.search(ctx, arguments)
     if as_json:
         print_answer(results)
     else:

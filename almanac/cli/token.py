@@ -8,9 +8,9 @@ import typer
 
 import almanac
 from almanac.cli.support import operator_call
-from almanac.cli.support.options import Home, Json, OrgName, UserName, command_group
+from almanac.cli.support.options import Json, OrgName, UserName, command_group, parse_duration
 from almanac.cli.support.output import print_line, print_rows
-from almanac.cli.support.startup import with_database
+from almanac.cli.support.startup import database_command
 from almanac.core import clock
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest
@@ -20,7 +20,9 @@ tokens_app = command_group("Tokens: a client sends one to prove its identity.")
 
 
 @tokens_app.command("add")
-def add_token(
+@database_command
+async def add_token(
+    db: Database,
     holder: UserName,
     org: OrgName = None,
     kind: Annotated[
@@ -40,43 +42,31 @@ def add_token(
     expires: Annotated[
         str | None, typer.Option("--expires", help="How long it works, such as 12h or 30d; default: for ever.")
     ] = None,
-    home: Home = None,
 ) -> None:
     """Create a token. It is printed once, alone on standard output, and cannot be shown again.
 
     Example: [bold]almanac token add maria --scope knowledge:read --scope search:read --expires 30d[/bold]
     """
     _check_tools(tool or [])
-
-    async def work(db: Database) -> str:
-        owner = await principals.get_by_name(db, (await orgs.get_by_name(db, org)).id, holder)
-        await operator_call.check_bases(db, owner.org_id, base or ())
-        expires_at = None if expires is None else clock.now() + _parse_duration(expires)
-        secret, _ = await db.write(
-            lambda tx: tokens.issue(
-                tx, owner, kind=kind, scope=scope or (), bases=base or (), tools=tool or (), expires_at=expires_at
-            )
+    owner = await principals.get_by_name(db, (await orgs.get_by_name(db, org)).id, holder)
+    await operator_call.check_bases(db, owner.org_id, base or ())
+    expires_at = None if expires is None else clock.now() + parse_duration(expires)
+    secret, _ = await db.write(
+        lambda tx: tokens.issue(
+            tx, owner, kind=kind, scope=scope or (), bases=base or (), tools=tool or (), expires_at=expires_at
         )
-        return secret
-
-    print_line(with_database(home, work))
+    )
+    print_line(secret)
 
 
 @tokens_app.command("list")
-def list_tokens(
-    holder: UserName,
-    org: OrgName = None,
-    home: Home = None,
-    as_json: Json = False,
-) -> None:
+@database_command
+async def list_tokens(db: Database, holder: UserName, org: OrgName = None, as_json: Json = False) -> None:
     """List someone's tokens: their properties, never the secrets themselves.
 
     Example: [bold]almanac token list maria[/bold]
     """
-
-    async def work(db: Database) -> list[tokens.Token]:
-        return await tokens.find(db, await principals.get_by_name(db, (await orgs.get_by_name(db, org)).id, holder))
-
+    owner = await principals.get_by_name(db, (await orgs.get_by_name(db, org)).id, holder)
     rows = [
         {
             "id": token.id,
@@ -90,21 +80,22 @@ def list_tokens(
             "expires": clock.format_timestamp(token.expires_at),
             "last used": clock.format_timestamp(token.last_used_at),
         }
-        for token in with_database(home, work)
+        for token in await tokens.find(db, owner)
     ]
     print_rows(rows, as_json, empty=f"No token yet: almanac token add {holder}")
 
 
 @tokens_app.command("revoke")
-def revoke_token(
+@database_command
+async def revoke_token(
+    db: Database,
     token_id: Annotated[int, typer.Argument(metavar="TOKEN_ID", help="Its id, from 'almanac token list USER'.")],
-    home: Home = None,
 ) -> None:
     """Revoke a token: the very next call with it is refused, in every process.
 
     Example: [bold]almanac token revoke 7[/bold]
     """
-    with_database(home, lambda db: db.write(lambda tx: tokens.revoke(tx, token_id)))
+    await db.write(lambda tx: tokens.revoke(tx, token_id))
     print_line(f"token {token_id} is revoked")
 
 
@@ -116,10 +107,3 @@ def _check_tools(names: list[str]) -> None:
         raise BadRequest(
             f"There is no tool {', '.join(unknown)}.", remedy=f"The tools are: {', '.join(sorted(known))}."
         )
-
-
-def _parse_duration(text: str) -> int:
-    try:
-        return clock.parse_duration(text)
-    except ValueError as error:
-        raise BadRequest(f"{error}.") from None

@@ -8,7 +8,6 @@ from pydantic import Field
 
 from almanac.core import clock
 from almanac.core.arguments import Arguments, RecordId
-from almanac.identity import roles
 from almanac.identity.roles import Role
 from almanac.knowledge import bases, document_status, documents
 from almanac.knowledge.bases import KnowledgeBase
@@ -16,8 +15,6 @@ from almanac.knowledge.ingest.splitter import PassageSplitter
 from almanac.operations.context import RequestContext
 from almanac.operations.models import (
     EXAMPLE_TIMESTAMP,
-    READ_KNOWLEDGE,
-    WRITE_KNOWLEDGE,
     DocumentCount,
     Done,
     Level,
@@ -26,19 +23,19 @@ from almanac.operations.models import (
     OneBase,
     RoleName,
     Timestamp,
+    read_operation,
     require,
     require_change,
     timestamp,
+    write_operation,
 )
-from almanac.operations.operation import CHANGES, REST_ONLY, Example, Mcp, Rest, operation
+from almanac.operations.operation import CHANGES, REST_ONLY, Example, Handler, Mcp, Model, Rest, parse_arguments
 from almanac.search.index.protocol import Coverage
 
 # Arguments
 
 
 class ListBases(Arguments):
-    """Arguments of `list_bases`."""
-
     scope: Literal["all", "personal", "group", "organization"] = "all"
     group: Annotated[str | None, Field(max_length=200, description="Only those of this group.")] = None
     query: Annotated[str | None, Field(max_length=200, description="Words of the name or description.")] = None
@@ -57,8 +54,6 @@ class SplitterOptions(Arguments):
 
 
 class AddBase(Arguments):
-    """Arguments of `add_base`."""
-
     name: str
     description: str = ""
     level: Level = "personal"
@@ -67,31 +62,23 @@ class AddBase(Arguments):
 
 
 class ChangeBase(OneBase):
-    """Arguments of `change_base`."""
-
     name: str | None = None
     description: str | None = None
     splitter: Annotated[SplitterOptions | None, Field(description="For documents read from now on.")] = None
 
 
 class ShareBase(OneBase):
-    """Arguments of `share_base`."""
-
     role: RoleName
     user: Annotated[str | None, Field(max_length=200, description="A user or agent, by name.")] = None
     group: Annotated[str | None, Field(max_length=200, description="A group, by name.")] = None
 
 
 class UnshareBase(OneBase):
-    """Arguments of `unshare_base`."""
-
     user: Annotated[str | None, Field(max_length=200, description="A user or agent, by name.")] = None
     group: Annotated[str | None, Field(max_length=200, description="A group, by name.")] = None
 
 
 class ManageBase(Arguments):
-    """Arguments of `manage_base`."""
-
     action: Literal["create", "change", "share", "unshare", "delete", "restore", "retry"]
     base_id: Annotated[RecordId | None, Field(description="All but create.")] = None
     name: str | None = None
@@ -168,7 +155,7 @@ class ShareList:
 
 
 async def list_bases(ctx: RequestContext, args: ListBases) -> BaseList:
-    """Return the knowledge bases that the caller may see."""
+    """The knowledge bases you may see, newest first, with your role and the number of documents."""
     page = await bases.find(ctx, **args.model_dump())
     return BaseList(await _infos(ctx, page.items), page.total, page.has_more, page.offset)
 
@@ -185,12 +172,12 @@ async def add_base(ctx: RequestContext, args: AddBase) -> BaseInfo:
 
 
 async def get_base(ctx: RequestContext, args: OneBase) -> BaseInfo:
-    """Return one knowledge base."""
+    """One knowledge base."""
     return await _info(ctx, await bases.get(ctx.db, ctx, args.base_id))
 
 
 async def change_base(ctx: RequestContext, args: ChangeBase) -> BaseInfo:
-    """Rename or describe a knowledge base, or change its splitter."""
+    """Rename or describe a knowledge base, or cut its documents otherwise from now on."""
     require_change(args, "base_id")
     splitter = _splitter(args.splitter)
     base = await ctx.db.write(
@@ -210,19 +197,20 @@ async def restore_base(ctx: RequestContext, args: OneBase) -> BaseInfo:
 
 
 async def list_shares(ctx: RequestContext, args: OneBase) -> ShareList:
-    """Return the roles on a knowledge base."""
+    """The roles that users, agents and groups have on a knowledge base."""
     shares = await bases.shares(ctx.db, ctx, args.base_id)
     return ShareList([ShareInfo(share.kind, share.name, share.role.name) for share in shares])
 
 
 async def share_base(ctx: RequestContext, args: ShareBase) -> None:
-    """Give somebody a role. The answer is empty, because callers may have lowered their own role."""
+    """Give a user, an agent or a group a role on a knowledge base."""
+    # The answer is empty, because callers may have lowered their own role.
     role = Role[args.role]
     await ctx.db.write(lambda tx: bases.share(ctx, tx, args.base_id, role, user=args.user, group=args.group))
 
 
 async def unshare_base(ctx: RequestContext, args: UnshareBase) -> None:
-    """Revoke a role."""
+    """Revoke the role of a user, an agent or a group on a knowledge base."""
     await ctx.db.write(lambda tx: bases.share(ctx, tx, args.base_id, None, user=args.user, group=args.group))
 
 
@@ -232,32 +220,31 @@ async def retry_base(ctx: RequestContext, args: OneBase) -> DocumentCount:
 
 
 async def manage_base(ctx: RequestContext, args: ManageBase) -> Done:
-    """Run one of the actions above."""
-    action = args.action
-    if action == "create":
-        name = require(args.name, "name", action)
-        options = None if args.splitter is None else SplitterOptions.model_validate(args.splitter)
-        added = AddBase(
-            name=name, description=args.description or "", level=args.level, group=args.group, splitter=options
-        )
-        return Done(action, [(await add_base(ctx, added)).id])
-    base_id = require(args.base_id, "base_id", action)
-    match action:
-        case "change":
-            splitter = None if args.splitter is None else PassageSplitter.from_options(args.splitter)
-            name, description = args.name, args.description
-            await ctx.db.write(
-                lambda tx: bases.update(ctx, tx, base_id, name=name, description=description, splitter=splitter)
-            )
-        case "retry":
-            await documents.retry_all(ctx, base_id)
-        case "share" | "unshare":
-            role = roles.parse(require(args.role, "role", action)) if action == "share" else None
-            await ctx.db.write(lambda tx: bases.share(ctx, tx, base_id, role, user=args.user, group=args.group))
-        case "delete" | "restore":
-            verb = {"delete": bases.remove, "restore": bases.restore}[action]
-            await ctx.db.write(lambda tx: verb(ctx, tx, base_id))
-    return Done(action, [base_id])
+    """Create, change, share, unshare, delete or restore a knowledge base, or retry its failed documents."""
+    if args.action == "create":
+        return Done(args.action, [(await add_base(ctx, _arguments_of(AddBase, args))).id])
+    handler, model = _ACTIONS[args.action]
+    await handler(ctx, _arguments_of(model, args))
+    return Done(args.action, [require(args.base_id, "base_id", args.action)])
+
+
+_ACTIONS: dict[str, tuple[Handler, type[Arguments]]] = {
+    "change": (change_base, ChangeBase),
+    "share": (share_base, ShareBase),
+    "unshare": (unshare_base, UnshareBase),
+    "delete": (remove_base, OneBase),
+    "restore": (restore_base, OneBase),
+    "retry": (retry_base, OneBase),
+}
+
+
+def _arguments_of(model: type[Model], args: ManageBase) -> Model:
+    """Return the arguments of an action: those that are given and that it takes."""
+    given = {name: value for name, value in args if name in model.model_fields and value is not None}
+    for name, field in model.model_fields.items():
+        if field.is_required():
+            require(given.get(name), name, args.action)
+    return parse_arguments(model, given)
 
 
 def _splitter(options: SplitterOptions | None) -> PassageSplitter | None:
@@ -315,93 +302,45 @@ _BASE = BaseInfo(
     splitter=SplitterInfo("flat", 2000, 250, None),
 )
 OPERATIONS = (
-    operation(
+    read_operation(
         list_bases,
-        "The knowledge bases you may see, newest first, with your role and the number of documents.",
         title="List knowledge bases",
-        scopes=READ_KNOWLEDGE,
         rest=Rest("GET", "/bases"),
         mcp=Mcp(omit=frozenset({"group", "removed"})),
         covers=("get_base",),
         example=Example(answer=BaseList([_BASE], 1, False, 0)),
     ),
-    operation(
+    write_operation(
         add_base,
-        "Create a knowledge base",
-        scopes=WRITE_KNOWLEDGE,
         rest=Rest("POST", "/bases", status=201, location="/bases/{id}"),
         example=Example({"name": "Manuals", "level": "group", "group": "workshop"}, _BASE),
     ),
-    operation(
-        get_base,
-        "One knowledge base",
-        scopes=READ_KNOWLEDGE,
-        rest=Rest("GET", "/bases/{base_id}"),
-        example=Example(answer=_BASE),
-    ),
-    operation(
+    read_operation(get_base, rest=Rest("GET", "/bases/{base_id}"), example=Example(answer=_BASE)),
+    write_operation(
         change_base,
-        "Rename or describe a knowledge base, or cut its documents otherwise from now on",
-        scopes=WRITE_KNOWLEDGE,
         rest=Rest("PATCH", "/bases/{base_id}"),
         example=Example({"description": "The manuals of our machines"}, _BASE),
     ),
-    operation(
-        remove_base,
-        "Put a knowledge base into the trash",
-        scopes=WRITE_KNOWLEDGE,
-        rest=Rest("DELETE", "/bases/{base_id}", status=204),
-    ),
-    operation(
-        restore_base,
-        "Take a knowledge base out of the trash",
-        scopes=WRITE_KNOWLEDGE,
-        rest=Rest("POST", "/bases/{base_id}/restore"),
-        example=Example(answer=_BASE),
-    ),
-    operation(
+    write_operation(remove_base, rest=Rest("DELETE", "/bases/{base_id}", status=204)),
+    write_operation(restore_base, rest=Rest("POST", "/bases/{base_id}/restore"), example=Example(answer=_BASE)),
+    read_operation(
         list_shares,
-        "The roles that users, agents and groups have on a knowledge base",
-        scopes=READ_KNOWLEDGE,
         rest=Rest("GET", "/bases/{base_id}/shares"),
         people_only="An agent sets roles by name and needs no list of its owner's colleagues.",
         example=Example(answer=ShareList([ShareInfo("group", "workshop", "Reporter")])),
     ),
-    operation(
+    write_operation(
         share_base,
-        "Give a user, an agent or a group a role on a knowledge base",
-        scopes=WRITE_KNOWLEDGE,
         rest=Rest("PUT", "/bases/{base_id}/shares", status=204),
         example=Example({"role": "Reporter", "group": "workshop"}),
     ),
-    operation(
-        unshare_base,
-        "Revoke the role of a user, an agent or a group on a knowledge base",
-        scopes=WRITE_KNOWLEDGE,
-        rest=Rest("DELETE", "/bases/{base_id}/shares", status=204),
-    ),
-    operation(
-        retry_base,
-        "Parse every failed document of a knowledge base again",
-        scopes=WRITE_KNOWLEDGE,
-        rest=Rest("POST", "/bases/{base_id}/retry"),
-        example=Example(answer=DocumentCount(2)),
-    ),
-    operation(
+    write_operation(unshare_base, rest=Rest("DELETE", "/bases/{base_id}/shares", status=204)),
+    write_operation(retry_base, rest=Rest("POST", "/bases/{base_id}/retry"), example=Example(answer=DocumentCount(2))),
+    write_operation(
         manage_base,
-        "Create, change, share, unshare, delete or restore a knowledge base, or retry its failed documents.",
         title="Manage knowledge bases",
-        scopes=WRITE_KNOWLEDGE,
         safety=CHANGES,
         mcp=Mcp(),
-        covers=(
-            "add_base",
-            "change_base",
-            "share_base",
-            "unshare_base",
-            "remove_base",
-            "restore_base",
-            "retry_base",
-        ),
+        covers=("add_base", "change_base", "share_base", "unshare_base", "remove_base", "restore_base", "retry_base"),
     ),
 )

@@ -14,20 +14,18 @@ from almanac.knowledge.folders import ROOT, Folder
 from almanac.operations.context import RequestContext
 from almanac.operations.models import (
     EXAMPLE_TIMESTAMP,
-    READ_KNOWLEDGE,
     Limit,
     Offset,
     OneBase,
     Timestamp,
     failure_text,
+    read_operation,
     timestamp,
 )
-from almanac.operations.operation import REST_ONLY, Example, Mcp, Rest, operation
+from almanac.operations.operation import REST_ONLY, Example, Mcp, Rest
 
 
 class Browse(Arguments):
-    """Arguments of `browse`."""
-
     base_id: RecordId
     folder_id: Annotated[Id, Field(ge=0, description="0 is the top.")] = ROOT
     recursive: Annotated[
@@ -38,8 +36,6 @@ class Browse(Arguments):
 
 
 class ListTrash(OneBase):
-    """Arguments of `list_trash`."""
-
     limit: Limit = 100
     offset: Offset = 0
 
@@ -96,7 +92,7 @@ class NodeList:
 
 
 async def browse(ctx: RequestContext, args: Browse) -> NodeList:
-    """Return the content of a folder, or everything below it."""
+    """The folders and documents in a folder, folders first, then the newest first."""
     if args.recursive:
         if args.model_fields_set & {"limit", "offset"}:
             raise BadRequest("limit and offset are for one level at a time.", remedy="Leave them or recursive out.")
@@ -107,7 +103,7 @@ async def browse(ctx: RequestContext, args: Browse) -> NodeList:
 
 
 async def list_trash(ctx: RequestContext, args: ListTrash) -> RemovedList:
-    """Return the folders and documents that were removed from a knowledge base."""
+    """The folders and documents that were removed from a knowledge base."""
     rows = await trash.find(ctx, args.base_id, limit=args.limit + 1, offset=args.offset)
     items = [RemovedInfo(row.kind, row.id, row.name, timestamp(row.removed_at)) for row in rows[: args.limit]]
     return RemovedList(items, args.offset, len(rows) > args.limit)
@@ -155,20 +151,16 @@ _NODE = NodeInfo(
 )  # fmt: skip
 
 OPERATIONS = (
-    operation(
+    read_operation(
         browse,
-        "The folders and documents in a folder, folders first, then the newest first.",
         title="Browse a knowledge base",
-        scopes=READ_KNOWLEDGE,
         rest=Rest("GET", "/bases/{base_id}/nodes"),
         mcp=Mcp(advice="Status success: read_document has its text."),
         covers=("get_folder",),
         example=Example(answer=NodeList("Manuals", [_NODE], False, [], 0)),
     ),
-    operation(
+    read_operation(
         list_trash,
-        "The folders and documents that were removed from a knowledge base",
-        scopes=READ_KNOWLEDGE,
         rest=Rest("GET", "/bases/{base_id}/trash"),
         people_only="An agent restores by the ids that it removed.",
         example=Example(answer=RemovedList([RemovedInfo("document", 12, "pump.pdf", _AT)], 0, False)),

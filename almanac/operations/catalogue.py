@@ -22,8 +22,6 @@ _WRITE = frozenset({"catalogue:write"})
 
 
 class FindEntities(Arguments):
-    """Arguments of `find_entities`."""
-
     query: Annotated[str, Field(min_length=1, max_length=4000)]
     category: Annotated[str | None, Field(description="Id, alias key or path; all below counts.")] = None
     namespace: str | None = None
@@ -34,20 +32,14 @@ class FindEntities(Arguments):
 
 
 class GetEntity(Arguments):
-    """Arguments of `get_entity`."""
-
     key: Annotated[str, Field(min_length=1, max_length=2000, description="Id or exact name.")]
 
 
 class BrowseCategories(Arguments):
-    """Arguments of `browse_categories`."""
-
     category: Annotated[str | None, Field(description="Id, alias key or path; otherwise the whole tree.")] = None
 
 
 class SaveEntity(Arguments):
-    """Arguments of `save_entity`."""
-
     id: Annotated[str | None, Field(description="To change one; otherwise one is made.")] = None
     name: Annotated[str | None, Field(max_length=500)] = None
     category: str | None = None
@@ -82,7 +74,7 @@ class CategoryTrees:
 
 
 async def find_entities(ctx: RequestContext, args: FindEntities) -> FoundEntities:
-    """The entities that answer best."""
+    """Find things of the catalogue (products, people, services) by meaning, words and metadata."""
     found = await namespace_search.find(
         ctx,
         ctx.app.search,
@@ -111,18 +103,18 @@ async def find_entities(ctx: RequestContext, args: FindEntities) -> FoundEntitie
 
 
 async def get_entity(ctx: RequestContext, args: GetEntity) -> OneEntity:
-    """Return one entity with its relationships and attachments."""
+    """All that the catalogue has of one thing: details, relations, attachments."""
     return OneEntity(await contract_json.entity_with_links(ctx, await entities.get(ctx.db, ctx, args.key)))
 
 
 async def browse_categories(ctx: RequestContext, args: BrowseCategories) -> CategoryTrees:
-    """Return the tree, or the content of one category."""
+    """The tree of categories, or one category with what is in it."""
     found = await contract_json.structure(ctx, args.category)
     return CategoryTrees(found if isinstance(found, list) else [found])
 
 
 async def save_entity(ctx: RequestContext, args: SaveEntity) -> OneEntity:
-    """Make an entity, or change one."""
+    """Add a thing to the catalogue, or change what is given of one."""
     fields = args.model_dump(exclude_none=True, exclude={"id"})
     if args.id is None:
         if args.name is None or args.category is None:
@@ -136,33 +128,8 @@ async def save_entity(ctx: RequestContext, args: SaveEntity) -> OneEntity:
 
 
 OPERATIONS = (
-    operation(
-        find_entities,
-        "Find things of the catalogue (products, people, services) by meaning, words and metadata.",
-        title="Find entities",
-        scopes=_READ | {"search:read"},
-        mcp=Mcp(),
-    ),
-    operation(
-        get_entity,
-        "All that the catalogue has of one thing: details, relations, attachments.",
-        title="Get an entity",
-        scopes=_READ,
-        mcp=Mcp(),
-    ),
-    operation(
-        browse_categories,
-        "The tree of categories, or one category with what is in it.",
-        title="Browse the catalogue",
-        scopes=_READ,
-        mcp=Mcp(),
-    ),
-    operation(
-        save_entity,
-        "Add a thing to the catalogue, or change what is given of one.",
-        title="Save an entity",
-        scopes=_WRITE,
-        safety=SAVES,
-        mcp=Mcp(),
-    ),
+    operation(find_entities, title="Find entities", scopes=_READ | {"search:read"}, mcp=Mcp()),
+    operation(get_entity, title="Get an entity", scopes=_READ, mcp=Mcp()),
+    operation(browse_categories, title="Browse the catalogue", scopes=_READ, mcp=Mcp()),
+    operation(save_entity, title="Save an entity", scopes=_WRITE, safety=SAVES, mcp=Mcp()),
 )

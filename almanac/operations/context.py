@@ -51,7 +51,7 @@ class AppContext:
 
 
 class Authentication(NamedTuple):
-    """The caller of a request, and what the credential itself says beyond that."""
+    """The caller of a request, and further content of the credential."""
 
     actor: Actor
     claims: str = ""
@@ -73,17 +73,17 @@ class RequestContext(Call):
 
     app: AppContext = cast("AppContext", None)
     guard: RequestGuard = cast("RequestGuard", None)
-    http: HttpExchange = cast("HttpExchange", None)  # None for calls that do not come over HTTP
+    http: HttpExchange = cast("HttpExchange", None)  # None for calls outside HTTP
     surface: str = ""  # in the audit trail and the metrics
-    surface_state: Any = None  # what the surface keeps open
+    surface_state: Any = None  # the open state of the surface
     claims: str = ""  # of the credential
-    path: str = ""  # by which the request came
-    client: Any = None  # the SDK's way back to the client, for a tool that talks to it
-    endpoint_data: Any = None  # what the endpoint needs to answer
+    path: str = ""  # of the request
+    client: Any = None  # the SDK's connection to the client, for a tool that sends messages to it
+    endpoint_data: Any = None  # state of the endpoint for its answer
     upload: Upload | None = None
-    parameters: Any = None  # of path and query, if a contract separates them from the body
+    parameters: Any = None  # of path and query, where a contract separates them from the body
     operation: str = ""  # its name, once it is known
-    arguments: dict[str, Any] = field(default_factory=dict[str, Any])  # as they came
+    arguments: dict[str, Any] = field(default_factory=dict[str, Any])  # before parsing
     digest: str = ""  # of the arguments, for the audit trail
 
     def note_arguments(self, arguments: Mapping[str, Any]) -> None:

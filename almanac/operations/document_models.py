@@ -21,8 +21,6 @@ Tags = Annotated[list[str], Field(max_length=documents.MAX_TAGS)]
 
 
 class OneDocument(Arguments):
-    """Arguments of operations on one document."""
-
     document_id: RecordId
 
 
@@ -35,8 +33,6 @@ class Content(Arguments):
 
 
 class AddDocument(Content):
-    """Arguments of `add_document`."""
-
     base_id: Annotated[RecordId | None, Field(description="Where a new document goes.")] = None
     document_id: Annotated[
         RecordId | None, Field(description="Instead of base_id: give this document new content.")
@@ -65,8 +61,6 @@ class ReplaceContent(OneDocument, Content):
 
 
 class ChangeDocument(OneDocument):
-    """Arguments of `change_document`."""
-
     name: str | None = None
     tags: Tags | None = None
     metadata: dict[str, Any] | None = None
@@ -76,8 +70,6 @@ class ChangeDocument(OneDocument):
 
 
 class ChangeDocuments(Arguments):
-    """Arguments of `change_documents`."""
-
     action: Literal["move", "enable", "disable", "delete", "restore", "reindex"]
     ids: Ids
     folder_id: Annotated[Id | None, Field(ge=0, description="move: to here; 0 is the top.")] = None
@@ -85,8 +77,6 @@ class ChangeDocuments(Arguments):
 
 
 class ManageDocument(Arguments):
-    """Arguments of `manage_document`."""
-
     action: Literal["rename", "move", "tag", "describe", "enable", "disable", "delete", "restore", "reindex"]
     document_ids: Ids
     name: Annotated[str | None, Field(max_length=255, description="rename: of one document.")] = None
@@ -97,29 +87,21 @@ class ManageDocument(Arguments):
 
 
 class ReadDocument(OneDocument):
-    """Arguments of `read_document`."""
-
     page: Annotated[int | None, Field(ge=1, description="One page, slide or sheet instead of offset and limit.")] = None
     offset: Annotated[Id, Field(ge=0, description="First character.")] = 0
     limit: Annotated[int, Field(ge=1, le=document_text.MAX_READ_CHARS, description="Characters.")] = 20_000
 
 
 class ListPassages(OneDocument):
-    """Arguments of `list_passages`."""
-
     limit: Limit = 100
     offset: Offset = 0
 
 
 class DownloadDocument(OneDocument):
-    """Arguments of `download_document`."""
-
     disposition: Literal["attachment", "inline"] = "attachment"
 
 
 class DownloadFile(OneDocument):
-    """Arguments of `download_file`."""
-
     token: Annotated[
         str | None, Field(max_length=4096, description="The download token, unless it is in the header.")
     ] = None

@@ -29,14 +29,14 @@ from almanac.operations.document_models import (
     ReadDocument,
     ReplaceContent,
 )
-from almanac.operations.models import READ_KNOWLEDGE, WRITE_KNOWLEDGE, DocumentCount, Done, require, require_change
-from almanac.operations.operation import CHANGES, FETCHES_AND_ADDS, Example, Form, Mcp, Operation, Rest, operation
+from almanac.operations.models import DocumentCount, Done, read_operation, require, require_change, write_operation
+from almanac.operations.operation import CHANGES, FETCHES_AND_ADDS, Example, Form, Mcp, Rest
 from almanac.search import passage_store
 from almanac.search.passage import Passage
 
 
 async def add_document(ctx: RequestContext, args: AddDocument) -> AddedDocument:
-    """Add a document, or give a document new content."""
+    """Add a document to a knowledge base from text, a file or a URL, or give an existing one new content."""
     if (args.base_id is None) == (args.document_id is None):
         raise BadRequest("Give base_id for a new document, or document_id to replace one's content.")
     if args.document_id is not None and (args.name or args.folder):
@@ -50,7 +50,7 @@ async def add_document(ctx: RequestContext, args: AddDocument) -> AddedDocument:
 
 
 async def replace_content(ctx: RequestContext, args: ReplaceContent) -> AddedDocument:
-    """Give a document new content. Search finds the old content until the new one has been parsed."""
+    """Give a document new content; search finds the old content until the new one has been parsed."""
     target = UploadTarget(document_id=args.document_id)
     if ctx.upload is not None:
         return _added(await _store_upload(ctx, target, ctx.upload, {"document_id": args.document_id}))
@@ -58,12 +58,12 @@ async def replace_content(ctx: RequestContext, args: ReplaceContent) -> AddedDoc
 
 
 async def get_document(ctx: RequestContext, args: OneDocument) -> DocumentInfo:
-    """Return one document."""
+    """One document."""
     return DocumentInfo.of(await documents.get(ctx.db, ctx, args.document_id))
 
 
 async def change_document(ctx: RequestContext, args: ChangeDocument) -> DocumentInfo:
-    """Change the fields of a document that are given."""
+    """Rename, tag, describe, move, enable or disable a document."""
     require_change(args, "document_id")
 
     async def change(tx: Transaction) -> Document:
@@ -105,7 +105,7 @@ async def change_documents(ctx: RequestContext, args: ChangeDocuments) -> Docume
 
 
 async def manage_document(ctx: RequestContext, args: ManageDocument) -> Done:
-    """Apply one action to many documents, or to none of them."""
+    """Rename, move, tag, describe, enable or disable (for search), reindex, delete or restore documents."""
     ids, action = args.document_ids, args.action
     if action in ("rename", "tag", "describe"):
         await _update_field(ctx, args)
@@ -116,7 +116,7 @@ async def manage_document(ctx: RequestContext, args: ManageDocument) -> Done:
 
 
 async def read_document(ctx: RequestContext, args: ReadDocument) -> DocumentExcerpt:
-    """Return some of a document's text."""
+    """A document's text, by character offset or by page, and what is known of it."""
     if args.page is None:
         excerpt = await document_text.read(ctx, args.document_id, offset=args.offset, limit=args.limit)
     elif args.model_fields_set & {"limit", "offset"}:
@@ -135,7 +135,7 @@ async def read_document(ctx: RequestContext, args: ReadDocument) -> DocumentExce
 
 
 async def list_passages(ctx: RequestContext, args: ListPassages) -> PassageList:
-    """Return some of a document's passages."""
+    """The passages of a document's text, as they are searched."""
     document = await documents.get(ctx.db, ctx, args.document_id)
     found = await passage_store.find(ctx.db, "document", str(args.document_id), offset=args.offset, limit=args.limit)
     items = [_passage(passage, ordinal) for ordinal, passage in enumerate(found, args.offset)]
@@ -225,15 +225,10 @@ _PASSAGE = PassageInfo(
     0, "text", "Oil it monthly.", 120, 135, ["Care"], 2, [[2, 72.0, 90.5, 523.0, 118.0]], None
 )  # fmt: skip
 
-ADD_DOCUMENT = Operation(
-    name="add_document",
+ADD_DOCUMENT = write_operation(
+    add_document,
     title="Add or replace a document",
-    summary="Add a document to a knowledge base from text, a file or a URL, or give an existing one new content.",
-    arguments=AddDocument,
-    answer=AddedDocument,
-    scopes=WRITE_KNOWLEDGE,
     safety=FETCHES_AND_ADDS,
-    handler=add_document,
     rest=Rest(
         "POST",
         "/bases/{base_id}/documents",
@@ -251,87 +246,56 @@ ADD_DOCUMENT = Operation(
 
 OPERATIONS = (
     ADD_DOCUMENT,
-    operation(
+    write_operation(
         replace_content,
-        "Give a document new content; search finds the old content until the new one has been parsed",
-        scopes=WRITE_KNOWLEDGE,
         rest=Rest("PUT", "/documents/{document_id}/content", form=Form(takes_raw_bytes=True)),
         example=Example({"content": "# Pumps, revised"}, AddedDocument("replaced", replace(_UNREAD, generation=2))),
     ),
-    operation(
+    write_operation(
         change_documents,
-        "Apply one action to many documents, or to none of them",
-        scopes=WRITE_KNOWLEDGE,
         rest=Rest("POST", "/documents/batch"),
         example=Example({"action": "move", "ids": [12, 13], "folder_id": 3}, DocumentCount(2)),
     ),
-    operation(
-        get_document,
-        "One document",
-        scopes=READ_KNOWLEDGE,
-        rest=Rest("GET", "/documents/{document_id}"),
-        example=Example(answer=EXAMPLE_DOCUMENT),
+    read_operation(
+        get_document, rest=Rest("GET", "/documents/{document_id}"), example=Example(answer=EXAMPLE_DOCUMENT)
     ),
-    operation(
+    write_operation(
         change_document,
-        "Rename, tag, describe, move, enable or disable a document",
-        scopes=WRITE_KNOWLEDGE,
         rest=Rest("PATCH", "/documents/{document_id}"),
         example=Example({"tags": ["pump", "2024"]}, EXAMPLE_DOCUMENT),
     ),
-    operation(
-        remove_document,
-        "Put a document into the trash",
-        scopes=WRITE_KNOWLEDGE,
-        rest=Rest("DELETE", "/documents/{document_id}", status=204),
-    ),
-    operation(
+    write_operation(remove_document, rest=Rest("DELETE", "/documents/{document_id}", status=204)),
+    write_operation(
         restore_document,
-        "Take a document out of the trash",
-        scopes=WRITE_KNOWLEDGE,
         rest=Rest("POST", "/documents/{document_id}/restore"),
         example=Example(answer=EXAMPLE_DOCUMENT),
     ),
-    operation(
+    write_operation(
         reindex_document,
-        "Parse a document again",
-        scopes=WRITE_KNOWLEDGE,
         rest=Rest("POST", "/documents/{document_id}/reindex"),
         example=Example(answer=replace(EXAMPLE_DOCUMENT, index_status="queued", generation=2)),
     ),
-    operation(
+    read_operation(
         read_document,
-        "A document's text, by character offset or by page, and what is known of it.",
         title="Read a document",
-        scopes=READ_KNOWLEDGE,
         rest=Rest("GET", "/documents/{document_id}/content"),
         mcp=Mcp(),
         covers=("get_document",),
         example=Example(answer=DocumentExcerpt(EXAMPLE_DOCUMENT, "Oil it monthly.", 0, None, None, None, 15)),
     ),
-    operation(
+    read_operation(
         list_passages,
-        "The passages of a document's text, as they are searched",
-        scopes=READ_KNOWLEDGE,
         rest=Rest("GET", "/documents/{document_id}/passages"),
         people_only="It shows people how a document was cut; an agent searches and reads instead.",
         example=Example(
             answer=PassageList([_PASSAGE], 6, 0, True),
         ),
     ),
-    operation(
+    write_operation(
         manage_document,
-        "Rename, move, tag, describe, enable or disable (for search), reindex, delete or restore documents.",
         title="Manage documents",
-        scopes=WRITE_KNOWLEDGE,
         safety=CHANGES,
         mcp=Mcp(advice="All or none. Restore within 30 days."),
-        covers=(
-            "change_document",
-            "change_documents",
-            "remove_document",
-            "restore_document",
-            "reindex_document",
-        ),
+        covers=("change_document", "change_documents", "remove_document", "restore_document", "reindex_document"),
     ),
 )

@@ -1,7 +1,6 @@
 """The operations that hand out a download token and send the file for it."""
 
 import re
-from dataclasses import replace
 
 from almanac.knowledge import downloads
 from almanac.knowledge.downloads import BadCredential
@@ -9,8 +8,8 @@ from almanac.net.http_exchange import HttpExchange
 from almanac.net.query_string import read_query_string
 from almanac.operations.context import AppContext, Authentication, RequestContext
 from almanac.operations.document_models import DownloadDocument, DownloadFile, DownloadInfo
-from almanac.operations.models import READ_KNOWLEDGE
-from almanac.operations.operation import Example, Mcp, Rest, operation
+from almanac.operations.models import read_operation
+from almanac.operations.operation import Example, Mcp, Rest
 from almanac.operations.pipeline.file_answer import FileAnswer
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
@@ -18,7 +17,7 @@ _HEADER = downloads.DOWNLOAD_HEADER.lower().encode()
 
 
 async def download_document(ctx: RequestContext, args: DownloadDocument) -> DownloadInfo:
-    """Issue a download token for a document's file."""
+    """Where to fetch the original file, with a credential good for five minutes."""
     token = await downloads.issue(ctx, ctx.app.key, args.document_id, args.disposition)
     document = token.document
     return DownloadInfo(
@@ -38,23 +37,19 @@ async def by_download_token(app: AppContext, http: HttpExchange) -> Authenticati
     document_id = http.scope["path_params"]["document_id"]
     if not token or not _NUMBER.fullmatch(document_id):
         raise BadCredential()
-    actor, disposition = await downloads.token_holder(app.db, app.key, token, int(document_id))
-    # The download token carries its own rights: a limit to some tools on its holder's token does not apply.
-    return Authentication(replace(actor, tools=None), disposition)
+    return Authentication(*await downloads.token_holder(app.db, app.key, token, int(document_id)))
 
 
 async def download_file(ctx: RequestContext, args: DownloadFile) -> FileAnswer:
-    """Open a document's file for the holder of a download token."""
+    """The original file, for the holder of a download token; whole or in ranges."""
     download = await downloads.open_with_token(ctx, ctx.app.files, args.document_id, ctx.claims)
     return FileAnswer(download.path, download.document.mime_type, download.headers, download.state)
 
 
 OPERATIONS = (
-    operation(
+    read_operation(
         download_document,
-        "Where to fetch the original file, with a credential good for five minutes.",
         title="Download a document",
-        scopes=READ_KNOWLEDGE,
         rest=Rest("POST", "/documents/{document_id}/download"),
         mcp=Mcp(),
         covers=("download_file",),
@@ -71,10 +66,8 @@ OPERATIONS = (
             ),
         ),
     ),
-    operation(
+    read_operation(
         download_file,
-        "The original file, for the holder of a download token; whole or in ranges",
-        scopes=READ_KNOWLEDGE,
         rest=Rest(
             "GET",
             "/documents/{document_id}/file",

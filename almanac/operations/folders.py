@@ -12,51 +12,41 @@ from almanac.knowledge.folders import ROOT, Folder
 from almanac.operations.context import RequestContext
 from almanac.operations.models import (
     EXAMPLE_TIMESTAMP,
-    READ_KNOWLEDGE,
-    WRITE_KNOWLEDGE,
     Done,
     OneBase,
     Timestamp,
+    read_operation,
     require,
     require_change,
     timestamp,
+    write_operation,
 )
-from almanac.operations.operation import CHANGES, Example, Mcp, Rest, operation
+from almanac.operations.operation import CHANGES, Example, Mcp, Rest
 
 ParentId = Annotated[Id, Field(ge=0, description="A folder; 0 is the top.")]
 
 
 class OneFolder(Arguments):
-    """Arguments of operations on one folder."""
-
     folder_id: RecordId
 
 
 class AddFolder(OneBase):
-    """Arguments of `add_folder`."""
-
     name: str
     parent_id: ParentId = ROOT
 
 
 class ChangeFolder(OneFolder):
-    """Arguments of `change_folder`."""
-
     name: str | None = None
     parent_id: ParentId | None = None
 
 
 class RemoveFolder(OneFolder):
-    """Arguments of `remove_folder`."""
-
     contents: Annotated[
         Literal["move", "delete"], Field(description="move: to the folder's parent. delete: to the trash with it.")
     ]
 
 
 class ManageFolder(Arguments):
-    """Arguments of `manage_folder`."""
-
     action: Literal["create", "rename", "move", "delete", "restore"]
     base_id: Annotated[RecordId | None, Field(description="create")] = None
     folder_id: Annotated[Id | None, Field(ge=1, description="All but create.")] = None
@@ -85,7 +75,7 @@ async def add_folder(ctx: RequestContext, args: AddFolder) -> FolderInfo:
 
 
 async def get_folder(ctx: RequestContext, args: OneFolder) -> FolderInfo:
-    """Return one folder."""
+    """One folder."""
     return _info(await folders.get(ctx.db, ctx, args.folder_id))
 
 
@@ -104,17 +94,17 @@ async def change_folder(ctx: RequestContext, args: ChangeFolder) -> FolderInfo:
 
 
 async def remove_folder(ctx: RequestContext, args: RemoveFolder) -> None:
-    """Put a folder into the trash."""
+    """Remove a folder; its content moves up, or goes to the trash with it."""
     await ctx.db.write(lambda tx: folders.remove(ctx, tx, args.folder_id, contents=args.contents))
 
 
 async def restore_folder(ctx: RequestContext, args: OneFolder) -> FolderInfo:
-    """Take a folder out of the trash."""
+    """Take a folder out of the trash, with the content that was removed with it."""
     return _info(await ctx.db.write(lambda tx: folders.restore(ctx, tx, args.folder_id)))
 
 
 async def manage_folder(ctx: RequestContext, args: ManageFolder) -> Done:
-    """Run one of the actions above."""
+    """Create, rename, move, delete or restore a folder of a knowledge base."""
     action = args.action
     if action == "create":
         base_id, name = require(args.base_id, "base_id", action), require(args.name, "name", action)
@@ -150,45 +140,20 @@ def _info(folder: Folder) -> FolderInfo:
 _FOLDER = FolderInfo(3, 7, 0, "pumps", EXAMPLE_TIMESTAMP, EXAMPLE_TIMESTAMP)
 
 OPERATIONS = (
-    operation(
+    write_operation(
         add_folder,
-        "Create a folder",
-        scopes=WRITE_KNOWLEDGE,
         rest=Rest("POST", "/bases/{base_id}/folders", status=201, location="/folders/{id}"),
         example=Example({"name": "pumps"}, _FOLDER),
     ),
-    operation(
-        get_folder,
-        "One folder",
-        scopes=READ_KNOWLEDGE,
-        rest=Rest("GET", "/folders/{folder_id}"),
-        example=Example(answer=_FOLDER),
+    read_operation(get_folder, rest=Rest("GET", "/folders/{folder_id}"), example=Example(answer=_FOLDER)),
+    write_operation(
+        change_folder, rest=Rest("PATCH", "/folders/{folder_id}"), example=Example({"parent_id": 0}, _FOLDER)
     ),
-    operation(
-        change_folder,
-        "Rename or move a folder",
-        scopes=WRITE_KNOWLEDGE,
-        rest=Rest("PATCH", "/folders/{folder_id}"),
-        example=Example({"parent_id": 0}, _FOLDER),
-    ),
-    operation(
-        remove_folder,
-        "Remove a folder; its content moves up, or goes to the trash with it",
-        scopes=WRITE_KNOWLEDGE,
-        rest=Rest("DELETE", "/folders/{folder_id}", status=204),
-    ),
-    operation(
-        restore_folder,
-        "Take a folder out of the trash, with the content that was removed with it",
-        scopes=WRITE_KNOWLEDGE,
-        rest=Rest("POST", "/folders/{folder_id}/restore"),
-        example=Example(answer=_FOLDER),
-    ),
-    operation(
+    write_operation(remove_folder, rest=Rest("DELETE", "/folders/{folder_id}", status=204)),
+    write_operation(restore_folder, rest=Rest("POST", "/folders/{folder_id}/restore"), example=Example(answer=_FOLDER)),
+    write_operation(
         manage_folder,
-        "Create, rename, move, delete or restore a folder of a knowledge base.",
         title="Manage folders",
-        scopes=WRITE_KNOWLEDGE,
         safety=CHANGES,
         mcp=Mcp(),
         covers=("add_folder", "change_folder", "remove_folder", "restore_folder"),

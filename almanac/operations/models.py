@@ -1,6 +1,7 @@
 """Types, models and small functions that several operations share."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
@@ -9,10 +10,14 @@ from almanac.core import clock
 from almanac.core.arguments import Arguments, Id, RecordId
 from almanac.core.errors import BadRequest
 from almanac.knowledge.documents import Document
+from almanac.operations.operation import operation
 
 READ_KNOWLEDGE = frozenset({"knowledge:read"})
 WRITE_KNOWLEDGE = frozenset({"knowledge:write"})
 SEARCH = frozenset({"search:read"})
+
+read_operation = partial(operation, scopes=READ_KNOWLEDGE)
+write_operation = partial(operation, scopes=WRITE_KNOWLEDGE)
 
 # Bounds of ids are checked but not described: two numbers for each id would tell an agent nothing.
 BaseId = Annotated[RecordId, Field(description="A knowledge base.")]
@@ -37,8 +42,6 @@ def require(value: T | None, name: str, action: str) -> T:
 
 
 class OneBase(Arguments):
-    """Arguments of operations on one knowledge base."""
-
     base_id: BaseId
 
 

@@ -3,7 +3,7 @@ JSON output and the reference pages are derived from this declaration."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, get_type_hints
+from typing import Any, Protocol, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
@@ -13,6 +13,8 @@ from almanac.net.http_exchange import HttpExchange
 from almanac.operations.context import AppContext, Authentication, RequestContext
 
 UNKNOWN_ARGUMENT = "is not an argument of this operation"
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class NoArguments(Arguments):
@@ -84,7 +86,7 @@ class Rest:
     method: str
     path: str
     status: int = 200
-    omit: frozenset[str] = frozenset()  # arguments that REST does not take
+    omit: frozenset[str] = frozenset()  # arguments that are left out of REST
     # The model of path and query, where a seed's contract separates them from the body. Handlers find the values in
     # `ctx.parameters`.
     parameters: type[BaseModel] | None = None
@@ -109,19 +111,21 @@ class Rest:
 class Mcp:
     """The MCP form of an operation."""
 
-    advice: str = ""  # follows the summary in the tool's description: what to call before or after
-    omit: frozenset[str] = frozenset()  # arguments that the tool does not take
+    advice: str = ""  # the next or previous call; it follows the summary in the tool's description
+    omit: frozenset[str] = frozenset()  # arguments that are left out of the tool
     entry: Mapping[str, Any] | None = None  # the literal tool entry of a seed's contract
-    sdk_only: bool = False  # talks to the client while it runs, so the fast path cannot answer it
+    sdk_only: bool = False  # sends messages to the client while it runs; the fast path cannot
 
 
 Handler = Callable[[RequestContext, Any], Awaitable[Any]]
 
 
 class NamedHandler(Protocol):
-    """A function that runs an operation. Its annotations declare the arguments and the answer."""
+    """A function that runs an operation. Its annotations declare the arguments and the answer, its docstring the
+    summary."""
 
     __name__: str
+    __doc__: str | None
 
     def __call__(self, ctx: RequestContext, args: Any, /) -> Awaitable[Any]: ...
 
@@ -150,18 +154,21 @@ class Operation:
             return raw
         if self.arguments is NoArguments and not raw:
             return _NO_ARGUMENTS
-        try:
-            return self.arguments.model_validate(raw)
-        except ValidationError as error:
-            raise BadRequest(
-                describe_problems(error, UNKNOWN_ARGUMENT), remedy=describe_arguments(self.arguments)
-            ) from None
+        return parse_arguments(self.arguments, raw)
+
+
+def parse_arguments(model: type[Model], raw: Mapping[str, Any]) -> Model:
+    """Return validated arguments, or raise an error that names each wrong argument."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise BadRequest(describe_problems(error, UNKNOWN_ARGUMENT), remedy=describe_arguments(model)) from None
 
 
 def operation(
     handler: NamedHandler,
-    summary: str,
     *,
+    answer: Any = None,
     scopes: frozenset[str] = frozenset(),
     title: str = "",
     safety: Safety = READ_ONLY,
@@ -171,9 +178,21 @@ def operation(
     people_only: str = "",
     example: Example = NO_EXAMPLE,
 ) -> Operation:
-    """Declare an operation. Its name, arguments and answer are those of the handler."""
-    _, arguments, answer = get_type_hints(handler).values()
+    """Declare an operation by its handler. `answer` is given where the handler may also send the answer itself."""
+    _, arguments, returned = get_type_hints(handler).values()
+    summary = " ".join((handler.__doc__ or "").split())
     return Operation(
-        handler.__name__, summary, handler, arguments, None if answer is type(None) else answer, scopes, title=title,
-        safety=safety, rest=rest, mcp=mcp, covers=covers, people_only=people_only, example=example,
-    )  # fmt: skip
+        handler.__name__,
+        summary if mcp else summary.removesuffix("."),  # MCP shows it as a sentence, OpenAPI as a heading
+        handler,
+        arguments,
+        answer or (None if returned is type(None) else returned),
+        scopes,
+        title=title,
+        safety=safety,
+        rest=rest,
+        mcp=mcp,
+        covers=covers,
+        people_only=people_only,
+        example=example,
+    )

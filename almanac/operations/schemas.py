@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, cast, get_args, get_type_hints
 
@@ -113,7 +113,9 @@ def _simplify(schema: Schema, nulls: bool) -> Schema:
 @cache
 def _hidden_fields(cls: type[Any]) -> frozenset[str]:
     return frozenset(
-        name for name, hint in _hints(cls).items() if any(isinstance(mark, RestOnly) for mark in _metadata(hint))
+        name
+        for name, hint in _hints(cls).items()
+        if any(isinstance(mark, RestOnly) for mark in getattr(hint, "__metadata__", ()))
     )
 
 
@@ -137,10 +139,6 @@ def _classes_in(cls: type[Any]) -> set[type[Any]]:
 
 def _hints(cls: type[Any]) -> dict[str, Any]:
     return get_type_hints(cls, include_extras=True) if dataclasses.is_dataclass(cls) else {}
-
-
-def _metadata(hint: Any) -> Iterator[Any]:
-    yield from getattr(hint, "__metadata__", ())
 
 
 # REST

@@ -15,19 +15,15 @@ from almanac.knowledge import document_search, document_text
 from almanac.knowledge.document_search import CitationArguments, DocumentResult, SearchArguments
 from almanac.knowledge.document_text import TextExcerpt
 from almanac.operations.context import RequestContext
-from almanac.operations.models import READ_KNOWLEDGE, SEARCH, failure_text
+from almanac.operations.models import SEARCH, failure_text, read_operation
 from almanac.operations.operation import REST_ONLY, Example, Mcp, Rest, operation
 
 
 class Search(SearchArguments):
-    """Arguments of `search`."""
-
     highlight: Annotated[bool, Field(description="Also where words of the query stand.")] = False
 
 
 class Fetch(Arguments):
-    """Arguments of `fetch`."""
-
     id: Annotated[str, Field(max_length=100, description="From search.")]
 
 
@@ -39,8 +35,6 @@ def _check_span(span: list[int] | None) -> list[int] | None:
 
 
 class VerifyCitation(CitationArguments):
-    """Arguments of `verify_citation`."""
-
     span: Annotated[list[Id] | None, Field(description="Where it stood."), AfterValidator(_check_span)] = None
 
 
@@ -105,7 +99,7 @@ class VerifiedCitation:
 
 
 async def search(ctx: RequestContext, args: Search) -> ResultList:
-    """Return the passages that answer best."""
+    """Find passages that answer a question, in all documents you may read."""
     found = await document_search.search_documents(ctx, ctx.app.search, args)
     return ResultList(
         results=[_result(hit, ctx.app.settings.url, highlight=args.highlight) for hit in found.hits],
@@ -117,7 +111,7 @@ async def search(ctx: RequestContext, args: Search) -> ResultList:
 
 
 async def fetch(ctx: RequestContext, args: Fetch) -> FetchedDocument:
-    """Return a document, or as much of it as one answer can hold."""
+    """The text of a document that search found, and what is known of it."""
     excerpt = await document_text.read(ctx, document_search.parse_document_ref(args.id))
     document = excerpt.document
     return FetchedDocument(
@@ -130,7 +124,7 @@ async def fetch(ctx: RequestContext, args: Fetch) -> FetchedDocument:
 
 
 async def verify_citation(ctx: RequestContext, args: VerifyCitation) -> VerifiedCitation:
-    """Compare a quoted passage with the document."""
+    """Whether a passage you quoted still stands in its document."""
     check = await document_search.verify(ctx, args, args.span)
     span = None if check.start is None or check.end is None else [check.start, check.end]
     return VerifiedCitation(check.outcome, span, check.page, check.hash)
@@ -201,7 +195,6 @@ _RESULT = ResultInfo(
 OPERATIONS = (
     operation(
         search,
-        "Find passages that answer a question, in all documents you may read.",
         title="Search",
         scopes=SEARCH,
         rest=Rest("POST", "/search"),
@@ -211,16 +204,9 @@ OPERATIONS = (
             ResultList([_RESULT], False, [], None, 0),
         ),
     ),
-    operation(
-        fetch,
-        "The text of a document that search found, and what is known of it.",
-        title="Fetch a document",
-        scopes=READ_KNOWLEDGE,
-        mcp=Mcp(),
-    ),
+    read_operation(fetch, title="Fetch a document", mcp=Mcp()),
     operation(
         verify_citation,
-        "Whether a passage you quoted still stands in its document.",
         title="Verify a citation",
         scopes=SEARCH,
         rest=Rest("POST", "/citations/verify"),

@@ -13,7 +13,7 @@ from almanac.jobs import queue
 from almanac.memory import limits
 from almanac.operations.context import RequestContext
 from almanac.operations.models import EXAMPLE_TIMESTAMP
-from almanac.operations.operation import Example, Mcp, NoArguments, Operation, Rest, operation
+from almanac.operations.operation import Example, Mcp, NoArguments, Rest, operation
 from almanac.quotas import monthly_quotas
 
 
@@ -27,7 +27,7 @@ class OrganisationInfo:
 
 @dataclass(slots=True)
 class RateLimitInfo:
-    """A rate limit and what remains of it."""
+    """A rate limit and its remaining calls."""
 
     limit: Annotated[int, Field(description="0: no limit.")]
     window_seconds: int
@@ -48,7 +48,7 @@ class TokenInfo:
 
 @dataclass(slots=True)
 class CallerInfo:
-    """The caller, the rights of the token and what remains of the rate limit."""
+    """The caller, the rights of the token and the remaining rate limit."""
 
     id: int
     name: str
@@ -90,7 +90,7 @@ def _sorted(scopes: frozenset[str]) -> list[str]:
 
 
 async def whoami(ctx: RequestContext, _: NoArguments) -> CallerInfo:
-    """Return the caller's identity, scopes and remaining rate limit."""
+    """Who you act as, your groups, scopes and remaining rate limit; for when a call fails."""
     actor, rule = ctx.actor, ctx.app.call_limit
     left = await ctx.app.rate_limiter.status(rule, actor.limit_key) if rule.is_on else None
     return CallerInfo(
@@ -118,7 +118,7 @@ async def whoami(ctx: RequestContext, _: NoArguments) -> CallerInfo:
 
 
 async def server_status(ctx: RequestContext, _: NoArguments) -> ServerStatus:
-    """Return the state of the server and the paths of its endpoints."""
+    """Whether this server works, its version, endpoints and your organisation's usage this month."""
     app = ctx.app
     limits_work = await app.rate_limiter.is_available()
     details = None
@@ -140,15 +140,14 @@ async def server_status(ctx: RequestContext, _: NoArguments) -> ServerStatus:
     )
 
 
-async def usage_report(ctx: RequestContext, _: NoArguments) -> dict[str, Any]:
-    """Return the caller's limit, and the quotas and usage of its organisation."""
+async def usage(ctx: RequestContext, _: NoArguments) -> dict[str, Any]:
+    """What remains of your limits."""
     return await limits.report(ctx, ctx.app.settings, ctx.app.rate_limiter)
 
 
 OPERATIONS = (
     operation(
         whoami,
-        "Who you act as, your groups, scopes and remaining rate limit; for when a call fails.",
         title="Who am I",
         rest=Rest("GET", "/whoami"),
         mcp=Mcp(),
@@ -168,7 +167,6 @@ OPERATIONS = (
     ),
     operation(
         server_status,
-        "Whether this server works, its version, endpoints and your organisation's usage this month.",
         title="Server status",
         rest=Rest("GET", "/status"),
         mcp=Mcp(),
@@ -179,10 +177,4 @@ OPERATIONS = (
 )
 
 # It stands beside the MCP endpoints, where their clients look for it, and not below the REST prefix.
-USAGE_REPORT = Operation(
-    name="usage",
-    summary="What remains of your limits",
-    answer=dict[str, Any],
-    handler=usage_report,
-    rest=Rest("GET", "/mcp/usage"),
-)
+USAGE_REPORT = operation(usage, rest=Rest("GET", "/mcp/usage"))

@@ -18,7 +18,7 @@ def path(surface: Surface) -> Path:
 
 
 def served_tools(surface: Surface) -> list[dict[str, Any]]:
-    """Return the tool list of a caller who may use all tools."""
+    """Return the tool list of a caller with all scopes."""
     return [tool_entry(operation) for operation in surface.operations]
 
 

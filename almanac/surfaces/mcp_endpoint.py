@@ -15,7 +15,7 @@ from almanac.net import json_rpc
 from almanac.net.http_exchange import HeaderList, Headers, HttpExchange, ServerStopping, replay
 from almanac.net.json_rpc import INVALID_PARAMS, InvalidJsonRpc
 from almanac.operations.context import AppContext, Authentication, RequestContext
-from almanac.operations.pipeline.endpoint import Invocation
+from almanac.operations.pipeline.endpoint import Endpoint, Invocation
 from almanac.operations.pipeline.errors import (
     MethodNotAllowed,
     UnknownOperation,
@@ -50,7 +50,7 @@ class RpcCall:
     version: str
 
 
-class McpEndpoint:
+class McpEndpoint(Endpoint):
     """Serves a surface at its path."""
 
     def __init__(self, dispatcher: ToolDispatcher) -> None:
@@ -64,9 +64,6 @@ class McpEndpoint:
         self._http_errors = (ServerStopping, *surface.errors_as_http_status)
         self._max_body_bytes = dispatcher.app.settings.max_body_bytes
         self._lists: dict[tuple[str, tuple[str, ...]], bytes] = {}
-
-    async def limit_before_credential(self, app: AppContext, http: HttpExchange) -> None:
-        """Count nothing: limits begin when the caller is known."""
 
     async def authenticate(self, app: AppContext, http: HttpExchange) -> Authentication:
         """Return the caller."""

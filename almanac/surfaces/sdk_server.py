@@ -48,7 +48,10 @@ LIST_TTL_MILLISECONDS = 60_000
 _LISTS: tuple[CacheableMethod, ...] = (
     "tools/list", "server/discover", "resources/list", "resources/templates/list", "prompts/list",
 )  # fmt: skip
-_NO_CACHE = CacheHint(0, "private")  # resources may change at any time
+_CACHE_HINTS: dict[CacheableMethod, CacheHint] = {
+    **{method: CacheHint(LIST_TTL_MILLISECONDS, "private") for method in _LISTS},
+    "resources/read": CacheHint(0, "private"),  # resources may change at any time
+}
 
 # Versions with `structuredContent`, so that our result already has the wire form.
 _STRUCTURED_VERSIONS = frozenset({"2025-06-18", "2025-11-25"})
@@ -173,15 +176,11 @@ def build_sdk_server(dispatcher: ToolDispatcher, identify: Identify, *, is_count
 
     async def call_tool(ctx: Context, params: types.CallToolRequestParams) -> Result:
         actor, request_id = await identify(ctx)
-        try:
-            http = ctx.request.scope[EXCHANGE_KEY] if ctx.request is not None else None
-            result = await dispatcher.call(
-                actor, params.name, params.arguments or {}, request_id, http=http, client=ctx, is_counted=is_counted
-            )
-            # The SDK drops the type in the legacy era.
-            return {"resultType": "complete", **without_fragment(result)}
-        except ProtocolError as error:
-            raise MCPError(error.code, str(error), error.data) from None
+        http = ctx.request.scope[EXCHANGE_KEY] if ctx.request is not None else None
+        calling = dispatcher.call(
+            actor, params.name, params.arguments or {}, request_id, http=http, client=ctx, is_counted=is_counted
+        )
+        return without_fragment(await _as_result(calling))
 
     server: Server[Any] = Server(
         surface.server_name or surface.name,
@@ -189,10 +188,7 @@ def build_sdk_server(dispatcher: ToolDispatcher, identify: Identify, *, is_count
         title=surface.title or None,
         instructions=surface.instructions or None,
         get_tool_input_schema=schemas.get,
-        cache_hints={
-            **{method: CacheHint(LIST_TTL_MILLISECONDS, "private") for method in _LISTS},
-            "resources/read": _NO_CACHE,
-        },
+        cache_hints=_CACHE_HINTS,
     )
     server.add_request_handler("tools/list", types.PaginatedRequestParams, list_tools)
     server.add_request_handler("tools/call", types.CallToolRequestParams, call_tool)
@@ -229,7 +225,7 @@ def build_in_process_server(
         version=version,
         lifespan=lifespan,
         get_tool_input_schema=schemas.get,
-        cache_hints={method: CacheHint(LIST_TTL_MILLISECONDS, "private") for method in _LISTS},
+        cache_hints=_CACHE_HINTS,
     )
     server.add_request_handler("tools/list", types.PaginatedRequestParams, list_tools)
     server.add_request_handler("tools/call", types.CallToolRequestParams, call_tool)
@@ -274,6 +270,7 @@ def _other_handlers(dispatcher: ToolDispatcher, identify: Identify) -> list[tupl
 
 async def _as_result(answer: Awaitable[Result]) -> Result:
     try:
+        # The SDK drops the type in the legacy era.
         return {"resultType": "complete", **await answer}
     except ProtocolError as error:
         raise MCPError(error.code, str(error), error.data) from None

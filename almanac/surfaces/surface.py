@@ -24,9 +24,14 @@ from almanac.surfaces.tool import RawResult, tool_schema
 Result = dict[str, Any]
 
 
+def text_result(text: str, *, is_error: bool = False) -> Result:
+    """Return a tool result of one text."""
+    return {"content": [{"type": "text", "text": text}], "isError": is_error}
+
+
 def render_text_error(error: AlmanacError) -> Result:
     """Return an error as our own surface shows it: its code, the problem and the remedy."""
-    return {"content": [{"type": "text", "text": f"{error.code}: {error.text}"}], "isError": True}
+    return text_result(f"{error.code}: {error.text}", is_error=True)
 
 
 def render_structured(answer: Any) -> Result:

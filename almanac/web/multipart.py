@@ -23,7 +23,7 @@ MAX_FORM_OVERHEAD_BYTES = 256 * 1024  # beside the file
 _SILENT_LOGGER = logging.Logger("uploads", logging.CRITICAL + 1)
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _UNENCODED = (b"", b"7bit", b"8bit", b"binary")
-_JSON_FIELDS = ("metadata", "annotations", "entities")  # fields whose text is JSON
+_JSON_FIELDS = ("metadata", "annotations", "entities")  # their text is JSON
 
 
 class RawUpload:
@@ -74,7 +74,7 @@ class MultipartForm:
 
     @classmethod
     def of(cls, ctx: RequestContext, fields: frozenset[str]) -> "MultipartForm":
-        """Return the form of a request whose body has not been read yet."""
+        """Return the form of a request with an unread body."""
         ctx.http.check_length(ctx.app.settings.max_file_bytes + MAX_FORM_OVERHEAD_BYTES)
         return cls(_boundary(ctx.http), fields)
 

@@ -1,20 +1,20 @@
 """The REST endpoint of one path: it turns a request into an operation with arguments, and an answer into a response."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 import orjson
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 from starlette.routing import Route
 
-from almanac.core.arguments import describe_arguments, describe_problems
+from almanac.core.arguments import describe_arguments
 from almanac.core.errors import AlmanacError, BadRequest, Unauthorized
 from almanac.identity.credentials import token_or_key
 from almanac.net.http_exchange import HeaderList, HttpExchange
 from almanac.net.query_string import read_query_string
 from almanac.operations.context import AppContext, Authentication, RequestContext
-from almanac.operations.operation import UNKNOWN_ARGUMENT, Operation, Rest
-from almanac.operations.pipeline.endpoint import Invocation
+from almanac.operations.operation import UNKNOWN_ARGUMENT, Operation, Rest, parse_arguments
+from almanac.operations.pipeline.endpoint import Endpoint, Invocation
 from almanac.operations.pipeline.errors import (
     InvalidJson,
     MethodNotAllowed,
@@ -25,13 +25,10 @@ from almanac.operations.pipeline.errors import (
 from almanac.operations.pipeline.file_answer import FileAnswer, send_file
 from almanac.operations.pipeline.pipeline import EndpointApp, admit
 from almanac.operations.schemas import value_from_text
-from almanac.quotas.rate_limits import RateLimit
 from almanac.web.multipart import FORM_TYPE, MultipartForm, RawUpload
 
 API_PREFIX = "/api/v1"
 JSON = b"application/json"
-
-Model = TypeVar("Model", bound=BaseModel)
 
 
 class UrlParameters(BaseModel):
@@ -61,7 +58,7 @@ async def by_token(app: AppContext, http: HttpExchange) -> Authentication:
     return Authentication(actor)
 
 
-class RestEndpoint:
+class RestEndpoint(Endpoint):
     """Serves the operations of one path, by their HTTP methods."""
 
     surface = "rest"
@@ -71,23 +68,16 @@ class RestEndpoint:
         self._operations = {**({"HEAD": operations["GET"]} if "GET" in operations else {}), **operations}
         self._prefix = prefix
 
-    async def limit_before_credential(self, app: AppContext, http: HttpExchange) -> None:
-        """Count nothing: limits begin when the caller is known."""
-
     async def authenticate(self, app: AppContext, http: HttpExchange) -> Authentication:
         """Return the caller."""
         _, rest = self._find(http)
         return await (rest.authenticate or by_token)(app, http)
 
-    async def limit_before_body(self, ctx: RequestContext) -> None:
-        """Count nothing here: `read` counts the call before it reads the body."""
-
-    def call_limit(self, ctx: RequestContext) -> RateLimit | None:
-        """Return the limit of every token."""
-        return ctx.app.call_limit
-
     async def read(self, ctx: RequestContext) -> Invocation:
-        """Return the operation of the request with its arguments from path, query string and body."""
+        """Return the operation of the request with its arguments from path, query string and body.
+
+        The call is counted before its body is read.
+        """
         operation, rest = self._find(ctx.http)
         await admit(ctx, operation, self.call_limit(ctx))
         arguments = self._read_url(ctx, operation, rest)
@@ -146,7 +136,7 @@ class RestEndpoint:
         if rest.parameters is None:
             return arguments
         ctx.note_arguments(arguments)
-        ctx.parameters = parse(rest.parameters, arguments)
+        ctx.parameters = parse_arguments(rest.parameters, arguments)
         return {}
 
     async def _read_body(
@@ -177,14 +167,6 @@ class RestEndpoint:
         if not isinstance(body, dict):
             raise BadRequest("The body is not a JSON object.", remedy=_describe(operation, rest))
         return cast("dict[str, Any]", body)
-
-
-def parse(model: type[Model], arguments: Mapping[str, Any]) -> Model:
-    """Return validated arguments, or raise an error that names each wrong argument."""
-    try:
-        return model.model_validate(arguments)
-    except ValidationError as error:
-        raise BadRequest(describe_problems(error, UNKNOWN_ARGUMENT), remedy=describe_arguments(model)) from None
 
 
 def _describe(operation: Operation, rest: Rest) -> str:

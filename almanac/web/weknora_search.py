@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from almanac.assist.weknora import knowledge_search
+from almanac.assist.weknora import knowledge_search as weknora_search
 from almanac.assist.weknora.backends import DROPPED_HEADER, MATCH_TYPES
 from almanac.assist.weknora.knowledge_search import WeKnoraSearchArguments
 from almanac.core.errors import AlmanacError
 from almanac.knowledge.document_search import DocumentResult
 from almanac.operations.context import RequestContext
-from almanac.operations.operation import Example, Operation, Rest
+from almanac.operations.models import SEARCH
+from almanac.operations.operation import Example, Rest, operation
 from almanac.web.rest import RestAnswer, UrlParameters
 
 
@@ -70,10 +71,10 @@ class WeKnoraErrorAnswer:
     error: WeKnoraErrorInfo
 
 
-async def search(ctx: RequestContext, args: WeKnoraSearchArguments) -> RestAnswer:
-    """Search documents for a client of WeKnora."""
-    found = await knowledge_search.search(ctx, ctx.app.search, args)
-    results = [knowledge_search.describe(hit, highlight=args.highlight) for hit in found.hits]
+async def knowledge_search(ctx: RequestContext, args: WeKnoraSearchArguments) -> RestAnswer:
+    """The passages of documents that answer a question, in the form of WeKnora's clients."""
+    found = await weknora_search.search(ctx, ctx.app.search, args)
+    results = [weknora_search.describe(hit, highlight=args.highlight) for hit in found.hits]
     body: dict[str, Any] = {"results": results, "total_count": found.total_count}
     if _wants_envelope(ctx, ctx.parameters.envelope):
         body |= {"success": True, "data": [_server_result(hit) for hit in found.hits]}
@@ -94,7 +95,7 @@ def _wants_envelope(ctx: RequestContext, envelope: bool | None) -> bool:
 def _server_result(hit: DocumentResult) -> dict[str, Any]:
     found = hit.found
     return {
-        **knowledge_search.describe(hit, highlight=False),
+        **weknora_search.describe(hit, highlight=False),
         "match_type": MATCH_TYPES.index("vector" if "vectors" in found.legs else "keyword"),
         "chunk_type": "text",
         "start_at": found.start,
@@ -108,13 +109,10 @@ def _server_result(hit: DocumentResult) -> dict[str, Any]:
 
 _EXAMPLE_RESULT = WeKnoraResultInfo("3711", "Oil it monthly.", 0.85, "12", "Pump P-40", "pump.pdf", "hybrid")
 
-KNOWLEDGE_SEARCH = Operation(
-    name="knowledge_search",
-    summary="The passages of documents that answer a question, in the form of WeKnora's clients",
-    arguments=WeKnoraSearchArguments,
+KNOWLEDGE_SEARCH = operation(
+    knowledge_search,
     answer=WeKnoraResultList,
-    scopes=frozenset({"search:read"}),
-    handler=search,
+    scopes=SEARCH,
     rest=Rest(
         "POST",
         "/knowledge-search",

@@ -15,6 +15,8 @@ from almanac.cli import build
 from almanac.operations.operation import Operation
 from almanac.operations.server import USAGE_REPORT
 from almanac.operations.table import OPERATIONS
+from almanac.surfaces.external.http_endpoint import DOCUMENT_FILE
+from almanac.web.agents.a2a import AGENT_RPC
 from almanac.web.agents.messages import AGENT_OPERATIONS
 from almanac.web.catalogue.routes import CATALOGUE_OPERATIONS
 from almanac.web.weknora_search import KNOWLEDGE_SEARCH
@@ -74,6 +76,8 @@ ROUTES: Mapping[str, Tool | Reason] = {
     "clear_catalogue": REMOVAL,
     "verify_key": Tool("whoami"),
     "send_message": Tool("search"),
+    "agent_rpc": Tool("search"),
+    "document_file": Tool("download_document"),
     "get_agent_task": Reason("A tool call is cancelled and followed by the MCP client itself."),
     "cancel_agent_task": Reason("A tool call is cancelled and followed by the MCP client itself."),
     "knowledge_search": Tool("search"),
@@ -120,6 +124,9 @@ COMMANDS: Mapping[str, Tool | Reason] = {
     **dict.fromkeys(("group add", "group leave", "group list", "group member"), ACCOUNTS),
 }
 
+OTHER_OPERATIONS = (
+    *CATALOGUE_OPERATIONS, *AGENT_OPERATIONS, AGENT_RPC, KNOWLEDGE_SEARCH, USAGE_REPORT, DOCUMENT_FILE,
+)  # fmt: skip
 TOOLS = {operation.name: operation for operation in OPERATIONS if operation.mcp}
 
 
@@ -144,7 +151,7 @@ def test_no_operation_has_both_a_tool_and_a_reason():
 @pytest.mark.parametrize(
     ("listed", "served"),
     [
-        (ROUTES, [each.name for each in (*CATALOGUE_OPERATIONS, *AGENT_OPERATIONS, KNOWLEDGE_SEARCH, USAGE_REPORT)]),
+        (ROUTES, [each.name for each in OTHER_OPERATIONS]),
         (COMMANDS, []),
     ],
     ids=["routes", "commands"],

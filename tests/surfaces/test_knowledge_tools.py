@@ -262,6 +262,9 @@ WRONG: list[tuple[str, Mapping[str, Any], str]] = [
     ("manage_folder", {"action": "move", "folder_id": 1}, "parent_id: the action 'move' needs it."),
     ("manage_base", {"action": "create"}, "name: the action 'create' needs it."),
     ("manage_base", {"action": "create", "name": "x", "splitter": {"size": 1}}, "'size' is a whole number"),
+    ("manage_base", {"action": "create", "name": "x", "splitter": {"size": "9"}}, "splitter.size: "),
+    ("manage_base", {"action": "change", "base_id": 1}, "There is nothing to change."),
+    ("manage_base", {"action": "share", "base_id": 1}, "role: the action 'share' needs it."),
 ]
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from almanac import reactions
 from almanac.cli.support import file_walk, ingest_report
 from almanac.cli.support.file_walk import FoundFile, SkippedFile, Stamp
 from almanac.cli.support.ingest_run import IngestRun
-from almanac.cli.support.local_worker import local_worker
+from almanac.cli.support.local_worker import EXIT_INTERRUPTED, local_worker, stop_on_signal
 from almanac.cli.support.output import print_json, print_note
 from almanac.cli.support.progress import Display, embedding_stage, open_display, parsing_stage
 from almanac.core import clock
@@ -20,6 +20,7 @@ from almanac.core.database import Database
 from almanac.core.settings import Settings
 from almanac.knowledge import document_index
 from almanac.knowledge.files import FileStore
+from almanac.search.backends import open_search
 from almanac.search.engine import SearchEngine
 from almanac.search.index.protocol import Coverage
 from almanac.search.jobs import collection_status, embed_queue
@@ -43,7 +44,12 @@ class IngestSession:
     is_watching: bool = False
     failing: set[str] = field(default_factory=set[str])
 
-    async def watch(self, paths: Sequence[Path], folder: str) -> int:
+    @property
+    def exit_code(self) -> int:
+        """The exit status of the command."""
+        return EXIT_INTERRUPTED if self.stop.is_set() and not self.is_watching else int(bool(self.failing))
+
+    async def watch(self, paths: Sequence[Path], folder: str) -> None:
         """Add all files, and then every new or changed one. A changed file is added once two walks found it equal."""
         added: dict[str, Stamp] = {}
         before: dict[str, Stamp] | None = None
@@ -61,7 +67,6 @@ class IngestSession:
                     print_note("Watching for changes; Ctrl-C stops.")
             before = now
             await self._rest(max(_WALK_INTERVAL_SECONDS, 10 * walk_seconds))
-        return int(bool(self.failing))
 
     async def add(self, found: list[FoundFile], skipped: list[SkippedFile]) -> None:
         """Add files to the base and follow them."""
@@ -125,13 +130,19 @@ class IngestSession:
 
 
 @asynccontextmanager
-async def ingest_workers(
-    db: Database, settings: Settings, stop: asyncio.Event, *, enabled: bool
-) -> AsyncGenerator[None]:
+async def open_session(
+    call: Call, base_id: int, settings: Settings, *, is_waiting: bool, as_json: bool, is_watching: bool = False
+) -> AsyncGenerator[IngestSession]:
+    """Open search for a session and, if it waits for the documents, run its workers. Ctrl-C stops the session."""
+    async with open_search(settings, call.db) as search, stop_on_signal() as stop, AsyncExitStack() as stack:
+        if is_waiting:
+            await stack.enter_async_context(_ingest_workers(call.db, settings, stop))
+        yield IngestSession(call, base_id, settings, search, stop, is_waiting, as_json, is_watching)
+
+
+@asynccontextmanager
+async def _ingest_workers(db: Database, settings: Settings, stop: asyncio.Event) -> AsyncGenerator[None]:
     """Run one worker for documents and one for vectors, beside those of a server if there is one."""
-    if not enabled:
-        yield
-        return
     grace = round(settings.shutdown_grace_seconds * clock.SECOND)
     async with (
         reactions.open_job_handlers(db, settings) as handlers,

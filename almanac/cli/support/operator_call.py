@@ -1,4 +1,4 @@
-"""Calls of the operator: the person at the command line, who owns everything in an organisation."""
+"""Calls of the operator: the person at the command line, with the rights of an owner in every organisation."""
 
 from collections.abc import Iterable
 

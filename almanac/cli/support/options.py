@@ -5,9 +5,13 @@ from typing import Annotated
 
 import typer
 
+from almanac.core import clock
+from almanac.core.errors import BadRequest
+
 Home = Annotated[Path | None, typer.Option("--home", help="Folder with the data (ALMANAC_HOME).", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+Withdraw = Annotated[bool, typer.Option("--withdraw", help="Take their role back.")]
 OrgName = Annotated[
     str | None, typer.Option("--org", help="Organisation; may be left out while there is only one.", show_default=False)
 ]
@@ -21,6 +25,14 @@ UserName = Annotated[str, typer.Argument(metavar="USER", help="A user's or agent
 BaseId = Annotated[int, typer.Argument(metavar="KB_ID", help="Its id, from 'almanac kb list'.")]
 DocumentId = Annotated[int, typer.Argument(metavar="DOC_ID", help="Its id, from 'almanac docs KB_ID'.")]
 DocumentIds = Annotated[list[int], typer.Argument(metavar="DOC_ID", help="Their ids, from 'almanac docs KB_ID'.")]
+
+
+def parse_duration(text: str) -> int:
+    """Return the duration that an option such as `--since 7d` names."""
+    try:
+        return clock.parse_duration(text)
+    except ValueError as error:
+        raise BadRequest(f"{error}.") from None
 
 
 def command_group(help: str) -> typer.Typer:

@@ -2,18 +2,16 @@
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from almanac import reactions
+from almanac.cli.support.local_worker import local_worker
 from almanac.cli.support.operator_call import call_as_principal
+from almanac.cli.support.progress import Display, Stage
 from almanac.cli.support.retrieval_set import SetLine
 from almanac.core import clock
 from almanac.core.call import Call
@@ -22,7 +20,6 @@ from almanac.core.errors import Internal
 from almanac.core.settings import Settings
 from almanac.identity import orgs, principals
 from almanac.jobs import queue
-from almanac.jobs.worker import Worker
 from almanac.knowledge import bases, documents
 from almanac.knowledge.document_search import DocumentResult
 from almanac.knowledge.documents import DocumentDraft
@@ -106,14 +103,13 @@ class RetrievalLibrary:
         document = self.documents[hit.document_id]
         return document.lines[bisect_right(document.starts, hit.found.start) - 1].id
 
-    async def add_documents(self, settings: Settings, corpus: Sequence[SetLine], progress: Progress) -> None:
+    async def add_documents(self, settings: Settings, corpus: Sequence[SetLine], display: Display) -> None:
         """Add the documents through the same functions as uploads, and parse them."""
         db = self.call.db
         named = {f"{number}.txt": document for number, document in enumerate(set_documents(corpus))}
         self.bases = await db.write(lambda tx: self._add_bases(tx, corpus))
         files = FileStore(settings.home, settings.max_file_bytes)
         ingest = Ingest(db, files, _SetParser(named), _BATCH_SIZE)
-        task = progress.add_task("Parsing", total=len(named))
         try:
             async with files.receive(db) as incoming:
                 await incoming.write(b"a line of the set")
@@ -121,7 +117,7 @@ class RetrievalLibrary:
                 for batch in _batches(list(named.items())):
                     self.documents |= await db.write(lambda tx, batch=batch: self._add(tx, batch, stored))
                     await _run_ingest_jobs(db, ingest)
-                    progress.update(task, advance=len(batch))
+                    display.show(Stage("Parsing", len(self.documents), len(named), "document"))
         finally:
             files.close()
 
@@ -167,43 +163,19 @@ async def _run_ingest_jobs(db: Database, ingest: Ingest) -> None:
     await db.write(body)
 
 
-async def run_waiting_jobs(db: Database, settings: Settings, progress: Progress) -> None:
+async def run_waiting_jobs(db: Database, settings: Settings, display: Display) -> None:
     """Run a worker until no job waits: it computes the vectors."""
     passages = (await db.scan("SELECT count(*) AS n FROM passages"))[0]["n"]
-    task = progress.add_task("Embedding", total=passages)
-    async with reactions.open_job_handlers(db, settings) as handlers, _worker(db, handlers, settings) as working:
+    failed = asyncio.Event()  # the worker, which then ends the block with its error
+    async with (
+        reactions.open_job_handlers(db, settings) as handlers,
+        local_worker(db, settings, handlers, failed, settings.job_concurrency, 0),
+    ):
         while (count := await queue.counts(db))["queued"] or count["running"]:
-            if working.done():
-                await working
-            progress.update(task, completed=(await db.scan("SELECT count(*) AS n FROM vectors"))[0]["n"])
+            if failed.is_set():
+                break
+            vectors = (await db.scan("SELECT count(*) AS n FROM vectors"))[0]["n"]
+            display.show(Stage("Embedding", vectors, passages, "passage", "embedded"))
             await asyncio.sleep(_POLL_SECONDS)
-    progress.update(task, completed=passages)
     if count["dead"]:
         raise Internal("Indexing failed.", remedy="The log has the reason.")
-
-
-@asynccontextmanager
-async def _worker(
-    db: Database, handlers: Mapping[str, Any], settings: Settings
-) -> AsyncGenerator["asyncio.Task[None]"]:
-    over = asyncio.Event()
-    worker = Worker(db, handlers, concurrency=settings.job_concurrency, poll=clock.SECOND // 20)
-    working = asyncio.create_task(worker.run(over))
-    try:
-        yield working
-    finally:
-        over.set()
-        await working
-
-
-def open_progress(quiet: bool) -> Progress:
-    """Return progress bars on standard error; none if `quiet` and standard error is no terminal."""
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        disable=quiet and not console.is_terminal,
-    )

@@ -28,7 +28,6 @@ class Endpoint(Protocol):
 
     async def limit_before_credential(self, app: AppContext, http: HttpExchange) -> None:
         """Count the request before its credential is read, where a seed documents such a limit."""
-        ...
 
     async def authenticate(self, app: AppContext, http: HttpExchange) -> Authentication:
         """Return the caller, or raise `Unauthorized`."""
@@ -36,11 +35,10 @@ class Endpoint(Protocol):
 
     async def limit_before_body(self, ctx: RequestContext) -> None:
         """Count the request before its body is read, where a seed documents such a limit."""
-        ...
 
     def call_limit(self, ctx: RequestContext) -> RateLimit | None:
         """Return the limit that each call counts against; None if the request has been counted already."""
-        ...
+        return ctx.app.call_limit
 
     async def read(self, ctx: RequestContext) -> Any:
         """Read the body. Return the `Invocation` to run, or any other value, which `send` then sends."""

@@ -89,7 +89,7 @@ async def run_recorded(ctx: RequestContext, invocation: Invocation, limit: RateL
 
 
 async def invoke(ctx: RequestContext, invocation: Invocation, limit: RateLimit | None) -> Any:
-    """Check what the caller may do, parse the arguments and run the operation."""
+    """Check the caller's rights, parse the arguments and run the operation."""
     operation = invocation.operation
     if not invocation.is_admitted:
         await admit(ctx, operation, limit)

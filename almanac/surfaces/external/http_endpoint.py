@@ -5,7 +5,6 @@ user afterwards. Every other path needs a credential before it answers 404.
 """
 
 import re
-from dataclasses import replace
 
 import orjson
 from starlette.routing import Route
@@ -16,7 +15,7 @@ from almanac.knowledge import downloads
 from almanac.net.http_exchange import HttpExchange
 from almanac.operations.context import AppContext, Authentication, RequestContext
 from almanac.operations.operation import Operation
-from almanac.operations.pipeline.endpoint import Invocation
+from almanac.operations.pipeline.endpoint import Endpoint, Invocation
 from almanac.operations.pipeline.errors import MethodNotAllowed
 from almanac.operations.pipeline.file_answer import FileAnswer, send_file
 from almanac.operations.pipeline.pipeline import EndpointApp
@@ -42,7 +41,7 @@ async def _open_file(ctx: RequestContext, _: object) -> FileAnswer:
 DOCUMENT_FILE = Operation("document_file", "The file of a document", _open_file, arguments=None, answer=FileAnswer)
 
 
-class ExternalHttpEndpoint:
+class ExternalHttpEndpoint(Endpoint):
     """Serves the paths below one mount of the external surface, except for the transport."""
 
     surface = SURFACE.name
@@ -86,9 +85,7 @@ class ExternalHttpEndpoint:
         if document_id is None:
             return Authentication(await self._authenticator.authenticate(app, http))
         token = http.headers.get(_TOKEN_HEADER, b"").decode("latin-1")
-        actor, disposition = await downloads.token_holder(app.db, app.key, token, document_id)
-        # The download token is a permission of its own, so the list of tools of the API token does not apply.
-        return Authentication(replace(actor, tools=None), disposition)
+        return Authentication(*await downloads.token_holder(app.db, app.key, token, document_id))
 
     async def limit_before_body(self, ctx: RequestContext) -> None:
         """Count a request to a path that does not exist."""

@@ -5,7 +5,6 @@ Each limit has a namespace and counts by a dimension. The key in Redis is
 """
 
 import hashlib
-from typing import NamedTuple
 
 from almanac.core.settings import Settings
 from almanac.identity.credentials import bearer_token
@@ -17,51 +16,15 @@ from almanac.quotas.rate_limits import RateLimit
 PREFIX = "external_kb_mcp:rate"
 
 
-class LimitRow(NamedTuple):
-    """One limit: its namespace and the names of its settings."""
-
-    namespace: str
-    enabled: str
-    requests: str
-    seconds: str
-
-
-TRANSPORT = LimitRow(
-    "transport",
-    "external_rate_limit_enabled",
-    "external_rate_limit_requests",
-    "external_rate_limit_window_seconds",
-)
-SEARCH = LimitRow(
-    "search",
-    "external_search_rate_limit_enabled",
-    "external_search_rate_limit_requests",
-    "external_search_rate_limit_window_seconds",
-)
-DOWNLOAD = LimitRow(
-    "download",
-    "external_download_rate_limit_enabled",
-    "external_download_rate_limit_requests",
-    "external_download_rate_limit_window_seconds",
-)
-DOWNLOAD_BY_ADDRESS = LimitRow(
-    "download_preauth_ip",
-    "external_download_rate_limit_enabled",
-    "external_download_preauth_ip_rate_limit_requests",
-    "external_download_preauth_ip_rate_limit_window_seconds",
-)
-DOWNLOAD_BY_ADDRESS_AND_DOCUMENT = LimitRow(
-    "download_preauth_document",
-    "external_download_rate_limit_enabled",
-    "external_download_preauth_document_rate_limit_requests",
-    "external_download_preauth_document_rate_limit_window_seconds",
-)
-
-
 async def count_request(ctx: RequestContext) -> None:
     """Count a request by client address and by token."""
     limiter, settings = ctx.app.rate_limiter, ctx.app.settings
-    limit = _limit(TRANSPORT, settings)
+    limit = _limit(
+        "transport",
+        settings.external_rate_limit_enabled,
+        settings.external_rate_limit_requests,
+        settings.external_rate_limit_window_seconds,
+    )
     await limiter.count(limit, _address(settings, ctx.http))
     if token := bearer_token(ctx.http.headers):
         await limiter.count(limit, f"token:{_hash(token)}")
@@ -69,26 +32,49 @@ async def count_request(ctx: RequestContext) -> None:
 
 async def count_search(ctx: RequestContext) -> None:
     """Count a search by user."""
-    await ctx.app.rate_limiter.count(_limit(SEARCH, ctx.app.settings), f"user:{ctx.actor.id}")
+    settings = ctx.app.settings
+    limit = _limit(
+        "search",
+        settings.external_search_rate_limit_enabled,
+        settings.external_search_rate_limit_requests,
+        settings.external_search_rate_limit_window_seconds,
+    )
+    await ctx.app.rate_limiter.count(limit, f"user:{ctx.actor.id}")
 
 
 async def count_unauthenticated_download(app: AppContext, http: HttpExchange, document_id: int) -> None:
     """Count a download before its credential is read: by client address, then by address and document."""
-    address = _address(app.settings, http)
-    await app.rate_limiter.count(_limit(DOWNLOAD_BY_ADDRESS, app.settings), address)
-    by_document = _limit(DOWNLOAD_BY_ADDRESS_AND_DOCUMENT, app.settings)
+    settings, address = app.settings, _address(app.settings, http)
+    by_address = _limit(
+        "download_preauth_ip",
+        settings.external_download_rate_limit_enabled,
+        settings.external_download_preauth_ip_rate_limit_requests,
+        settings.external_download_preauth_ip_rate_limit_window_seconds,
+    )
+    by_document = _limit(
+        "download_preauth_document",
+        settings.external_download_rate_limit_enabled,
+        settings.external_download_preauth_document_rate_limit_requests,
+        settings.external_download_preauth_document_rate_limit_window_seconds,
+    )
+    await app.rate_limiter.count(by_address, address)
     await app.rate_limiter.count(by_document, f"{address}:document:{document_id}")
 
 
 async def count_download(ctx: RequestContext, document_id: int) -> None:
     """Count a download with a valid credential by user and document."""
-    limit = _limit(DOWNLOAD, ctx.app.settings)
+    settings = ctx.app.settings
+    limit = _limit(
+        "download",
+        settings.external_download_rate_limit_enabled,
+        settings.external_download_rate_limit_requests,
+        settings.external_download_rate_limit_window_seconds,
+    )
     await ctx.app.rate_limiter.count(limit, f"user:{ctx.actor.id}:document:{document_id}")
 
 
-def _limit(row: LimitRow, settings: Settings) -> RateLimit:
-    requests = getattr(settings, row.requests) if getattr(settings, row.enabled) else 0
-    return RateLimit(f"{PREFIX}:{row.namespace}", requests, getattr(settings, row.seconds), "aligned")
+def _limit(namespace: str, is_on: bool, requests: int, seconds: int) -> RateLimit:
+    return RateLimit(f"{PREFIX}:{namespace}", requests if is_on else 0, seconds, "aligned")
 
 
 def _address(settings: Settings, http: HttpExchange) -> str:

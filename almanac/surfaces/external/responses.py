@@ -13,10 +13,11 @@ from almanac.core.pages import Page
 from almanac.knowledge import downloads
 from almanac.knowledge.bases import KnowledgeBase
 from almanac.knowledge.document_text import TextExcerpt
-from almanac.knowledge.document_tree import FolderPage, FolderTree, Node
+from almanac.knowledge.document_tree import DocumentBrief, FolderPage, FolderTree, Node
+from almanac.knowledge.documents import Document
 from almanac.knowledge.downloads import DownloadToken
 from almanac.knowledge.folders import Folder
-from almanac.surfaces.surface import Result
+from almanac.surfaces.surface import Result, text_result
 
 JsonObject = dict[str, Any]
 Creators = Mapping[int, JsonObject | None]
@@ -35,8 +36,7 @@ _REFERENCE = re.compile(r"(?:doc_)?0*([1-9][0-9]{0,18})", re.ASCII)
 
 def render_result(value: Any) -> Result:
     """Return a tool's answer: one text of JSON."""
-    text = orjson.dumps(value, option=orjson.OPT_UTC_Z).decode()
-    return {"content": [{"type": "text", "text": text}], "isError": False}
+    return text_result(orjson.dumps(value, option=orjson.OPT_UTC_Z).decode())
 
 
 def error_body(error: AlmanacError) -> JsonObject:
@@ -193,40 +193,34 @@ def _nodes(nodes: Sequence[Node], creators: Creators) -> list[JsonObject]:
 
 def _node(node: Node, creators: Creators) -> JsonObject:
     item = node.item
-    if isinstance(item, Folder):
-        return {
-            "node_id": f"folder:{item.id}",
-            "raw_id": item.id,
-            "name": item.name,
-            "node_type": "folder",
-            "parent_id": item.parent_id,
-            "has_children": node.has_children,
-            "children": [],
-            **_NO_DOCUMENT,
-            "created_at": _timestamp(item.created_at),
-            "updated_at": _timestamp(item.updated_at),
-            "orphan": node.is_orphan,
-        }
+    is_folder = isinstance(item, Folder)
+    kind = "folder" if is_folder else "document"
     return {
-        "node_id": f"document:{item.id}",
+        "node_id": f"{kind}:{item.id}",
         "raw_id": item.id,
         "name": item.name,
-        "node_type": "document",
-        "parent_id": item.folder_id,
-        "has_children": False,
+        "node_type": kind,
+        "parent_id": item.parent_id if is_folder else item.folder_id,
+        "has_children": is_folder and node.has_children,
         "children": [],
-        "source_type": item.source_type,
-        "index_status": item.index_status,
-        "file_extension": item.extension,
-        "content_readable": bool(item.characters),
-        "downloadable": True,
-        "previewable": item.mime_type in downloads.PREVIEWABLE,
-        "mime_type": item.mime_type,
-        "file_size": item.size,
-        "creator": creators.get(item.creator_id),
+        **(_NO_DOCUMENT if is_folder else _document_fields(item, creators)),
         "created_at": _timestamp(item.created_at),
         "updated_at": _timestamp(item.updated_at),
         "orphan": node.is_orphan,
+    }
+
+
+def _document_fields(document: Document | DocumentBrief, creators: Creators) -> JsonObject:
+    return {
+        "source_type": document.source_type,
+        "index_status": document.index_status,
+        "file_extension": document.extension,
+        "content_readable": bool(document.characters),
+        "downloadable": True,
+        "previewable": document.mime_type in downloads.PREVIEWABLE,
+        "mime_type": document.mime_type,
+        "file_size": document.size,
+        "creator": creators.get(document.creator_id),
     }
 
 

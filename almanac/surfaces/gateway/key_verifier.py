@@ -44,7 +44,6 @@ class KeyVerifier(Protocol):
         ...
 
     async def is_available(self) -> bool: ...
-    async def close(self) -> None: ...
 
 
 def digest(key: str) -> str:
@@ -74,9 +73,6 @@ class LocalKeyVerifier:
 
     async def is_available(self) -> bool:
         return True
-
-    async def close(self) -> None:
-        """Do nothing: there are no connections."""
 
 
 class RemoteKeyVerifier:
@@ -115,9 +111,6 @@ class RemoteKeyVerifier:
             return (await self._client.request("GET", "/health")).status == 200
         except ServiceUnavailable:
             return False
-
-    async def close(self) -> None:
-        await self._client.close()
 
     async def _request(self, key: str) -> Actor | None:
         content = orjson.dumps({"key": key.encode("utf-8", "replace").decode(), "scope": REMOTE_SCOPE})

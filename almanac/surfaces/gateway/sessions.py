@@ -6,7 +6,8 @@ The store contains neither session ids nor keys: ids are hashed, and keys are ha
 
 import hashlib
 import secrets
-from collections.abc import Awaitable
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, cast
 
@@ -50,7 +51,6 @@ class SessionStore(Protocol):
         ...
 
     async def end(self, id: str) -> None: ...
-    async def close(self) -> None: ...
 
 
 class DatabaseSessions:
@@ -86,15 +86,12 @@ class DatabaseSessions:
     async def end(self, id: str) -> None:
         await self._db.write(lambda tx: tx.execute("DELETE FROM gateway_sessions WHERE hash = $1", _hash(id)))
 
-    async def close(self) -> None:
-        """Do nothing: the database outlives the store."""
-
 
 class RedisSessions:
     """Stores sessions in Redis, which removes them when they expire."""
 
-    def __init__(self, url: str, idle: int) -> None:
-        self._redis = open_redis(url)
+    def __init__(self, redis: Redis, idle: int) -> None:
+        self._redis = redis
         self._seconds = idle // clock.SECOND
 
     async def open(self, session: GatewaySession) -> str:
@@ -109,9 +106,6 @@ class RedisSessions:
     async def end(self, id: str) -> None:
         await self._run(self._redis.delete(_name(id)))
 
-    async def close(self) -> None:
-        await self._redis.aclose()
-
     async def _run(self, command: Any) -> Any:
         try:
             return await cast("Awaitable[Any]", command)
@@ -119,10 +113,15 @@ class RedisSessions:
             raise SessionsUnavailable() from None
 
 
-def open_sessions(db: Database, redis_url: str, minutes: int) -> SessionStore:
-    """Return the session store that all processes of this server share."""
+@asynccontextmanager
+async def open_sessions(db: Database, redis_url: str, minutes: int) -> AsyncGenerator[SessionStore]:
+    """Open the session store that all processes of this server share."""
     idle = minutes * clock.MINUTE
-    return RedisSessions(redis_url, idle) if redis_url else DatabaseSessions(db, idle)
+    if not redis_url:
+        yield DatabaseSessions(db, idle)
+        return
+    async with open_redis(redis_url) as redis:
+        yield RedisSessions(redis, idle)
 
 
 def _new_id() -> str:

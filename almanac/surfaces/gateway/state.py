@@ -4,7 +4,7 @@ import base64
 import hashlib
 import hmac
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from cryptography.fernet import Fernet
@@ -31,20 +31,20 @@ async def open_gateway(app: AppContext) -> AsyncGenerator[GatewayServices]:
     settings, db = app.settings, app.db
     headers = {"authorization": f"Bearer {settings.gateway_service_key}"} if settings.gateway_service_key else {}
 
-    def client(url: str) -> ServiceClient:
-        return ServiceClient(url, settings.gateway_timeout_seconds, headers)
+    async with AsyncExitStack() as stack:
 
-    # A separate key, derived from that of the server: a text encrypted or signed with one is useless with the other.
-    session_key = base64.urlsafe_b64encode(hmac.digest(app.key, b"gateway sessions", hashlib.sha256))
-    keys_url, upstream_url = settings.gateway_keys_url, settings.gateway_upstream_url
-    gateway = GatewayServices(
-        RemoteKeyVerifier(client(keys_url), Fernet(session_key)) if keys_url else LocalKeyVerifier(db, app.read_cache),
-        open_sessions(db, settings.redis_url, settings.gateway_session_minutes),
-        RemoteUpstream(client(upstream_url)) if upstream_url else LocalUpstream(),
-    )
-    try:
-        yield gateway
-    finally:
-        await gateway.keys.close()
-        await gateway.sessions.close()
-        await gateway.upstream.close()
+        def client(url: str) -> ServiceClient:
+            service = ServiceClient(url, settings.gateway_timeout_seconds, headers)
+            stack.push_async_callback(service.close)
+            return service
+
+        # A separate key, derived from that of the server: a text encrypted or signed with one is useless with the
+        # other.
+        session_key = base64.urlsafe_b64encode(hmac.digest(app.key, b"gateway sessions", hashlib.sha256))
+        keys_url, upstream_url = settings.gateway_keys_url, settings.gateway_upstream_url
+        local_keys = LocalKeyVerifier(db, app.read_cache)
+        yield GatewayServices(
+            RemoteKeyVerifier(client(keys_url), Fernet(session_key)) if keys_url else local_keys,
+            await stack.enter_async_context(open_sessions(db, settings.redis_url, settings.gateway_session_minutes)),
+            RemoteUpstream(client(upstream_url)) if upstream_url else LocalUpstream(),
+        )

@@ -15,7 +15,7 @@ from almanac.surfaces.gateway import zod
 from almanac.surfaces.gateway.auth import GatewayAuthenticator
 from almanac.surfaces.gateway.state import GatewayServices, open_gateway
 from almanac.surfaces.gateway.upstream import Upstream, UpstreamFailed
-from almanac.surfaces.surface import Surface
+from almanac.surfaces.surface import Surface, text_result
 from almanac.surfaces.tool import load_contract, operation_from_contract
 
 MAX_TOP_K = 50
@@ -88,8 +88,7 @@ def _upstream(ctx: RequestContext) -> Upstream:
 
 def render_result(value: Any) -> dict[str, Any]:
     """Return a result in the form of the document: one text of JSON, indented by two spaces."""
-    text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
-    return {"content": [{"type": "text", "text": text}], "isError": False}
+    return text_result(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
 
 
 def render_error(error: AlmanacError) -> dict[str, Any]:
@@ -101,7 +100,7 @@ def render_error(error: AlmanacError) -> dict[str, Any]:
     else:
         status = error.upstream_status if isinstance(error, UpstreamFailed) else error.status
         text = f"Knowledge Base service error ({status}): {error.text}"
-    return {"content": [{"type": "text", "text": text}], "isError": True}
+    return text_result(text, is_error=True)
 
 
 def http_error(error: AlmanacError) -> tuple[int, dict[str, Any]]:

@@ -38,7 +38,6 @@ class Upstream(Protocol):
     async def entity(self, call: Call, key: str) -> Any: ...
     async def structure(self, call: Call, key: str | None) -> Any: ...
     async def is_available(self, call: Call) -> bool: ...
-    async def close(self) -> None: ...
 
 
 class LocalUpstream:
@@ -56,9 +55,6 @@ class LocalUpstream:
 
     async def is_available(self, call: Call) -> bool:
         return bool(await call.db.fetch("SELECT 1"))
-
-    async def close(self) -> None:
-        """Do nothing: there are no connections."""
 
 
 class RemoteUpstream:
@@ -86,9 +82,6 @@ class RemoteUpstream:
             return (await self._client.request("GET", "/health")).status == 200
         except ServiceUnavailable:
             return False
-
-    async def close(self) -> None:
-        await self._client.close()
 
     async def _request(self, call: Call, method: str, path: str, content: bytes | None = None) -> Any:
         headers = {TENANT_HEADER: call.actor.org_id, "x-request-id": call.request_id}

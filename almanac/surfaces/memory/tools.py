@@ -20,7 +20,7 @@ from almanac.net import json_rpc
 from almanac.operations.context import AppContext, RequestContext
 from almanac.quotas.rate_limits import RateLimit
 from almanac.surfaces.memory import resources
-from almanac.surfaces.surface import Result, Surface
+from almanac.surfaces.surface import Result, Surface, text_result
 from almanac.surfaces.tool import load_contract, operation_from_contract
 
 TRUST = "untrusted"
@@ -50,12 +50,10 @@ CONTRACT = load_contract(__file__)
 
 def _check_uuid(text: str) -> str:
     try:
-        return str(uuid.UUID(text)) if len(text) == 36 else _not_a_uuid()
+        if len(text) == 36:
+            return str(uuid.UUID(text))
     except ValueError:
-        return _not_a_uuid()
-
-
-def _not_a_uuid() -> str:
+        pass
     raise ValueError("is not a UUID")
 
 
@@ -71,8 +69,6 @@ class TaskReference(Arguments):
 
 
 class StoreArguments(Arguments):
-    """Arguments of `store_knowledge`."""
-
     title: Annotated[str, Field(min_length=1, max_length=note_text.MAX_TITLE_CHARS)]
     body: Annotated[str, Field(min_length=1, max_length=note_text.MAX_BODY_CHARS)]
     tags: Tags
@@ -83,8 +79,6 @@ class StoreArguments(Arguments):
 
 
 class NoteSearchArguments(Arguments):
-    """Arguments of `search_knowledge`."""
-
     query: Annotated[str, Field(min_length=1, max_length=note_search.MAX_NOTE_QUERY_CHARS)]
     limit: Annotated[int, Field(ge=1, le=note_search.MAX_NOTE_RESULTS)] = 10
     tags: Tags
@@ -95,8 +89,6 @@ class NoteSearchArguments(Arguments):
 
 
 class SupersedeArguments(Arguments):
-    """Arguments of `supersede_knowledge`."""
-
     oldId: Uuid
     newId: Uuid
 
@@ -195,10 +187,7 @@ def _error_object(error: AlmanacError) -> dict[str, Any]:
 
 def render_error(error: AlmanacError) -> Result:
     """Return a failure of a call as a tool result."""
-    return {
-        "content": [{"type": "text", "text": orjson.dumps({"error": _error_object(error)}).decode()}],
-        "isError": True,
-    }
+    return text_result(orjson.dumps({"error": _error_object(error)}).decode(), is_error=True)
 
 
 def http_error(error: AlmanacError) -> tuple[int, dict[str, Any]]:

@@ -19,12 +19,12 @@ from almanac.core.errors import AlmanacError, BadRequest, Cancelled, NotFound, T
 from almanac.net import json_rpc
 from almanac.net.json_rpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
 from almanac.operations.context import RequestContext
-from almanac.operations.operation import Operation, Rest
+from almanac.operations.models import SEARCH
+from almanac.operations.operation import Rest, operation
 from almanac.operations.pipeline.errors import InvalidJson, UnsupportedMediaType
 from almanac.web.agents import conversation
 from almanac.web.agents.cards import AGENTS_PREFIX
-from almanac.web.agents.conversation import MAX_SESSION_ID_CHARS, SCOPES, AgentMessage, MessageContext
-from almanac.web.agents.event_stream import EventStream
+from almanac.web.agents.conversation import MAX_SESSION_ID_CHARS, AgentMessage, MessageContext, RenderEvents
 from almanac.web.agents.messages import MAX_MESSAGE_CHARS, AgentPath
 from almanac.web.rest import AlreadySent
 
@@ -100,8 +100,8 @@ class A2aRequest(A2aModel):
     params: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
-async def serve(ctx: RequestContext, request: A2aRequest) -> dict[str, Any] | AlreadySent:
-    """Answer one JSON-RPC request."""
+async def agent_rpc(ctx: RequestContext, request: A2aRequest) -> dict[str, Any] | AlreadySent:
+    """The agent by JSON-RPC, in the form of the A2A protocol."""
     path: AgentPath = ctx.parameters
     conversation.check_agent(ctx, path.agent)
     try:
@@ -139,14 +139,11 @@ async def _dispatch(ctx: RequestContext, agent: str, request: A2aRequest) -> dic
             return json_rpc.result(request.id, {"task": await _send(ctx, agent, request)})
         case "SendStreamingMessage":
             async with _begin_task(ctx, agent, request) as message:
-                return await _stream(ctx, message, request)
-        case "GetTask":
+                return await conversation.stream_reply(ctx, message, _events(request, message.task))
+        case "GetTask" | "CancelTask":
+            run = agent_tasks.get if request.method == "GetTask" else agent_tasks.cancel
             return json_rpc.result(
-                request.id, render_task(await agent_tasks.get(ctx, agent, _parse(TaskIdParams, request.params).id))
-            )
-        case "CancelTask":
-            return json_rpc.result(
-                request.id, render_task(await agent_tasks.cancel(ctx, agent, _parse(TaskIdParams, request.params).id))
+                request.id, render_task(await run(ctx, agent, _parse(TaskIdParams, request.params).id))
             )
         case method if method in UNSUPPORTED_METHODS:
             raise A2aError(UNSUPPORTED_OPERATION, "This agent does not support the method.")
@@ -168,47 +165,42 @@ def _begin_task(ctx: RequestContext, agent: str, request: A2aRequest) -> Abstrac
 
 async def _send(ctx: RequestContext, agent: str, request: A2aRequest) -> dict[str, Any]:
     async with _begin_task(ctx, agent, request) as message:
-        return _completed_task(message, await conversation.run_agent(ctx, message, conversation.ignore_event))
+        return _completed_task(message, await conversation.run_agent(ctx, message))
 
 
-async def _stream(ctx: RequestContext, message: AgentMessage, request: A2aRequest) -> AlreadySent:
-    ids = {"taskId": message.task.id, "contextId": message.task.session_id}
-    async with EventStream(ctx.http).open() as stream:
-        is_started = False  # whether the client has a part of the answer
+def _events(request: A2aRequest, task: AgentTask) -> RenderEvents:
+    """Return the function that renders the events of a task in the form of the protocol."""
+    ids = {"taskId": task.id, "contextId": task.session_id}
+    is_started = False  # whether the client has a part of the answer
 
-        async def send_event(event: Event) -> None:
-            nonlocal is_started
-            match event:
-                case Progress(state, text):
-                    is_started = is_started and state != "searching"
-                    status = _status(agent_tasks.WORKING, text, message.task)
-                    await stream.send(json_rpc.result(request.id, {"statusUpdate": {**ids, "status": status}}))
-                case Delta(text):
-                    artifact = {"artifactId": _ARTIFACT_NAME, "parts": [{"text": text}]}
-                    update = {**ids, "artifact": artifact, "append": is_started}
-                    is_started = True
-                    await stream.send(json_rpc.result(request.id, {"artifactUpdate": update}))
-                case Reset():
-                    is_started = False  # whether the client has a part of the answer
-                case Reply():
-                    pass
+    def update(kind: str, **fields: Any) -> dict[str, Any]:
+        return json_rpc.result(request.id, {kind: {**ids, **fields}})
 
-        await stream.send(json_rpc.result(request.id, {"task": render_task(message.task)}))
-        try:
-            reply = await conversation.run_agent(ctx, message, send_event)
-        except AlmanacError as error:
-            status = _status(
-                agent_tasks.CANCELED if isinstance(error, Cancelled) else agent_tasks.FAILED, error.text, message.task
-            )
-            await stream.send(json_rpc.result(request.id, {"statusUpdate": {**ids, "status": status}}))
-            raise
-        artifact = _artifact(reply.text, [conversation.render_citation(each) for each in reply.citations])
-        whole = {**ids, "artifact": artifact, "append": False, "lastChunk": True}
-        await stream.send(json_rpc.result(request.id, {"artifactUpdate": whole}))
-        await stream.send(
-            json_rpc.result(request.id, {"statusUpdate": {**ids, "status": _status(agent_tasks.COMPLETED)}})
-        )
-    return AlreadySent()
+    def render(event: AgentMessage | Event | AlmanacError) -> list[dict[str, Any]]:
+        nonlocal is_started
+        match event:
+            case AgentMessage():
+                return [json_rpc.result(request.id, {"task": render_task(task)})]
+            case Progress(state, text):
+                is_started = is_started and state != "searching"
+                return [update("statusUpdate", status=_status(agent_tasks.WORKING, text, task))]
+            case Delta(text):
+                artifact = {"artifactId": _ARTIFACT_NAME, "parts": [{"text": text}]}
+                appended, is_started = is_started, True
+                return [update("artifactUpdate", artifact=artifact, append=appended)]
+            case Reset():
+                is_started = False
+                return []
+            case AlmanacError():
+                state = agent_tasks.CANCELED if isinstance(event, Cancelled) else agent_tasks.FAILED
+                return [update("statusUpdate", status=_status(state, event.text, task))]
+            case Reply():
+                return [
+                    update("artifactUpdate", artifact=_reply_artifact(event), append=False, lastChunk=True),
+                    update("statusUpdate", status=_status(agent_tasks.COMPLETED)),
+                ]
+
+    return render
 
 
 def render_task(task: AgentTask) -> dict[str, Any]:
@@ -226,8 +218,12 @@ def _completed_task(message: AgentMessage, reply: Reply) -> dict[str, Any]:
         "id": message.task.id,
         "contextId": message.task.session_id,
         "status": _status(agent_tasks.COMPLETED),
-        "artifacts": [_artifact(reply.text, [conversation.render_citation(each) for each in reply.citations])],
+        "artifacts": [_reply_artifact(reply)],
     }
+
+
+def _reply_artifact(reply: Reply) -> dict[str, Any]:
+    return _artifact(reply.text, [conversation.render_citation(each) for each in reply.citations])
 
 
 def _artifact(text: str, sources: list[dict[str, Any]]) -> dict[str, Any]:
@@ -254,13 +250,10 @@ def _parse(model: type[Any], params: Mapping[str, Any]) -> Any:
         raise A2aError(INVALID_PARAMS, describe_problems(error, "is not taken here")) from None
 
 
-AGENT_RPC = Operation(
-    name="agent_rpc",
-    summary="The agent by JSON-RPC, in the form of the A2A protocol",
-    arguments=A2aRequest,
+AGENT_RPC = operation(
+    agent_rpc,
     answer=dict[str, Any],
-    scopes=SCOPES,
-    handler=serve,
+    scopes=SEARCH,
     rest=Rest(
         "POST",
         AGENTS_PREFIX + "/{agent}",

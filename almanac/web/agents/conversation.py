@@ -9,7 +9,7 @@ over.
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, cast
 
@@ -24,22 +24,20 @@ from almanac.assist.weknora.knowledge_search import GradedResults
 from almanac.assist.weknora.weknora_tool import ToolUseResult, WeKnoraContext, WeKnoraQuery, WeKnoraTool
 from almanac.core.arguments import Arguments
 from almanac.core.errors import AlmanacError, BadRequest, Cancelled, NotFound, Unauthorized
-from almanac.identity.credentials import bearer_token
+from almanac.identity.credentials import token_or_key
 from almanac.net.http_exchange import HttpExchange
 from almanac.net.url import read_url
 from almanac.operations.context import AppContext, Authentication, RequestContext
 from almanac.operations.pipeline.endpoint import Invocation
 from almanac.operations.pipeline.guard import RequestGuard
 from almanac.operations.pipeline.pipeline import run_recorded
-from almanac.web.rest import by_token
+from almanac.web.agents.event_stream import EventStream
+from almanac.web.rest import AlreadySent, by_token
 from almanac.web.weknora_search import KNOWLEDGE_SEARCH
 
-SCOPES = frozenset({"search:read"})
 MAX_UNAUTHENTICATED_BODY_BYTES = 65536  # of a body that is read before authentication
 MAX_SESSION_ID_CHARS = 128
 CANCEL_POLL_SECONDS = 1.0
-
-SendEvent = Callable[[Event], Awaitable[None]]
 
 
 class SearchTarget(Arguments):
@@ -66,6 +64,11 @@ class AgentMessage:
     text: str
     context: SearchTarget
     task: AgentTask
+
+
+SendEvent = Callable[[Event], Awaitable[None]]
+# The messages that a client receives for the beginning of the work, for an event of the agent, its reply or an error.
+RenderEvents = Callable[[AgentMessage | Event | AlmanacError], Sequence[dict[str, Any]]]
 
 
 async def by_context(app: AppContext, http: HttpExchange) -> Authentication:
@@ -102,8 +105,11 @@ async def begin_task(
             await agent_tasks.end(ctx.db, task.id, agent_tasks.FAILED)  # has no effect on a task that has ended
 
 
-async def run_agent(ctx: RequestContext, message: AgentMessage, send_event: SendEvent) -> Reply:
-    """Run the agent and return its answer. `send_event` receives each event. The task records how the run ended."""
+async def run_agent(ctx: RequestContext, message: AgentMessage, send_event: SendEvent | None = None) -> Reply:
+    """Run the agent and return its answer. `send_event` receives each event before the answer.
+
+    The task records how the run ended.
+    """
     state: str | None = agent_tasks.FAILED
     try:
         reply = await _answer_in_time(ctx, message, send_event)
@@ -122,8 +128,22 @@ async def run_agent(ctx: RequestContext, message: AgentMessage, send_event: Send
             await agent_tasks.end(ctx.db, message.task.id, state)
 
 
-async def ignore_event(_: Event) -> None:
-    """Send no events: the caller waits for the whole answer."""
+async def stream_reply(ctx: RequestContext, message: AgentMessage, render: RenderEvents) -> AlreadySent:
+    """Run the agent and send its events while it works. An error is sent as the last event."""
+    async with EventStream(ctx.http).open() as stream:
+
+        async def send_events(event: AgentMessage | Event | AlmanacError) -> None:
+            for value in render(event):
+                await stream.send(value)
+
+        await send_events(message)
+        try:
+            reply = await run_agent(ctx, message, send_events)
+        except AlmanacError as error:
+            await send_events(error)
+            raise
+        await send_events(reply)
+    return AlreadySent()
 
 
 def render_citation(citation: AnswerCitation) -> dict[str, Any]:
@@ -150,19 +170,21 @@ def render_search(search: ToolUseResult) -> dict[str, Any]:
     return body | ({"failure": search.failure} if search.failure else {})
 
 
-async def _run(ctx: RequestContext, message: AgentMessage, send_event: SendEvent) -> Reply:
+async def _run(ctx: RequestContext, message: AgentMessage, send_event: SendEvent | None) -> Reply:
     tool = open_tool(ctx, message.context)
     earlier = await agent_tasks.turns(ctx, message.agent, message.task.session_id)
     reply: Reply | None = None
     async with contextlib.aclosing(ctx.app.agent.answer(tool, message.text, earlier)) as events:
         async for event in events:
-            reply = event if isinstance(event, Reply) else reply
-            await send_event(event)
+            if isinstance(event, Reply):
+                reply = event
+            elif send_event is not None:
+                await send_event(event)
     assert reply is not None
     return reply
 
 
-async def _answer_in_time(ctx: RequestContext, message: AgentMessage, send_event: SendEvent) -> Reply:
+async def _answer_in_time(ctx: RequestContext, message: AgentMessage, send_event: SendEvent | None) -> Reply:
     """Run the agent until it answers, its own time is over, or its task is cancelled."""
     ctx.guard.lift_deadline()
     with RequestGuard(ctx.app.timers, ctx.app.settings.agent_seconds) as guard:
@@ -247,8 +269,7 @@ def _is_this_server(ctx: RequestContext, url: str) -> bool:
 
 
 def _token(ctx: RequestContext) -> str:
-    headers = ctx.http.headers
-    return bearer_token(headers) or headers.get(b"x-api-key", b"").decode("latin-1")
+    return token_or_key(ctx.http.headers) or ""
 
 
 def _key_in(raw: bytes) -> str | None:
@@ -284,8 +305,3 @@ def _merged(*contexts: Mapping[str, Any]) -> dict[str, Any]:
 def _object_in(parent: Any, name: str) -> dict[str, Any]:
     value: Any = cast("dict[str, Any]", parent).get(name) if isinstance(parent, dict) else None
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def render_error_event(error: AlmanacError) -> dict[str, str]:
-    """Return an error as the fields of an event."""
-    return {"error": error.text, "code": error.code}

@@ -13,11 +13,11 @@ from almanac.core import clock
 from almanac.core.arguments import Arguments
 from almanac.core.errors import AlmanacError
 from almanac.operations.context import RequestContext
-from almanac.operations.operation import Example, Operation, Rest
+from almanac.operations.models import SEARCH
+from almanac.operations.operation import Example, Operation, Rest, operation
 from almanac.web.agents import conversation
 from almanac.web.agents.cards import AGENTS_PREFIX
-from almanac.web.agents.conversation import MAX_SESSION_ID_CHARS, SCOPES, AgentMessage, MessageContext
-from almanac.web.agents.event_stream import EventStream
+from almanac.web.agents.conversation import MAX_SESSION_ID_CHARS, AgentMessage, MessageContext, RenderEvents
 from almanac.web.rest import AlreadySent, UrlParameters
 
 MAX_MESSAGE_CHARS = 4000
@@ -82,7 +82,7 @@ class TaskInfo:
 
 
 async def send_message(ctx: RequestContext, args: NewMessage) -> MessageAnswer | AlreadySent:
-    """Return the agent's answer, or send it as events."""
+    """The agent's answer to a message, from knowledge bases."""
     parameters: MessageParameters = ctx.parameters
     conversation.check_agent(ctx, parameters.agent)
     started = time.monotonic()
@@ -90,46 +90,43 @@ async def send_message(ctx: RequestContext, args: NewMessage) -> MessageAnswer |
     context = conversation.merge(args.context)
     async with conversation.begin_task(ctx, parameters.agent, args.message, context, session) as message:
         if parameters.stream or args.stream or _EVENT_STREAM_TYPE in ctx.http.headers.get(b"accept", b""):
-            return await _stream(ctx, message, started)
-        return _answer(message, await conversation.run_agent(ctx, message, conversation.ignore_event), started)
+            return await conversation.stream_reply(ctx, message, _events(message, started))
+        return _answer(message, await conversation.run_agent(ctx, message), started)
 
 
-async def get_task(ctx: RequestContext, path: TaskPath) -> TaskInfo:
-    """Return the state of a task."""
+async def get_agent_task(ctx: RequestContext, path: TaskPath) -> TaskInfo:
+    """The state of a message."""
     conversation.check_agent(ctx, path.agent)
     return _task_info(await agent_tasks.get(ctx, path.agent, path.task_id))
 
 
-async def cancel_task(ctx: RequestContext, path: TaskPath) -> TaskInfo:
-    """Stop the work on a task."""
+async def cancel_agent_task(ctx: RequestContext, path: TaskPath) -> TaskInfo:
+    """Stop the agent's work on a message."""
     conversation.check_agent(ctx, path.agent)
     return _task_info(await agent_tasks.cancel(ctx, path.agent, path.task_id))
 
 
-async def _stream(ctx: RequestContext, message: AgentMessage, started: float) -> AlreadySent:
-    async with EventStream(ctx.http).open() as stream:
+def _events(message: AgentMessage, started: float) -> RenderEvents:
+    """Return the function that renders the events of a message in the form of the document."""
 
-        async def send_event(event: Event) -> None:
-            match event:
-                case Progress(state, text):
-                    await stream.send({"type": "status", "state": state, "message": text})
-                case Delta(text):
-                    await stream.send({"type": "text", "text": text})
-                case Reset():
-                    await stream.send({"type": "reset"})
-                case Reply():
-                    pass
+    def render(event: AgentMessage | Event | AlmanacError) -> list[dict[str, Any]]:
+        match event:
+            case AgentMessage(task=task):
+                return [{"type": "task", "taskId": task.id, "sessionId": task.session_id}]
+            case Progress(state, text):
+                return [{"type": "status", "state": state, "message": text}]
+            case Delta(text):
+                return [{"type": "text", "text": text}]
+            case Reset():
+                return [{"type": "reset"}]
+            case AlmanacError():
+                return [{"type": "error", "error": event.text, "code": event.code}]
+            case Reply():
+                answer = _answer(message, event, started)
+                fields = {"response": answer.response, "citations": answer.citations, "metadata": answer.metadata}
+                return [{"type": "done", "sessionId": answer.sessionId, **fields}]
 
-        await stream.send({"type": "task", "taskId": message.task.id, "sessionId": message.task.session_id})
-        try:
-            reply = await conversation.run_agent(ctx, message, send_event)
-        except AlmanacError as error:
-            await stream.send({"type": "error", **conversation.render_error_event(error)})
-            raise
-        answer = _answer(message, reply, started)
-        fields = {"response": answer.response, "citations": answer.citations, "metadata": answer.metadata}
-        await stream.send({"type": "done", "sessionId": answer.sessionId, **fields})
-    return AlreadySent()
+    return render
 
 
 def _answer(message: AgentMessage, reply: Reply, started: float) -> MessageAnswer:
@@ -155,13 +152,10 @@ def _task_info(task: AgentTask) -> TaskInfo:
 _TASK = TaskInfo("5e0c2f0e-…", "7d1b…", "completed", "It is oiled monthly. [1]", [], "2026-11-02T09:30:00.000Z")
 
 AGENT_OPERATIONS: tuple[Operation, ...] = (
-    Operation(
-        name="send_message",
-        summary="The agent's answer to a message, from knowledge bases",
-        arguments=NewMessage,
+    operation(
+        send_message,
         answer=MessageAnswer,
-        scopes=SCOPES,
-        handler=send_message,
+        scopes=SEARCH,
         rest=Rest(
             "POST",
             AGENTS_PREFIX + "/{agent}/messages",
@@ -176,23 +170,15 @@ AGENT_OPERATIONS: tuple[Operation, ...] = (
             MessageAnswer("It is oiled monthly. [1]", "7d1b…", [], {"taskId": "5e0c2f0e-…"}),
         ),
     ),
-    Operation(
-        name="get_agent_task",
-        summary="The state of a message",
-        arguments=TaskPath,
-        answer=TaskInfo,
-        scopes=SCOPES,
-        handler=get_task,
+    operation(
+        get_agent_task,
+        scopes=SEARCH,
         rest=Rest("GET", AGENTS_PREFIX + "/{agent}/tasks/{task_id}"),
         example=Example(answer=_TASK),
     ),
-    Operation(
-        name="cancel_agent_task",
-        summary="Stop the agent's work on a message",
-        arguments=TaskPath,
-        answer=TaskInfo,
-        scopes=SCOPES,
-        handler=cancel_task,
+    operation(
+        cancel_agent_task,
+        scopes=SEARCH,
         rest=Rest("DELETE", AGENTS_PREFIX + "/{agent}/tasks/{task_id}"),
         example=Example(answer=_TASK),
     ),

@@ -17,9 +17,9 @@ from almanac.knowledge.files import IncomingFile, StoredFile
 from almanac.knowledge.ingest import uploads
 from almanac.knowledge.parsers import file_types
 from almanac.operations.context import RequestContext, Upload
+from almanac.operations.operation import parse_arguments
 from almanac.operations.pipeline.file_answer import FileAnswer
 from almanac.web.catalogue.models import IdPath
-from almanac.web.rest import parse
 
 FILE_PATH = "/knowledge-base/attachments/{id}/file"
 
@@ -51,14 +51,14 @@ class NewAttachment(AttachmentFields):
 
 
 async def add_attachment(ctx: RequestContext, _: Any, body: NewAttachment) -> dict[str, Any]:
-    """Create an attachment from a form or from JSON."""
+    """Create an attachment from a file or a URL."""
     await access.require_write(ctx.db, ctx)  # otherwise the upload would be stored first
     attachment = await (_store_upload(ctx, ctx.upload) if ctx.upload is not None else _store_json(ctx, body))
     return {"success": True, "attachment": await contract_json.attachment(ctx, attachment)}
 
 
-async def open_file(ctx: RequestContext, path_parameters: IdPath, _: Any) -> FileAnswer:
-    """Return the uploaded file of an attachment."""
+async def get_attachment_file(ctx: RequestContext, path_parameters: IdPath, _: Any) -> FileAnswer:
+    """The file of an attachment that was uploaded; whole or in ranges."""
     attachment = await attachments.get(ctx.db, ctx, path_parameters.id)
     if attachment.file_name is None or attachment.file_hash is None:
         raise FileUnavailable("This attachment has no file here.", remedy="Its content is at its url.")
@@ -71,7 +71,7 @@ async def open_file(ctx: RequestContext, path_parameters: IdPath, _: Any) -> Fil
 
 async def _store_upload(ctx: RequestContext, upload: Upload) -> Attachment:
     async with ctx.app.files.receive(ctx.db) as incoming:
-        fields = parse(AttachmentFields, await upload.write_to(ctx, incoming))
+        fields = parse_arguments(AttachmentFields, await upload.write_to(ctx, incoming))
         return await _finish_upload(ctx, fields, incoming, upload.file_name)
 
 
@@ -128,7 +128,7 @@ def _short_name(name: str) -> str:
 
 def _draft(about: AttachmentFields, name: str, url: str) -> AttachmentDraft:
     fields = about.model_dump(include={"description", "annotations", "type"})
-    return parse(AttachmentDraft, {"name": name, "url": url, **fields})
+    return parse_arguments(AttachmentDraft, {"name": name, "url": url, **fields})
 
 
 def _media_type(stored: StoredFile, name: str, declared: str | None) -> str:

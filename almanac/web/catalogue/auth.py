@@ -67,8 +67,8 @@ async def _tenant(app: AppContext, org_id: str) -> Actor:
     )
 
 
-async def verify_key(ctx: RequestContext, _: Any, __: Any) -> dict[str, Any]:
-    """Return the owner of the key, which has authenticated the request."""
+async def verify_key(ctx: RequestContext, _: Any, __: models.VerifyKey) -> dict[str, Any]:
+    """The owner of a key, if the key is valid for the knowledge base."""
     actor = ctx.actor
     return {
         "valid": True,

@@ -26,16 +26,13 @@ from almanac.operations.namespace_search import NamespaceQuery
 from almanac.web.catalogue import models
 from almanac.web.rest import RestAnswer
 
-MAX_VERIFY_BODY_BYTES = 10_000
-
-
 # Categories
 
 
 async def list_categories(
     ctx: RequestContext, parameters: models.CategoryListParameters, _: Any
 ) -> list[dict[str, Any]]:
-    """Return categories, each with its descendants."""
+    """Categories as a tree."""
     org_id = ctx.actor.org_id
     tree = await categories.tree(ctx.db, org_id)
     found = tree.children(categories.TOP)
@@ -54,7 +51,7 @@ async def list_categories(
 
 
 async def get_category(ctx: RequestContext, parameters: models.CategoryPath, _: Any) -> Any:
-    """Return one category, or the categories with an alias key."""
+    """One category by id, path or name, or a list by alias key."""
     tree = await categories.tree(ctx.db, ctx.actor.org_id)
     return await contract_json.category(ctx, tree, parameters.key, recursive=parameters.recursive)
 
@@ -71,7 +68,7 @@ async def add_category(ctx: RequestContext, _: Any, body: models.NewCategory) ->
 
 
 async def change_category(ctx: RequestContext, parameters: models.KeyPath, body: models.CategoryChanges) -> Any:
-    """Change a category."""
+    """Change or move a category."""
     changes = body.model_dump(exclude_none=True)
     if not changes:
         raise BadRequest("There is nothing to change.", remedy="Send at least one field.")
@@ -103,7 +100,7 @@ def _matches(category: categories.Category, parameters: models.CategoryListParam
 
 
 async def list_entities(ctx: RequestContext, parameters: models.EntityListParameters, _: Any) -> RestAnswer:
-    """Return a page of entities."""
+    """Entities, oldest first."""
     numbers: tuple[int, ...] = ()
     if parameters.categoryId is not None:
         tree = await categories.tree(ctx.db, ctx.actor.org_id)
@@ -123,7 +120,7 @@ async def list_entities(ctx: RequestContext, parameters: models.EntityListParame
 
 
 async def get_entity(ctx: RequestContext, parameters: models.KeyPath, _: Any) -> Any:
-    """Return one entity, or the entities in the categories with an alias key."""
+    """One entity by id or exact name, or a list by alias key."""
     return await contract_json.entity(ctx, parameters.key)
 
 
@@ -134,39 +131,39 @@ async def add_entity(ctx: RequestContext, _: Any, body: models.NewEntity) -> Any
 
 
 async def change_entity(ctx: RequestContext, parameters: models.KeyPath, body: EntityChanges) -> Any:
-    """Change an entity."""
+    """Change an entity, by its id."""
     entity = await ctx.db.write(lambda tx: entities.update(tx, ctx, parameters.key, body))
     return await contract_json.entity_with_links(ctx, entity)
 
 
 async def remove_entity(ctx: RequestContext, parameters: models.KeyPath, _: Any) -> None:
-    """Remove an entity."""
+    """Remove an entity, by its id."""
     await ctx.db.write(lambda tx: entities.remove(tx, ctx, parameters.key))
 
 
-async def list_relations(ctx: RequestContext, parameters: models.RelationListParameters, _: Any) -> Any:
-    """Return the relations of an entity."""
+async def list_relationships(ctx: RequestContext, parameters: models.RelationListParameters, _: Any) -> Any:
+    """The relations of an entity."""
     entity = await entities.get(ctx.db, ctx, parameters.id)
     tree = await categories.tree(ctx.db, ctx.actor.org_id)
     found = await relations.of(ctx.db, ctx.actor.org_id, entity.id, parameters.type)
     return [contract_json.relation(each, tree) for each in found]
 
 
-async def add_relation(ctx: RequestContext, parameters: models.IdPath, body: models.NewRelation) -> Any:
-    """Add a relation between two entities."""
+async def add_relationship(ctx: RequestContext, parameters: models.IdPath, body: models.NewRelation) -> Any:
+    """Relate an entity to another."""
     await ctx.db.write(
         lambda tx: relations.link(tx, ctx, parameters.id, body.targetEntity, body.type, body.relationDescription)
     )
-    return await list_relations(ctx, models.RelationListParameters(id=parameters.id), None)
+    return await list_relationships(ctx, models.RelationListParameters(id=parameters.id), None)
 
 
-async def remove_relation(ctx: RequestContext, parameters: models.RelationParameters, _: Any) -> None:
+async def remove_relationship(ctx: RequestContext, parameters: models.RelationParameters, _: Any) -> None:
     """Remove a relation."""
     await ctx.db.write(lambda tx: relations.unlink(tx, ctx, parameters.id, parameters.target, parameters.type))
 
 
 async def list_entity_attachments(ctx: RequestContext, parameters: models.IdPath, _: Any) -> Any:
-    """Return the attachments of an entity."""
+    """The attachments of an entity."""
     entity = await entities.get(ctx.db, ctx, parameters.id)
     found = await attachments.of(ctx.db, ctx.actor.org_id, entity.id)
     return [await contract_json.attachment(ctx, each) for each in found]
@@ -176,18 +173,18 @@ async def list_entity_attachments(ctx: RequestContext, parameters: models.IdPath
 
 
 async def list_attachments(ctx: RequestContext, parameters: models.AttachmentListParameters, _: Any) -> Any:
-    """Return a page of attachments."""
+    """Attachments, oldest first."""
     found = await attachments.find(ctx.db, ctx.actor.org_id, limit=parameters.limit, offset=parameters.offset)
     return [await contract_json.attachment(ctx, each) for each in found]
 
 
 async def get_attachment(ctx: RequestContext, parameters: models.IdPath, _: Any) -> Any:
-    """Return one attachment."""
+    """One attachment."""
     return await contract_json.attachment(ctx, await attachments.get(ctx.db, ctx, parameters.id))
 
 
 async def remove_attachment(ctx: RequestContext, parameters: models.IdPath, _: Any) -> None:
-    """Remove an attachment and all links to it."""
+    """Remove an attachment."""
     await ctx.db.write(lambda tx: attachments.remove(tx, ctx, parameters.id))
 
 
@@ -201,8 +198,8 @@ async def link_attachment(ctx: RequestContext, _: Any, body: models.LinkAttachme
     return await contract_json.attachment(ctx, attachment)
 
 
-async def list_namespaces(ctx: RequestContext, parameters: models.NamespaceListParameters, _: Any) -> Any:
-    """Return the namespaces."""
+async def list_indexes(ctx: RequestContext, parameters: models.NamespaceListParameters, _: Any) -> Any:
+    """Namespaces."""
     tree = await categories.tree(ctx.db, ctx.actor.org_id)
     found = [await contract_json.namespace(ctx, each, tree) for each in await namespaces.find(ctx.db, ctx.actor.org_id)]
     return [
@@ -215,14 +212,14 @@ async def list_namespaces(ctx: RequestContext, parameters: models.NamespaceListP
     ]
 
 
-async def add_namespace(ctx: RequestContext, _: Any, body: models.NewNamespace) -> Any:
-    """Create a namespace."""
+async def add_index(ctx: RequestContext, _: Any, body: models.NewNamespace) -> Any:
+    """Create a namespace over categories."""
     namespace = await ctx.db.write(lambda tx: namespaces.add(tx, ctx, body.name, body.notes, body.categories))
     return await contract_json.namespace(ctx, namespace, await categories.tree(ctx.db, ctx.actor.org_id))
 
 
-async def remove_namespace(ctx: RequestContext, parameters: models.IdPath, _: Any) -> None:
-    """Remove a namespace. Its categories stay."""
+async def remove_index(ctx: RequestContext, parameters: models.IdPath, _: Any) -> None:
+    """Remove a namespace."""
     await ctx.db.write(lambda tx: namespaces.remove(tx, ctx, parameters.id))
 
 
@@ -237,25 +234,18 @@ async def retrieve(ctx: RequestContext, _: Any, body: NamespaceQuery) -> Any:
     return [{"id": each.id, "score": each.score, "values": [], "metadata": each.metadata} for each in matches]
 
 
-async def import_catalogue(ctx: RequestContext, parameters: models.ImportParameters, body: models.CatalogueBody) -> Any:
+async def seed_catalogue(ctx: RequestContext, parameters: models.ImportParameters, body: models.CatalogueBody) -> Any:
     """Import a catalogue file."""
     if body.tenantId not in (None, ctx.actor.org_id):
         raise _other_tenant("Leave tenantId out.")
     raw = orjson.dumps(body.model_dump(exclude_none=True))
     catalogue = await asyncio.to_thread(catalogue_file.parse, raw, "json")
     report = await CatalogueImport(ctx, catalogue, dry=parameters.dryRun).run()
-    counts: dict[str, dict[str, int]] = {}
-    for (kind, action), count in sorted(report.counts.items()):
-        counts.setdefault(kind, {})[action] = count
-    changes = [
-        {"action": each.action, "what": each.what, "name": each.name, "fields": list(each.fields)}
-        for each in report.changes
-    ]
-    return {"dryRun": parameters.dryRun, "counts": counts, "changes": changes}
+    return {"dryRun": parameters.dryRun, **report.to_json()}
 
 
-async def clear(ctx: RequestContext, parameters: models.IdPath, _: Any) -> None:
-    """Remove the whole catalogue."""
+async def clear_catalogue(ctx: RequestContext, parameters: models.IdPath, _: Any) -> None:
+    """Remove the whole catalogue of a tenant; the tenant stays."""
     if parameters.id != ctx.actor.org_id:
         raise _other_tenant("Name the tenant of the key.")
     await access.remove_all(ctx)

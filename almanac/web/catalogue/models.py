@@ -225,6 +225,8 @@ class RelationInfo(TypedDict):
 
 
 class EntityInfo(TypedDict, total=False):
+    """An entity."""
+
     _id: str
     name: str
     description: str
@@ -243,6 +245,8 @@ class EntityInfo(TypedDict, total=False):
 
 
 class CategoryInfo(TypedDict, total=False):
+    """A category."""
+
     _id: str
     name: str
     description: str
@@ -258,6 +262,8 @@ class CategoryInfo(TypedDict, total=False):
 
 
 class TermInfo(TypedDict, total=False):
+    """A term of the vocabulary."""
+
     _id: str
     name: str
     description: str
@@ -272,6 +278,8 @@ class TermInfo(TypedDict, total=False):
 
 
 class AttachmentInfo(TypedDict):
+    """An attachment."""
+
     _id: str
     name: str
     url: str
@@ -286,6 +294,8 @@ class AttachmentInfo(TypedDict):
 
 
 class NamespaceInfo(TypedDict):
+    """A namespace."""
+
     _id: str
     name: str
     notes: str
@@ -293,10 +303,6 @@ class NamespaceInfo(TypedDict):
     categories: list[str]
     createdAt: str
     updatedAt: str
-
-
-class EntityAnswer(RootModel[EntityInfo]):
-    """An entity."""
 
 
 class EntityOrList(RootModel[EntityInfo | list[EntityInfo]]):
@@ -307,10 +313,6 @@ class EntityList(RootModel[list[EntityInfo]]):
     """Entities, oldest first. The header X-Total-Count contains the total number."""
 
 
-class CategoryAnswer(RootModel[CategoryInfo]):
-    """A category."""
-
-
 class CategoryOrList(RootModel[CategoryInfo | list[CategoryInfo]]):
     """The category with this id; for an alias key, a list of its categories."""
 
@@ -319,16 +321,8 @@ class CategoryList(RootModel[list[CategoryInfo]]):
     """Categories, each with its descendants."""
 
 
-class TermAnswer(RootModel[TermInfo]):
-    """A term of the vocabulary."""
-
-
 class TermList(RootModel[list[TermInfo]]):
     """Terms of the vocabulary, ordered by key."""
-
-
-class AttachmentAnswer(RootModel[AttachmentInfo]):
-    """An attachment."""
 
 
 class AddedAttachment(BaseModel):
@@ -340,10 +334,6 @@ class AddedAttachment(BaseModel):
 
 class AttachmentList(RootModel[list[AttachmentInfo]]):
     """Attachments, oldest first."""
-
-
-class NamespaceAnswer(RootModel[NamespaceInfo]):
-    """A namespace."""
 
 
 class NamespaceList(RootModel[list[NamespaceInfo]]):

@@ -41,7 +41,7 @@ from tests.waiting import never, wait_until
 SECRET = "the secret plan"
 PATH_VALUES = {"agent": "weknora", "key": "x", "id": "68dfc8fd5e40fe1ae99c6b5b", "task_id": "x"}
 PUBLIC_PATH = "/mcp/knowledge-external"  # describes the surface to everybody and runs no operation
-PREFIXES = {**{each.name: "/api/v1" for each in API_OPERATIONS}, USAGE_REPORT.name: ""}
+OWN_BODY_LIMIT = ("verify_key",)  # its body is read before the caller is known, so its limit is a constant
 
 
 @dataclass(frozen=True)
@@ -261,6 +261,38 @@ def test_a_call_ends_at_its_deadline(served: Served):
     for sample, answer in zip(SAMPLES, answers, strict=True):
         assert answer.status == 504 or (answer.status == 200 and b"rror" in answer.body), (sample, answer)
     assert _audited(served, "late") == [(sample.operation, "deadline_exceeded", "admin") for sample in SAMPLES]
+
+
+def test_a_call_beyond_the_rate_limit_is_refused(served: Served):
+    served.blocker.failure = RuntimeError(SECRET)
+    limits: dict[str, Any] = {
+        "rate_limit_calls": 1,
+        "memory_calls": 1,
+        "external_rate_limit_requests": 1,
+        "external_download_preauth_ip_rate_limit_requests": 1,
+    }
+    with beside(served.live, **limits) as live:
+        limited = replace(served, live=live)
+        for sample in SAMPLES:
+            # A window may end between two calls, but not twice in a row.
+            answers = [limited.send(sample, "often") for _ in range(3)]
+            refused = [each for each in answers if each.status == 429 or b"Rate limit exceeded" in each.body]
+            assert refused, (sample, answers)
+
+
+def test_a_body_that_is_too_large_is_refused(served: Served):
+    with beside(served.live, max_body_bytes=1) as live:
+        for sample in (each for each in SAMPLES if each.body and each.operation not in OWN_BODY_LIMIT):
+            assert replace(served, live=live).send(sample, "large").status == 413, sample
+    assert not served.blocker.calls_in_flight
+
+
+def test_a_body_that_does_not_arrive_is_not_waited_for(served: Served):
+    with beside(served.live, request_deadline_seconds=0.1) as live:
+        for sample in (each for each in SAMPLES if each.body is not None):
+            answer = exchange(live.port, sample.raw(served)[:-1])
+            assert answer.status == 408 or (answer.status == 200 and b"did not arrive" in answer.body), (sample, answer)
+    assert not served.blocker.calls_in_flight
 
 
 def test_nothing_is_in_flight_when_all_calls_are_over(served: Served):

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
@@ -208,17 +208,15 @@ async def test_a_session_that_is_not_used_ends(database: Database, monkeypatch: 
 
 
 async def test_a_session_in_redis_ends_by_itself_and_leaves_no_secret_in_a_name(redis_url: str):
-    kept = RedisSessions(redis_url, clock.SECOND)
-    id = await kept.open(GatewaySession("d", 1, 2))
-    assert await kept.get(id) == GatewaySession("d", 1, 2)
-    redis: Any = Redis.from_url(redis_url)  # pyright: ignore[reportUnknownMemberType]
-    names: list[str] = [name.decode() async for name in redis.scan_iter(f"{sessions.REDIS_PREFIX}*")]
-    assert names
-    assert not any(id in name for name in names)
-    await until_stored(lambda: redis.exists(*names), lambda number: number == 0, seconds=5)
-    await redis.aclose()
-    assert await kept.get(id) is None
-    await kept.close()
+    async with cast("Any", Redis).from_url(redis_url) as redis:
+        kept = RedisSessions(redis, clock.SECOND)
+        id = await kept.open(GatewaySession("d", 1, 2))
+        assert await kept.get(id) == GatewaySession("d", 1, 2)
+        names = [name.decode() async for name in redis.scan_iter(f"{sessions.REDIS_PREFIX}*")]
+        assert names
+        assert not any(id in name for name in names)
+        await until_stored(lambda: redis.exists(*names), lambda number: number == 0, seconds=5)
+        assert await kept.get(id) is None
 
 
 def test_without_redis_nobody_is_taken_for_somebody(database_url: str, tmp_path: Path):
