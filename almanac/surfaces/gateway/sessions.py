@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol, cast
 
 import orjson
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from almanac.core import clock
