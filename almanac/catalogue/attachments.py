@@ -110,7 +110,8 @@ async def add(
     attachment = await get(tx, call, id)
     await _index(tx, attachment)
     if file and file.media_type.startswith(_IMAGE_PREFIX):
-        await queue.add(tx, IMAGE_TEXT_JOB, {"attachment": id}, key=f"{IMAGE_TEXT_JOB}:{id}")
+        key = f"{IMAGE_TEXT_JOB}:{id}"
+        await queue.add(tx, IMAGE_TEXT_JOB, {"attachment": id}, key=key, org_id=call.actor.org_id)
     return attachment
 
 

@@ -206,7 +206,11 @@ async def update(
         # The name is part of the indexed text of its entities. The time in the key makes this job distinct from an
         # earlier one that may be running with the old name.
         await queue.add(
-            tx, REINDEX_CATEGORY_JOB, {"category": old.number}, key=f"{REINDEX_CATEGORY_JOB}:{old.number}:{now}"
+            tx,
+            REINDEX_CATEGORY_JOB,
+            {"category": old.number},
+            key=f"{REINDEX_CATEGORY_JOB}:{old.number}:{now}",
+            org_id=org_id,
         )
     call.record_access("category", old.id)
     return await get(tx, org_id, old.number)

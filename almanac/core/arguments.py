@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 MAX_ID = 2**63 - 1  # the largest integer of both databases
+MAX_DESCRIBED_PROBLEMS = 1_000  # pydantic takes 1 to 5 microseconds for each problem, even if five are described
 
 
 def _in_range(number: int) -> int:
@@ -32,6 +33,8 @@ class Arguments(BaseModel):
 
 def describe_problems(error: ValidationError, unknown: str) -> str:
     """The wrong arguments and the reasons, without the values. `unknown` is the reason for an extra argument."""
+    if error.error_count() > MAX_DESCRIBED_PROBLEMS:
+        return f"More than {MAX_DESCRIBED_PROBLEMS:,} arguments or items are wrong."
     found: list[str] = []
     for problem in error.errors(include_url=False, include_context=False, include_input=False)[:5]:
         where = ".".join(str(part)[:60] for part in problem["loc"]) or "arguments"

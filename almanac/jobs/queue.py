@@ -25,12 +25,12 @@ MAX_ERROR_CHARS = 2_000
 MIN_RETRY_DELAY = 5 * clock.SECOND
 MAX_RETRY_DELAY = clock.HOUR
 
-_COLUMNS = "id, kind, payload, key, state, run_at, attempts, max_attempts, fence, error"
+_COLUMNS = "id, kind, payload, key, state, run_at, attempts, max_attempts, fence, error, org_id"
 _SKIP_LOCKED = {"sqlite": "", "postgres": "FOR UPDATE SKIP LOCKED"}  # SQLite has one writer, so no row is locked
 
 _ADD = """
-INSERT INTO jobs (kind, payload, key, state, run_at, attempts, max_attempts, fence, added_at)
-VALUES ($1, $2, $3, 'queued', $4, 0, $5, 0, $6)
+INSERT INTO jobs (kind, payload, key, state, run_at, attempts, max_attempts, fence, added_at, org_id)
+VALUES ($1, $2, $3, 'queued', $4, 0, $5, 0, $6, $7)
 ON CONFLICT (key) WHERE state IN ('queued', 'running') DO UPDATE SET key = excluded.key
 RETURNING id
 """
@@ -53,7 +53,20 @@ WHERE id IN (SELECT id FROM picked)
 RETURNING {columns}
 """
 _ABANDONED = {"condition": "state = 'running' AND lease_until <= $1", "order": "lease_until, id"}
-_QUEUED = {"condition": "state = 'queued' AND run_at <= $1", "order": "run_at, id"}
+_QUEUED = {"condition": "state = 'queued' AND run_at <= $1 AND org_id = {org}", "order": "run_at, id"}
+# One look into the index `jobs_turns` for each organisation, however many jobs it has.
+_TURNS = """
+WITH RECURSIVE orgs (org_id) AS (
+    SELECT (SELECT min(org_id) FROM jobs WHERE state = 'queued')
+    UNION ALL
+    SELECT (SELECT min(jobs.org_id) FROM jobs WHERE state = 'queued' AND jobs.org_id > orgs.org_id)
+    FROM orgs WHERE orgs.org_id IS NOT NULL
+)
+SELECT org_id,
+    (SELECT min(run_at) FROM jobs WHERE state = 'queued' AND jobs.org_id = orgs.org_id) AS first_run_at,
+    (SELECT count(*) FROM jobs WHERE state = 'running' AND jobs.org_id = orgs.org_id) AS running
+FROM orgs WHERE org_id IS NOT NULL
+"""
 
 _HELD = "WHERE id = $1 AND fence = $2 AND state = 'running'"
 _EXTEND = f"UPDATE jobs SET lease_until = $3 {_HELD}"  # noqa: S608 a constant
@@ -96,6 +109,7 @@ class Job:
     max_attempts: int
     fence: int
     error: str | None
+    org_id: str = ""
 
 
 async def add(
@@ -106,6 +120,7 @@ async def add(
     run_at: int | None = None,
     key: str | None = None,
     max_attempts: int = MAX_ATTEMPTS,
+    org_id: str = "",
 ) -> int:
     """Queue a job and return its id. If an unfinished job has the `key`, nothing is added; the id is that job's.
 
@@ -114,26 +129,48 @@ async def add(
     """
     now = clock.now()
     text = json.dumps(payload, separators=(",", ":"), allow_nan=False)
-    row = await tx.fetch_one(_ADD, kind, text, key, now if run_at is None else run_at, max_attempts, now)
+    row = await tx.fetch_one(_ADD, kind, text, key, now if run_at is None else run_at, max_attempts, now, org_id)
     assert row is not None
     return row["id"]
 
 
 async def claim(
-    db: Database, worker: str, kinds: Sequence[str], *, limit: int, lease: int, now: int | None = None
+    db: Database,
+    worker: str,
+    kinds: Sequence[str],
+    *,
+    limit: int,
+    lease: int,
+    additional: int = 0,
+    now: int | None = None,
 ) -> list[Job]:
-    """Claim up to `limit` due jobs for `lease` microseconds, those of dead workers first."""
+    """Claim up to `limit` due jobs for `lease` microseconds: those of dead workers first, then organisations take turns.
+
+    Up to `additional` more jobs are claimed of organisations that have no running job."""
     now = clock.now() if now is None else now
-    if not kinds or limit < 1 or await db.fetch_one(_ANY_DUE, now) is None:
+    if not kinds or limit + additional < 1 or await db.fetch_one(_ANY_DUE, now) is None:
         return []  # an idle worker only reads
 
     async def take(tx: Transaction) -> list[Job]:
-        await tx.execute(_MARK_CRASHED_DEAD, now)
-        taken: list[Job] = []
-        for where in (_ABANDONED, _QUEUED):
+        async def take_some(where: dict[str, str], count: int, *org_id: str) -> list[Job]:
             sql = _claim_sql(db.dialect, len(kinds), where)
-            rows = await tx.fetch(sql, now, limit - len(taken), worker, now + lease, *kinds)
-            taken += sorted(map(_job, rows), key=lambda job: (job.run_at, job.id))
+            rows = await tx.fetch(sql, now, count, worker, now + lease, *kinds, *org_id)
+            return sorted(map(_job, rows), key=lambda job: (job.run_at, job.id))
+
+        await tx.execute(_MARK_CRASHED_DEAD, now)
+        taken = await take_some(_ABANDONED, limit) if limit > 0 else []
+        rows = [row for row in await tx.fetch(_TURNS) if row["first_run_at"] <= now]
+        waiting = {row["org_id"]: row["running"] for row in sorted(rows, key=lambda row: row["first_run_at"])}
+        while waiting and len(taken) < limit + additional:
+            org_id = min(waiting, key=lambda org: waiting[org])
+            if len(taken) >= limit and waiting[org_id]:
+                break
+            count = limit - len(taken) if len(waiting) == 1 else 1
+            jobs = await take_some(_QUEUED, max(count, 1), org_id)
+            running = waiting.pop(org_id)
+            if jobs:
+                waiting[org_id] = running + len(jobs)  # behind the others
+            taken += jobs
         return taken
 
     return await db.write(take)
@@ -210,7 +247,14 @@ def backoff(attempts: int) -> int:
 
 
 def _claim_sql(dialect: str, kinds: int, where: dict[str, str]) -> str:
-    return _CLAIM.format(kinds=placeholders(kinds, 5), skip_locked=_SKIP_LOCKED[dialect], columns=_COLUMNS, **where)
+    condition = where["condition"].format(org=f"${5 + kinds}")
+    return _CLAIM.format(
+        kinds=placeholders(kinds, 5),
+        skip_locked=_SKIP_LOCKED[dialect],
+        columns=_COLUMNS,
+        order=where["order"],
+        condition=condition,
+    )
 
 
 async def _update_held(db: Database, jobs: Sequence[Job], sql: str, *args: Value) -> list[Job]:

@@ -17,6 +17,7 @@ import structlog
 from almanac.core import clock
 from almanac.core.database import Database, Transaction
 from almanac.core.errors import AlmanacError
+from almanac.core.fair_slots import ORG_ID
 from almanac.db.errors import DatabaseError, DatabaseFull, DatabaseUnavailable
 from almanac.jobs import queue, schedule
 from almanac.jobs.queue import Job
@@ -36,7 +37,8 @@ class PermanentFailure(Exception):
 
 
 class Worker:
-    """Runs up to `concurrency` jobs at a time. Durations are in microseconds.
+    """Runs up to `concurrency` jobs at a time, and as many more of organisations that have no running job. So one
+    organisation with many slow jobs does not make another wait. Durations are in microseconds.
 
     Handlers share the event loop with the task that extends their leases. A handler that computes for longer than a
     third of a lease must do so in another thread or process.
@@ -96,8 +98,11 @@ class Worker:
             await self._wait(pause)
 
     async def _fill(self) -> None:
-        free = self._concurrency - len(self._running)
-        for job in await queue.claim(self._db, self.name, self._kinds, limit=free, lease=self._lease):
+        free = max(self._concurrency - len(self._running), 0)
+        additional = 2 * self._concurrency - len(self._running) - free
+        for job in await queue.claim(
+            self._db, self.name, self._kinds, limit=free, additional=additional, lease=self._lease
+        ):
             task = asyncio.create_task(self._work(job), name=f"job {job.id}")
             self._running[task] = job
             task.add_done_callback(self._forget)
@@ -120,6 +125,7 @@ class Worker:
 
     async def _work(self, job: Job) -> None:
         log = _log.bind(job=job.id, kind=job.kind, attempt=job.attempts)
+        ORG_ID.set(job.org_id)
         try:
             effect = await self._handlers[job.kind](job)
             if not await self._retry(lambda: self._settle(job, effect), DatabaseUnavailable):

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from almanac.core import clock
 from almanac.core.arguments import MAX_ID, Arguments, Id
@@ -22,8 +22,6 @@ from almanac.search import citations
 from almanac.search.citations import MAX_QUOTE_CHARS, CitationCheck
 from almanac.search.engine import SearchEngine
 from almanac.search.query import MAX_QUERY_CHARS, SearchQuery, SearchResult, SourceFilter
-
-T = TypeVar("T")
 
 MAX_SEARCHED_BASES = 2_000  # if the caller names no base, folder or document
 MAX_SEARCHED_FOLDERS = 5_000  # including the folders below the requested ones
@@ -56,10 +54,11 @@ def _check_query(text: str) -> str:
     return text
 
 
-def _check_length(items: list[T]) -> list[T]:
-    if len(items) > MAX_LIST_ITEMS:
+def _check_length(items: Any) -> Any:
+    """Check the length of a list before its items are validated."""
+    if isinstance(items, list) and len(cast("list[Any]", items)) > MAX_LIST_ITEMS:
         raise ValueError(f"has more than {MAX_LIST_ITEMS} items")
-    return items
+    return cast("Any", items)
 
 
 def _check_kinds(kinds: list[str]) -> list[str]:
@@ -74,7 +73,7 @@ def _check_kinds(kinds: list[str]) -> list[str]:
 
 
 # The limits are checked outside the JSON schema, as for `Id`, to keep the schema short.
-Ids = Annotated[list[Id], Field(default_factory=list[int]), AfterValidator(_check_length)]
+Ids = Annotated[list[Id], Field(default_factory=list[int]), BeforeValidator(_check_length)]
 Timestamp = Annotated[str, AfterValidator(_check_timestamp)]
 
 
@@ -91,7 +90,7 @@ class SearchArguments(Arguments):
         AfterValidator(_check_kinds),
     ]
     tags: Annotated[
-        list[str], Field(description="All of these.", default_factory=list[str]), AfterValidator(_check_length)
+        list[str], Field(description="All of these.", default_factory=list[str]), BeforeValidator(_check_length)
     ]
     condition: Annotated[
         dict[str, Any] | None,

@@ -1,5 +1,6 @@
 """One HTTP request and the means to answer it."""
 
+import asyncio
 import itertools
 import re
 import secrets
@@ -8,6 +9,7 @@ from collections.abc import Callable
 from starlette.types import Message, Receive, Scope, Send
 
 from almanac.core.errors import AlmanacError, BadRequest, Cancelled, TooLarge, Unavailable
+from almanac.core.json_size import MAX_JSON_VALUES, has_too_many_values
 
 Headers = dict[bytes, bytes]
 HeaderList = tuple[tuple[bytes, bytes], ...]
@@ -18,6 +20,8 @@ SINGLE_VALUE_HEADERS = frozenset(
      b"origin", b"mcp-session-id", b"mcp-protocol-version", b"mcp-method", b"mcp-name", b"x-almanac-download-token",
      b"x-wegent-download-token"}
 )  # fmt: skip
+
+LARGE_BODY_BYTES = 64 * 1024  # larger bodies are counted in a thread
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _process_prefix = secrets.token_hex(4)
@@ -89,8 +93,8 @@ class HttpExchange:
             self.on_progress()
         return event.get("body", b"")
 
-    async def read_body(self, max_bytes: int) -> bytes:
-        """Return the whole body, at most `max_bytes` long. It can be read again."""
+    async def read_json_body(self, max_bytes: int) -> bytes:
+        """Return the whole body, JSON of at most `max_bytes` and MAX_JSON_VALUES. It can be read again."""
         self.check_length(max_bytes)
         if self._body is None:
             chunks: list[bytes] = []
@@ -100,7 +104,12 @@ class HttpExchange:
                 size += len(chunks[-1])
                 if size > max_bytes:
                     raise _too_large(max_bytes)
-            self._body = b"".join(chunks)
+            body = b"".join(chunks)
+            if len(body) > LARGE_BODY_BYTES and await asyncio.to_thread(has_too_many_values, body):
+                raise BadRequest(
+                    f"The body has more than {MAX_JSON_VALUES:,} JSON values.", remedy="Send them in several requests."
+                )
+            self._body = body
         return self._body
 
     def ignore_body(self) -> None:

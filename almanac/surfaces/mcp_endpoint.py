@@ -87,7 +87,7 @@ class McpEndpoint(Endpoint):
             raise UnsupportedMediaType(
                 "The request body must be application/json.", remedy="Send the header 'Content-Type: application/json'."
             )
-        body = await http.read_body(self._max_body_bytes)
+        body = await http.read_json_body(self._max_body_bytes)
         message = json_rpc.read(body, answers=self._surface.sessions)
         headers = await self._authenticator.on_message(ctx, message)
         method = message.get("method")

@@ -155,7 +155,7 @@ class RestEndpoint(Endpoint):
         return {**body, **arguments}
 
     async def _read_json(self, ctx: RequestContext, operation: Operation, rest: Rest) -> dict[str, Any]:
-        raw = await ctx.http.read_body(ctx.app.settings.max_body_bytes)
+        raw = await ctx.http.read_json_body(ctx.app.settings.max_body_bytes)
         if (raw or rest.form is not None) and ctx.http.content_type != JSON:
             raise UnsupportedMediaType(
                 remedy="Send a file as multipart/form-data, or JSON as application/json." if rest.form else None

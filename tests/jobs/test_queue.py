@@ -71,6 +71,35 @@ async def test_jobs_are_claimed_in_order_of_their_time_then_age(database: Databa
     assert await claim(database) == []
 
 
+async def test_organisations_take_turns_however_many_jobs_one_of_them_has(database: Database) -> None:
+    first = [await add(database, org_id="a") for _ in range(6)]
+    others = [await add(database, org_id="b"), await add(database, org_id="b"), await add(database)]
+    taken = await claim(database, limit=4)
+    assert [job.id for job in taken] == [others[2], first[0], others[0], first[1]]
+    assert [job.org_id for job in taken] == ["", "a", "b", "a"]
+    assert [job.id for job in await claim(database, limit=1)] == [others[1]], "b has fewer running jobs than a"
+
+
+async def test_additional_jobs_are_only_those_of_organisations_without_a_running_job(database: Database) -> None:
+    for org_id in ("a", "a", "a", "b", "b", "c"):
+        await add(database, org_id=org_id)
+
+    async def take(limit: int, additional: int) -> list[str]:
+        jobs = await queue.claim(database, "w1", ["mow"], limit=limit, additional=additional, lease=LEASE, now=NOW)
+        return [job.org_id for job in jobs]
+
+    assert await take(1, 0) == ["a"]
+    assert await take(0, 9) == ["b", "c"]
+    assert await take(0, 9) == []
+    assert await take(9, 0) == ["a", "b", "a"]
+
+
+async def test_a_job_of_the_future_does_not_hold_its_organisation_s_turn(database: Database) -> None:
+    await add(database, org_id="a", run_at=NOW + 1)
+    late = await add(database, org_id="b")
+    assert [job.id for job in await claim(database, limit=2)] == [late]
+
+
 async def test_unknown_kinds_are_left_alone(database: Database) -> None:
     await add(database, kind="paint")
     assert await claim(database) == []

@@ -109,6 +109,31 @@ async def test_jobs_are_done_and_their_effects_stored(db: Database) -> None:
     assert await queue.counts(db) == {"queued": 0, "running": 0, "dead": 0}
 
 
+async def test_slow_jobs_of_one_organisation_do_not_delay_another(db: Database) -> None:
+    release, started = asyncio.Event(), list[int]()
+
+    async def handle(job: Job) -> Effect:
+        if job.org_id == "slow":
+            started.append(job.id)
+            await release.wait()
+        return mown(job)
+
+    slow = await add(db, 6, org_id="slow")
+    async with working(db, {"mow": handle}, concurrency=2):
+        (quick,) = await add(db, org_id="quick")
+
+        async def is_done() -> bool:
+            return await effects(db) == [quick]
+
+        try:
+            await eventually(is_done)
+            assert set(started) < set(slow[:2]) or started == slow[:2]
+        finally:
+            release.set()
+        await settled(db)
+    assert await effects(db) == [*slow, quick]
+
+
 async def test_two_workers_do_each_job_once(db: Database, database_url: str) -> None:
     other = await connect(database_url)
     ids = await add(db, 100)

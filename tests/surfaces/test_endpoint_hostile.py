@@ -105,6 +105,12 @@ TOO_DEEP = (
     "Send a flatter object, in UTF-8."
 )
 HAS_NUL = "bad_request: The arguments contain the NUL character. Leave it out."
+TOO_MANY_VALUES = refused("bad_request", "The body has more than 100,000 JSON values. Send them in several requests.")
+TOO_MANY_PROBLEMS = "bad_request: More than 1,000 arguments or items are wrong. It takes no arguments."
+
+
+def unknown_arguments(count: int) -> str:
+    return "{" + ",".join(f'"k{number}":1' for number in range(count)) + "}"
 
 
 def unknown_tool(name: str, *, id: Any = 1) -> dict[str, Any]:
@@ -326,6 +332,9 @@ METHODS: Rows = [
     Case("an argument with a NUL", arguments('{"a":"b\\u0000c"}'), 200, told(HAS_NUL)),
     Case("an argument called NUL", arguments('{"a\\u0000":1}'), 200, told(HAS_NUL)),
     Case("500 arrays in the arguments", arguments(f'{{"a":{NESTED_500}}}'), 200, told(TOO_DEEP)),
+    Case("a million unknown arguments", arguments(unknown_arguments(1_000_000)), 400, TOO_MANY_VALUES),
+    Case("50,000 unknown arguments", arguments(unknown_arguments(50_000)), 200, told(TOO_MANY_PROBLEMS)),
+    Case("8 million numbers", arguments('{"a":["\\u0001"' + ",1" * 8_000_000 + "]}"), 400, TOO_MANY_VALUES),
     Case(
         "500 arrays for a tool there is not",
         call(f'{{"name":"nope","arguments":{{"a":{NESTED_500}}}}}'),

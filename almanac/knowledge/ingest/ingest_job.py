@@ -11,6 +11,7 @@ import orjson
 
 from almanac.core import clock
 from almanac.core.database import Database, Transaction
+from almanac.core.fair_slots import FairSlots
 from almanac.jobs.queue import Job
 from almanac.jobs.worker import Effect
 from almanac.knowledge import bases, document_index, document_text
@@ -36,7 +37,7 @@ class Ingest:
         self._db = db
         self._files = files
         self._sandbox = sandbox
-        self._slots = asyncio.Semaphore(max_parsers)  # parsing only computes: more than one per core gains nothing
+        self._slots = FairSlots(max_parsers)  # parsing only computes: more than one per core gains nothing
 
     async def __call__(self, job: Job) -> Effect | None:
         """Parse the document of a job."""
@@ -46,7 +47,7 @@ class Ingest:
             return None
         base = await bases.get_or_none(self._db, document.base_id)
         assert base is not None
-        async with self._slots:
+        async with self._slots.hold():
             await self._mark(document, "converting")
             try:
                 parsed = await self._parse(document, base.splitter.as_options())

@@ -19,12 +19,16 @@ IS_UNFINISHED = "d.index_status IN ('queued', 'pending_conversion', 'converting'
 HAS_JOB = """EXISTS (SELECT 1 FROM jobs j
     WHERE j.key = 'ingest:' || d.id || ':' || d.generation AND j.state IN ('queued', 'running'))"""
 
+_ORG_OF_DOCUMENT = "SELECT b.org_id FROM documents d JOIN bases b ON b.id = d.base_id WHERE d.id = $1"
+
 
 async def enqueue(tx: Transaction, document_id: int, generation: int) -> None:
     """Queue the job that parses this generation of a document."""
     payload = {"document_id": document_id, "generation": generation}
     key = f"ingest:{document_id}:{generation}"  # `HAS_JOB` builds the same key
-    await queue.add(tx, "ingest", payload, key=key)
+    row = await tx.fetch_one(_ORG_OF_DOCUMENT, document_id)
+    assert row is not None
+    await queue.add(tx, "ingest", payload, key=key, org_id=row["org_id"])
 
 
 async def requeue(tx: Transaction, document_id: int) -> None:

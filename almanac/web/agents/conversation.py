@@ -75,7 +75,7 @@ async def by_context(app: AppContext, http: HttpExchange) -> Authentication:
     """Authenticate by the token in the headers or, where there is none, by the key in the context of the message."""
     if http.headers.get(b"authorization") or http.headers.get(b"x-api-key"):
         return await by_token(app, http)
-    key = _key_in(await http.read_body(MAX_UNAUTHENTICATED_BODY_BYTES))
+    key = _key_in(await http.read_json_body(MAX_UNAUTHENTICATED_BODY_BYTES))
     actor = await app.token_resolver.resolve(key) if key else None
     if actor is None:
         raise Unauthorized()

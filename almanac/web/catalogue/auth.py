@@ -38,7 +38,7 @@ async def by_key(app: AppContext, http: HttpExchange) -> Authentication:
 async def by_key_in_body(app: AppContext, http: HttpExchange) -> Authentication:
     """Authenticate by the key to verify, which is in the body."""
     try:
-        body: Any = orjson.loads(await http.read_body(MAX_VERIFY_BODY_BYTES) or b"{}")
+        body: Any = orjson.loads(await http.read_json_body(MAX_VERIFY_BODY_BYTES) or b"{}")
         args = models.VerifyKey.model_validate(body)
     except ValueError:
         raise BadRequest('Send {"key": "…", "scope": "knowledge-base"}.') from None
