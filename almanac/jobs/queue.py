@@ -144,9 +144,10 @@ async def claim(
     additional: int = 0,
     now: int | None = None,
 ) -> list[Job]:
-    """Claim up to `limit` due jobs for `lease` microseconds: those of dead workers first, then organisations take turns.
+    """Claim up to `limit` due jobs for `lease` microseconds, those of dead workers first. Organisations take turns.
 
-    Up to `additional` more jobs are claimed of organisations that have no running job."""
+    Up to `additional` more jobs are claimed of organisations that have no running job.
+    """
     now = clock.now() if now is None else now
     if not kinds or limit + additional < 1 or await db.fetch_one(_ANY_DUE, now) is None:
         return []  # an idle worker only reads
