@@ -51,7 +51,9 @@ _PR_SET_NO_NEW_PRIVS = 38
 _SECCOMP_MODE_FILTER = 2
 _CAPABILITIES_VERSION = 0x20080522  # two words for each set
 _CAP_DAC_READ_SEARCH = 1 << 2
-_CAPS_TO_CHANGE_USER = 1 << 5 | 1 << 6 | 1 << 7  # CAP_KILL, because the server kills its children; CAP_SETGID, CAP_SETUID
+_CAPS_TO_CHANGE_USER = (
+    1 << 5 | 1 << 6 | 1 << 7
+)  # CAP_KILL, because the server kills its children; CAP_SETGID, CAP_SETUID
 
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446  # the same on every processor
 _LANDLOCK_VERSION = 1
@@ -140,7 +142,7 @@ def _can_change_user() -> bool:
 
 def _has_users(mapping: str) -> bool:
     first, _, count = map(int, mapping.split())
-    return first <= FIRST_CHILD_USER and FIRST_CHILD_USER + MAX_PROCESS_ID <= first + count
+    return first <= FIRST_CHILD_USER and first + count >= FIRST_CHILD_USER + MAX_PROCESS_ID
 
 
 def _capabilities() -> tuple[int, int]:

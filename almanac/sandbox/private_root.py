@@ -16,7 +16,7 @@ from pathlib import Path
 from almanac.sandbox.system_calls import check, libc, system_call
 
 PROC = Path("/proc")  # the content of the file is opened below /proc/self/fd
-MOUNT_POINT = "/tmp"  # the root is assembled here, visible to this process only
+MOUNT_POINT = "/tmp"  # noqa: S108 - the root is assembled here, in a mount that only this process sees
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 1 << 1, 1 << 2, 1 << 3, 1 << 12, 1 << 14, 1 << 18
@@ -84,7 +84,11 @@ def _unshare_mounts() -> None:
     except PermissionError:
         user, group = os.geteuid(), os.getegid()
         check(libc.unshare(_CLONE_NEWNS | _CLONE_NEWUSER))
-        for name, content in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        for name, content in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{user} {user} 1"),
+            ("gid_map", f"{group} {group} 1"),
+        ):
             Path("/proc/self", name).write_text(content, "ascii")
 
 

@@ -1,5 +1,11 @@
-"""Attacks on other processes and on the file system, by code that has taken control of a sandboxed child."""
+"""Attacks on other processes and on the file system, by code that has taken control of a sandboxed child.
 
+python -m tests.sandbox.attacks '[["renice", 123, "/a/file"], …]'
+
+makes the attacks on processes in a sandbox of an ordinary user, also where the tests run as a superuser.
+"""
+
+import asyncio
 import ctypes
 import errno
 import fcntl
@@ -8,9 +14,14 @@ import os
 import signal
 import socket
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from almanac.sandbox.pool import SandboxPool
+
+ORDINARY_USER = 65534
 
 IS_X86 = os.uname().machine == "x86_64"
 
@@ -182,3 +193,32 @@ def call_by_number(content: Path, name: str, options: dict[str, Any]) -> bytes:
     """The answers to system calls by number, with arguments that no call accepts."""
     numbers: list[int] = options["numbers"]
     return json.dumps([answer_of(lambda number=number: system_call(number, *[-1] * 6)) for number in numbers]).encode()
+
+
+# As an ordinary user
+
+
+async def _attack_as_ordinary_user(attacks: list[tuple[str, int, str]]) -> list[str]:
+    async with SandboxPool("tests.sandbox.attacks:attack_process") as pool:
+        results = [await pool.run(Path(file), name, {"victim": victim}) for name, victim, file in attacks]
+    return [result.output.decode() for result in results]
+
+
+def become_ordinary() -> None:
+    """Give up the superuser. The permission to read every file stays, because the interpreter may be in its home."""
+    if os.geteuid():
+        return
+    prctl = _libc.prctl
+    prctl(8, 1, 0, 0, 0)  # PR_SET_KEEPCAPS
+    os.setgroups([])
+    os.setresgid(ORDINARY_USER, ORDINARY_USER, ORDINARY_USER)
+    os.setresuid(ORDINARY_USER, ORDINARY_USER, ORDINARY_USER)
+    header, may_read = (ctypes.c_uint32 * 2)(0x20080522, 0), 1 << 2
+    assert _libc.capset(header, (ctypes.c_uint32 * 6)(may_read, may_read, may_read)) == 0
+    assert prctl(47, 2, 2, 0, 0) == 0  # PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_READ_SEARCH
+    prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: a change of user clears it
+
+
+if __name__ == "__main__":
+    become_ordinary()
+    sys.stdout.write(json.dumps(asyncio.run(_attack_as_ordinary_user(json.loads(sys.argv[1])))))
