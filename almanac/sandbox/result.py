@@ -58,6 +58,7 @@ def _failure_from_signal(report: ExitReport, number: int, output: int, limits: S
         return WorkRejected("interrupted", "killed from outside", retryable=True)
     if number == signal.SIGSYS:
         _log.error("a child process was killed for a system call that only an attack makes")
+        return WorkRejected("crashed", "SIGSYS")
     # Native code aborts when an allocation fails, often without a message. A buffer that doubles fails at half the
     # limit.
     if report.peak_bytes >= limits.memory_bytes // 2 or _FAILED_ALLOCATION.search(_read_end(output)):

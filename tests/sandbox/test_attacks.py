@@ -26,7 +26,9 @@ KERNEL = detect_kernel_features()
 ENTER_PRIVATE_ROOT = (
     "from almanac.sandbox import confinement, private_root; print(private_root.enter(confinement.readable_paths()))"
 )
-HAS_PRIVATE_ROOT = b"True" in subprocess.run([sys.executable, "-c", ENTER_PRIVATE_ROOT], cwd=ROOT, stdout=-1).stdout
+HAS_PRIVATE_ROOT = (
+    b"True" in subprocess.run([sys.executable, "-c", ENTER_PRIVATE_ROOT], cwd=ROOT, stdout=subprocess.PIPE).stdout
+)
 
 pytestmark = [
     pytest.mark.skipif(not KERNEL.seccomp, reason="this kernel or processor has no seccomp filter"),
