@@ -65,7 +65,7 @@ class State:
 
 
 class Victim:
-    """A process of the user who runs the sandbox."""
+    """A process of the same user as the sandbox."""
 
     def __init__(self, user: int) -> None:
         if user == os.geteuid():
