@@ -8,6 +8,7 @@ the system allows user namespaces.
 
 import ctypes
 import os
+import stat
 import struct
 import sys
 from collections.abc import Iterable, Iterator
@@ -63,7 +64,7 @@ def _enter(paths: list[Path]) -> None:
     _mount("tmpfs", MOUNT_POINT, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=0755,size=1m")
     for path, descriptor in descriptors:
         target = Path(MOUNT_POINT + str(path))
-        if path.is_dir() or path == PROC:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):  # not by the path, which may lie below the mount point
             target.mkdir(parents=True, exist_ok=True)
         else:
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from almanac.sandbox import syscall_filter
 from almanac.sandbox.confinement import FIRST_CHILD_USER, detect_kernel_features, readable_paths
 from almanac.sandbox.errors import WorkRejected
 from almanac.sandbox.pool import SandboxPool
+from almanac.sandbox.private_root import MOUNT_POINT
 from tests.sandbox.attacks import IS_X86, ON_PATHS, ON_PROCESSES, ORDINARY_USER
 from tests.sandbox.processes import children_of, eventually
 
@@ -250,6 +252,23 @@ async def test_the_private_root_contains_only_readable_paths(observer: Sandbox):
         assert {path.name for path in (root / folder.relative_to("/")).iterdir()} == expected
     with pytest.raises(OSError, match="Read-only file system"):
         (root / "new").touch()
+
+
+@NEEDS_PRIVATE_ROOT
+async def test_a_readable_folder_below_the_mount_point_or_behind_a_link_is_in_the_private_root():
+    """A package may be installed below /tmp, or a link may lead to it."""
+    with TemporaryDirectory(dir=MOUNT_POINT) as folder:
+        (Path(folder) / "package").mkdir()
+        (Path(folder) / "package" / "module").write_bytes(b"content")
+        (Path(folder) / "link").symlink_to("package")
+        (Path(folder) / "other").mkdir()
+        program = (
+            "import os, sys; from pathlib import Path; from almanac.sandbox import private_root;"
+            "assert private_root.enter([Path(sys.argv[1], 'link')]);"
+            "print(sorted(os.listdir('/')), sorted(os.listdir(sys.argv[1])), os.listdir(sys.argv[1] + '/link'))"
+        )
+        output = await run_program("-c", program, folder)
+    assert output.decode().strip() == "['proc', 'tmp'] ['link', 'package'] ['module']"
 
 
 # Calls by number
