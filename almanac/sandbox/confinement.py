@@ -1,8 +1,10 @@
 """The confinement of a child process: it may compute and read its file and the interpreter's files, nothing else.
 
-On Linux, in this order: no core dumps, no new privileges and none of a superuser's, limits of memory, processor time,
-output and descriptors, files opened only for reading and only below a few folders (Landlock, kernel 5.13), and no
-network, programs or processes (seccomp, see syscall_filter.py). The child ends when its parent does.
+On Linux, in this order: a user of its own where the server runs as a superuser, no core dumps, no new privileges and
+none of a superuser's, limits of memory, processor time, output and descriptors, files opened only for reading and only
+below a few folders (Landlock, kernel 5.13), and only the system calls of its kind of work (seccomp, see
+syscall_filter.py). The child ends when its parent does. It starts in the private root of the fork server
+(private_root.py).
 
 Without Landlock, the child can read every file that its user may read. On a processor that syscall_filter.py does not
 know, it can use the network. `detect_kernel_features` reports both. Other systems have the limits only.
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from almanac.sandbox import syscall_filter
+from almanac.sandbox.system_calls import check, libc, system_call
 
 MIB = 1024 * 1024
 
@@ -35,14 +38,22 @@ READABLE_PATHS = (
     "/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu",
 )  # fmt: skip
 
+# The user and group of a child: this number and the process id. systemd leaves the ids from here to 0x7FFD_FFFF free.
+FIRST_CHILD_USER = 0x7000_0000
+MAX_PROCESS_ID = 1 << 22
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
+_PR_SET_KEEPCAPS = 8
 _PR_GET_SECCOMP = 21
 _PR_SET_SECCOMP = 22
 _PR_SET_NO_NEW_PRIVS = 38
 _SECCOMP_MODE_FILTER = 2
 _CAPABILITIES_VERSION = 0x20080522  # two words for each set
 _CAP_DAC_READ_SEARCH = 1 << 2
+_CAPS_TO_CHANGE_USER = (
+    1 << 5 | 1 << 6 | 1 << 7
+)  # CAP_KILL, because the server kills its children; CAP_SETGID, CAP_SETUID
 
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446  # the same on every processor
 _LANDLOCK_VERSION = 1
@@ -51,8 +62,6 @@ _READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
 # Version of Landlock and the rights that it can refuse from then on: the first set, then moving, truncating, and
 # commands to devices.
 _FILE_RIGHTS = ((1, (1 << 13) - 1), (2, 1 << 13), (3, 1 << 14), (5, 1 << 15))
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,7 @@ class SandboxLimits:
     cpu_seconds: int = 60
     wall_seconds: float = 120
     output_bytes: int = 256 * MIB
+    profile: str = "parsers"  # of system calls: a key of `syscall_filter.PROFILES`
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +81,7 @@ class KernelFeatures:
 
     seccomp: bool
     landlock: int  # its version, 0 for none
+    users: bool = False  # whether each child can have a user of its own
     readable: tuple[tuple[str, int], ...] = ()  # paths that a child may read, with the Landlock rights to them
 
 
@@ -83,16 +94,11 @@ def detect_kernel_features() -> KernelFeatures:
     if sys.platform != "linux":
         return KernelFeatures(seccomp=False, landlock=0)
     has_filter = platform.machine() in syscall_filter.MACHINES
-    if has_filter:
-        syscall_filter.prepare(syscall_filter.MACHINES[platform.machine()])
     size, flags = ctypes.c_size_t(0), ctypes.c_uint(_LANDLOCK_VERSION)
-    version = _libc.syscall(ctypes.c_long(_LANDLOCK_CREATE), None, size, flags)
-    readable = tuple(
-        (str(path), _READ_FILE | _READ_FOLDER if path.is_dir() else _READ_FILE)
-        for path in readable_paths()
-        if path.exists()
-    )
-    return KernelFeatures(has_filter and _libc.prctl(_PR_GET_SECCOMP) >= 0, max(version, 0), readable)
+    version = max(0, libc.syscall(ctypes.c_long(_LANDLOCK_CREATE), None, size, flags))
+    readable = tuple((str(path), _rights_to(path)) for path in readable_paths() if path.exists())
+    has_users = version > 0 and _can_change_user()  # without Landlock, a child could not open the files of others
+    return KernelFeatures(has_filter and libc.prctl(_PR_GET_SECCOMP) >= 0, version, has_users, readable)
 
 
 def confine(limits: SandboxLimits, kernel: KernelFeatures, parent: int, source: int) -> None:
@@ -104,7 +110,7 @@ def confine(limits: SandboxLimits, kernel: KernelFeatures, parent: int, source: 
     if kernel.landlock:
         _restrict_files(kernel, source)
     if kernel.seccomp:
-        _filter_system_calls()
+        _filter_system_calls(limits.profile)
 
 
 def exit_with_parent(parent: int) -> None:
@@ -123,15 +129,44 @@ def readable_paths() -> Iterator[Path]:
     yield from map(Path, READABLE_PATHS)
 
 
+def _rights_to(path: Path) -> int:
+    return _READ_FILE | _READ_FOLDER if path.is_dir() else _READ_FILE
+
+
+def _can_change_user() -> bool:
+    """Whether this process may give its children users of their own, and these exist in its user namespace."""
+    effective, _ = _capabilities()
+    maps = (Path("/proc/self", name).read_text("ascii").splitlines() for name in ("uid_map", "gid_map"))
+    return effective & _CAPS_TO_CHANGE_USER == _CAPS_TO_CHANGE_USER and all(any(map(_has_users, each)) for each in maps)
+
+
+def _has_users(mapping: str) -> bool:
+    first, _, count = map(int, mapping.split())
+    return first <= FIRST_CHILD_USER and first + count >= FIRST_CHILD_USER + MAX_PROCESS_ID
+
+
+def _capabilities() -> tuple[int, int]:
+    """The effective and the permitted capabilities of this process, the first 32 of each."""
+    sets = (ctypes.c_uint32 * 6)()
+    check(libc.capget((ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0), sets))
+    return sets[0], sets[1]
+
+
 def _drop_privileges(kernel: KernelFeatures) -> None:
-    """Refuse new privileges, and drop the capabilities of a superuser; other users have none."""
-    _prctl(_PR_SET_DUMPABLE, 0)
+    """Refuse new privileges, change the user, and drop the capabilities of a superuser; other users have none."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    header, sets = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0), (ctypes.c_uint32 * 6)()
-    _check(_libc.capget(header, sets))
+    if kernel.users:
+        user = FIRST_CHILD_USER + os.getpid()
+        _prctl(_PR_SET_KEEPCAPS, 1)
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    _prctl(_PR_SET_DUMPABLE, 0)
+    _, permitted = _capabilities()
     # The file and the interpreter may belong to another user. Landlock limits the readable paths anyway.
-    kept = _CAP_DAC_READ_SEARCH if kernel.landlock else 0
-    _check(_libc.capset(header, (ctypes.c_uint32 * 6)(sets[0] & kept, sets[1] & kept)))
+    kept = permitted & (_CAP_DAC_READ_SEARCH if kernel.landlock else 0)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0)
+    check(libc.capset(header, (ctypes.c_uint32 * 6)(kept, kept)))
 
 
 def _set_limits(limits: SandboxLimits) -> None:
@@ -156,12 +191,12 @@ def _restrict_files(kernel: KernelFeatures, source: int) -> None:
     rights = sum(bits for since, bits in _FILE_RIGHTS if version >= since)
     # Files; then TCP and abstract sockets, which seccomp refuses too.
     attributes = struct.pack("=QQQ", rights, 0b11 if version >= 4 else 0, 0b11 if version >= 6 else 0)
-    ruleset = _syscall(_LANDLOCK_CREATE, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint(0))
+    ruleset = system_call(_LANDLOCK_CREATE, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint(0))
     try:
         _permit(ruleset, source, _READ_FILE)
         for path, rights in kernel.readable:
             _permit_below(ruleset, path, rights)
-        _syscall(_LANDLOCK_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint(0))
+        system_call(_LANDLOCK_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint(0))
     finally:
         os.close(ruleset)
 
@@ -176,26 +211,21 @@ def _permit_below(ruleset: int, path: str, rights: int) -> None:
 
 def _permit(ruleset: int, descriptor: int, rights: int) -> None:
     rule = struct.pack("=Qi", rights, descriptor)
-    _syscall(_LANDLOCK_ADD, ctypes.c_int(ruleset), ctypes.c_int(_LANDLOCK_PATH), rule, ctypes.c_uint(0))
+    system_call(_LANDLOCK_ADD, ctypes.c_int(ruleset), ctypes.c_int(_LANDLOCK_PATH), rule, ctypes.c_uint(0))
 
 
-def _filter_system_calls() -> None:
-    code = syscall_filter.assemble(syscall_filter.MACHINES[platform.machine()], os.getpid())
+def prepare_filter(profile: str) -> None:
+    """Make the filter of system calls once, for all children."""
+    if platform.machine() in syscall_filter.MACHINES:
+        syscall_filter.prepare(syscall_filter.MACHINES[platform.machine()], profile)
+
+
+def _filter_system_calls(profile: str) -> None:
+    code = syscall_filter.assemble(syscall_filter.MACHINES[platform.machine()], profile, os.getpid())
     program = _FilterProgram(len(code) // 8, code)
     _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program))
 
 
 def _prctl(option: int, value: int, pointer: Any = None) -> None:
     zero = ctypes.c_ulong(0)
-    _check(_libc.prctl(ctypes.c_int(option), ctypes.c_ulong(value), pointer or zero, zero, zero))
-
-
-def _syscall(number: int, *arguments: Any) -> int:
-    return _check(_libc.syscall(ctypes.c_long(number), *arguments))
-
-
-def _check(result: int) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return result
+    check(libc.prctl(ctypes.c_int(option), ctypes.c_ulong(value), pointer or zero, zero, zero))

@@ -23,8 +23,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from almanac.sandbox import child
-from almanac.sandbox.confinement import SandboxLimits, detect_kernel_features, exit_with_parent
+from almanac.sandbox import child, private_root
+from almanac.sandbox.confinement import (
+    SandboxLimits,
+    detect_kernel_features,
+    exit_with_parent,
+    prepare_filter,
+    readable_paths,
+)
 
 # If memory runs out, the system should kill a child rather than the server.
 OOM_SCORE = "500"
@@ -51,7 +57,9 @@ class ForkServer:
         self._control = control
         self._work = work
         self._limits = limits
+        self._has_private_root = private_root.enter(readable_paths())
         self._kernel = detect_kernel_features()
+        prepare_filter(limits.profile)
         self._children: dict[int, ChildProcess] = {}
         self._open = True
         self._wakeup_reader, self._wakeup_writer = socket.socketpair()
@@ -62,7 +70,7 @@ class ForkServer:
     def run(self) -> None:
         """Serve until the worker closes its end of the socket."""
         self._watch_sigchld()
-        self._control.sendall(json.dumps({"seccomp": self._kernel.seccomp, "landlock": self._kernel.landlock}).encode())
+        self._control.sendall(json.dumps(self._features()).encode())
         while self._open:
             for key, _ in self._selector.select(self._seconds_to_next_deadline()):
                 key.data()
@@ -70,6 +78,14 @@ class ForkServer:
         for pid in self._children:
             _kill(pid)
             os.waitpid(pid, 0)
+
+    def _features(self) -> dict[str, int]:
+        return {
+            "seccomp": self._kernel.seccomp,
+            "landlock": self._kernel.landlock,
+            "own_users": self._kernel.users,
+            "private_root": self._has_private_root,
+        }
 
     def _watch_sigchld(self) -> None:
         self._wakeup_reader.setblocking(False)

@@ -198,6 +198,8 @@ async def _wait_until_ready(control: socket.socket) -> None:
     features = json.loads(message)
     if not features["seccomp"] or not features["landlock"]:
         _log.warning("this system can confine child processes only in part", **features)
+    elif not features["private_root"]:
+        _log.info("child processes can observe the existence of files: see docs/explanation/security.md", **features)
 
 
 async def _send_descriptors(control: socket.socket, descriptors: list[int]) -> None:

@@ -44,6 +44,9 @@ def _used_up_cpu_time(report: ExitReport, exit_code: int, limits: SandboxLimits)
 def _failure_from_signal(report: ExitReport, number: int, output: int, limits: SandboxLimits) -> WorkRejected:
     if number == signal.SIGKILL:  # sent from outside, for example because the system is short of memory
         return WorkRejected("interrupted", "killed from outside", retryable=True)
+    if number == signal.SIGSYS:
+        _log.error("a child process was killed for a system call that only an attack makes")
+        return WorkRejected("crashed", "SIGSYS")
     # Native code aborts when an allocation fails, often without a message. A buffer that doubles fails at half the
     # limit.
     if report.peak_bytes >= limits.memory_bytes // 2 or _FAILED_ALLOCATION.search(_read_end(output)):

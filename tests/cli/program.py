@@ -49,7 +49,7 @@ def environment(home: Path, settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "almanac", *arguments]
+    return [str(Path(sys.executable).with_name("almanac")), *arguments]
 
 
 def run(home: Path, *arguments: str, **settings: str) -> Answer:

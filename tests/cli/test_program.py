@@ -16,6 +16,7 @@ import httpx2
 import pytest
 
 from tests.cli.program import (
+    PATIENCE,
     Server,
     children,
     command,
@@ -24,6 +25,7 @@ from tests.cli.program import (
     is_alive,
     run,
     serving,
+    until_ready,
     wait_until_gone,
     workers,
 )
@@ -179,6 +181,31 @@ def test_two_server_processes_share_limits_metrics_and_revocations(
         below = children(server.process.pid)
         assert server.stop() == 0
         wait_until_gone(10, *below)
+    postgres_cluster.drop(url)
+
+
+def test_server_and_worker_processes_import_nothing_from_the_current_folder(
+    tmp_path: Path, postgres_cluster: Cluster, redis_url: str
+):
+    url = postgres_cluster.take()
+    settings = {"ALMANAC_DATABASE_URL": url, "REDIS_URL": redis_url, "ALMANAC_JOB_WORKERS": "1"}
+    settings["ALMANAC_DATABASE_POOL_SIZE"] = "2"
+    marker = tmp_path / "imported"
+    with serving(tmp_path / "data", "--workers", "2", settings=settings) as server:
+        trap = f"open({str(marker)!r}, 'a').write(__name__)"
+        for name in ("almanac", "multiprocessing", "structlog"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "__init__.py").write_text(trap)
+        first = children(server.process.pid)
+        assert len(first) >= 3
+        assert workers(server.process.pid)
+        for pid in first:
+            os.kill(pid, signal.SIGKILL)
+        wait_until_gone(10, *first)
+        wait_until(lambda: len(children(server.process.pid)) >= 3 or marker.exists(), seconds=PATIENCE)
+        assert workers(server.process.pid)
+        until_ready(server)
+        assert not marker.exists(), marker.read_text()
     postgres_cluster.drop(url)
 
 

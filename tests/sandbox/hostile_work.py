@@ -139,7 +139,6 @@ def describe(content: Path, name: str, options: dict[str, Any]) -> bytes:
     surroundings = {
         "environment": dict(os.environ),
         "descriptors": [number for number in range(256) if _is_open(number)],
-        "leads_session": os.getsid(0) == os.getpid(),
         "limits": {limit: resource.getrlimit(getattr(resource, limit))[0] for limit in options.get("limits", ())},
         "folder": os.getcwd(),
     }

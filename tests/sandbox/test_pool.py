@@ -344,7 +344,14 @@ async def test_a_child_has_none_of_the_server_s_secrets(
 async def test_a_child_has_only_the_file_and_its_output_open(pool_for: StartPool, file: Path):
     child = await describe(await pool_for("describe"), file)
     assert child["descriptors"] == [0, 1, 2, 3, 4]
-    assert child["leads_session"]
+
+
+async def test_a_child_leads_a_session(pool_for: StartPool, file: Path):
+    pool = await pool_for("sleep")
+    call = asyncio.create_task(pool.run(file, "file", {}))
+    server = fork_server_of(os.getpid())
+    await until(lambda: any(os.getsid(child) == child for child in children_of(server)))
+    call.cancel()
 
 
 async def test_a_child_has_the_limits_of_its_pool(pool_for: StartPool, file: Path):
