@@ -36,9 +36,9 @@ from almanac.search.jobs.embed_passages import DeleteOldVectors, EmbedPassages
 FINISHED_JOB_RETENTION = 7 * clock.DAY
 
 SCHEDULES = (
-    Schedule("housekeeping", "housekeeping", Every(3600), skip_while_unfinished=True),
-    Schedule("tidy", "tidy", Every(300), skip_while_unfinished=True),
-    Schedule("index", "index", Every(30), skip_while_unfinished=True),
+    Schedule("purge_expired", "purge_expired", Every(3600), skip_while_unfinished=True),
+    Schedule("repair_interrupted", "repair_interrupted", Every(300), skip_while_unfinished=True),
+    Schedule("maintain_index", "maintain_index", Every(30), skip_while_unfinished=True),
 )
 
 
@@ -49,7 +49,7 @@ async def open_job_handlers(db: Database, settings: Settings) -> AsyncGenerator[
     pool = _open_parser_pool(settings)
     embedder = open_embedder(settings)
 
-    async def housekeeping(_: Job) -> Effect | None:
+    async def purge_expired(_: Job) -> Effect | None:
         """Remove expired audit rows, finished jobs, schedule entries, conversations and trash."""
         await trash.purge(db, clock.now() - settings.trash_days * clock.DAY)
 
@@ -64,7 +64,7 @@ async def open_job_handlers(db: Database, settings: Settings) -> AsyncGenerator[
 
         return effect
 
-    async def tidy(_: Job) -> Effect | None:
+    async def repair_interrupted(_: Job) -> Effect | None:
         """Repair interrupted work and remove unused files."""
         await ingest_job.sweep(db)
         await files.clear(db)
@@ -75,7 +75,7 @@ async def open_job_handlers(db: Database, settings: Settings) -> AsyncGenerator[
             await embed_passages.enqueue_missing(db, embedder.name)
         return None
 
-    async def index(_: Job) -> Effect | None:
+    async def maintain_index(_: Job) -> Effect | None:
         """Maintain the search index."""
         await expiry.sweep(db)
         await backends.maintain(settings, db)
@@ -83,16 +83,16 @@ async def open_job_handlers(db: Database, settings: Settings) -> AsyncGenerator[
         return None
 
     try:
-        # Searches do not find passages that a migration left unanalysed, so these do not wait for the next `tidy`.
+        # Searches do not find passages that a migration left unanalysed, so these do not wait for the next repair.
         await analyse_passages.enqueue_missing(db)
         await embed_queue.retry_dead(db)
         yield {
-            "housekeeping": housekeeping,
-            "tidy": tidy,
-            "index": index,
-            "embed": EmbedPassages(db, embedder) if settings.embedding else _skip_embedding,
-            "forget": DeleteOldVectors(db),
-            "reword": AnalysePassages(db),
+            "purge_expired": purge_expired,
+            "repair_interrupted": repair_interrupted,
+            "maintain_index": maintain_index,
+            embed_queue.KIND: EmbedPassages(db, embedder) if settings.embedding else _skip_embedding,
+            embed_passages.DELETE_OLD_VECTORS_JOB: DeleteOldVectors(db),
+            analyse_passages.KIND: AnalysePassages(db),
             REINDEX_CATEGORY_JOB: ReindexCategory(db),
             attachments.IMAGE_TEXT_JOB: RecogniseImageText(db, files, pool),
             "ingest": Ingest(db, files, pool, settings.parsers or cpu_count()),

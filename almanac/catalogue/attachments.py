@@ -23,7 +23,7 @@ from almanac.jobs import queue
 from almanac.search import passage_store, sources
 from almanac.search.sources import Source
 
-IMAGE_TEXT_JOB = "picture"  # as stored in `jobs.kind`
+IMAGE_TEXT_JOB = "image_text"
 
 _SELECT = """
 SELECT a.*, v.key AS type_key, b.name AS file_name, b.hash AS file_hash FROM attachments a

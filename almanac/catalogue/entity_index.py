@@ -14,7 +14,7 @@ from almanac.search.sources import Source
 
 ENTITY = "entity"
 IMAGE = "picture"  # as stored in `sources.kind`
-REINDEX_CATEGORY_JOB = "shelve"  # as stored in `jobs.kind`
+REINDEX_CATEGORY_JOB = "reindex_category"
 
 _BATCH_ENTITIES = 100
 _NEXT_IN_CATEGORY = f"{SELECT} WHERE e.category = $1 AND e.id > $2 ORDER BY e.id LIMIT {_BATCH_ENTITIES}"

@@ -23,7 +23,7 @@ from almanac.search.backends import open_search
 from almanac.search.index.protocol import Coverage, SearchIndex
 from almanac.search.jobs import analyse_passages, collection_status, embed_passages, embed_queue, passage_batches
 from almanac.search.jobs.collection_status import CollectionStatus
-from almanac.search.jobs.embed_passages import DeleteOldVectors, EmbedPassages
+from almanac.search.jobs.embed_passages import DELETE_OLD_VECTORS_JOB, DeleteOldVectors, EmbedPassages
 
 index_app = command_group("The search index: its status, and rebuilding it.")
 
@@ -161,7 +161,10 @@ class _IndexRebuild:
         """Queue the embedding of passages without vectors of the model, for a worker here or elsewhere."""
         for each in statuses:
             await self._db.write(lambda tx, name=each.collection: embed_queue.enqueue(tx, name))
-        handlers = {"embed": EmbedPassages(self._db, embedder), "forget": DeleteOldVectors(self._db)}
+        handlers = {
+            embed_queue.KIND: EmbedPassages(self._db, embedder),
+            DELETE_OLD_VECTORS_JOB: DeleteOldVectors(self._db),
+        }
         async with (
             open_search(self._settings, self._db) as search,
             local_worker(self._db, self._settings, handlers, self._stop, 1, 0),

@@ -10,7 +10,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
+from almanac import reactions
 from almanac.core.database import Database
+from almanac.core.settings import Settings
 from almanac.db import migrate
 from almanac.db.connect import connect
 from almanac.db.errors import DatabaseError, MigrationRefused
@@ -211,6 +213,29 @@ async def test_metadata_from_before_the_catalogue_can_be_looked_up_as_if_it_were
     assert (1, "n", None, 5.0) in moved
     assert {row[0] for row in moved} == {1}
     assert [row["media"] for row in await empty.fetch("SELECT media FROM sources")] == ["text/plain"] * 2
+
+
+async def test_jobs_queued_under_an_old_kind_have_a_handler_and_the_key_of_new_ones(
+    empty: Database, tmp_path: Path
+) -> None:
+    steps = migrate.bundled_migrations()
+    await migrate.apply(empty, [each for each in steps if each.version < 12])
+    old = {
+        "embed": "embed:base:1", "forget": "forget:base:1:m", "reword": "reword", "shelve": "shelve:3:9",
+        "picture": "picture:x", "housekeeping": "schedule:housekeeping", "tidy": "schedule:tidy",
+        "index": "schedule:index", "ingest": "ingest:1:1",
+    }  # fmt: skip
+    insert = """INSERT INTO jobs (kind, payload, key, state, run_at, attempts, max_attempts, fence, added_at)
+        VALUES ($1, '{}', $2, 'queued', 1, 0, 5, 0, 1)"""
+    for kind, key in old.items():
+        await empty.write(lambda tx, kind=kind, key=key: tx.execute(insert, kind, key))
+    await migrate.apply(empty, steps)
+    renamed = {row["kind"]: row["key"] for row in await empty.fetch("SELECT kind, key FROM jobs")}
+    settings = Settings(home=tmp_path, embedding=False)
+    async with reactions.open_job_handlers(empty, settings) as handlers:
+        assert renamed.keys() == handlers.keys()
+    assert renamed["embed_passages"] == "embed_passages:base:1"
+    assert {each.kind: f"schedule:{each.name}" for each in reactions.SCHEDULES}.items() <= renamed.items()
 
 
 async def test_an_extension_that_cannot_be_had_is_asked_for_by_name(postgres_cluster: Cluster) -> None:

@@ -70,7 +70,11 @@ async def work() -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with open_database(settings) as db:
-        handlers = {"embed": EmbedPassages(db, Slow()), "forget": DeleteOldVectors(db), "reword": AnalysePassages(db)}
+        handlers = {
+            "embed_passages": EmbedPassages(db, Slow()),
+            "delete_old_vectors": DeleteOldVectors(db),
+            "analyse_passages": AnalysePassages(db),
+        }
         lease = round(settings.job_lease_seconds * clock.SECOND)
         worker = Worker(db, handlers, lease=lease, poll=clock.SECOND // 20)
         await asyncio.gather(worker.run(stop), tend(settings, db, stop))

@@ -139,7 +139,7 @@ class RandomRun:
         await self.workspace.do(lambda tx: bases.share(call, tx, base.id, role, user=self.reader.actor.name))
 
     async def make_vectors(self) -> None:
-        jobs = await queue.claim(self.workspace.db, "a-worker", ["embed"], limit=10, lease=clock.MINUTE)
+        jobs = await queue.claim(self.workspace.db, "a-worker", ["embed_passages"], limit=10, lease=clock.MINUTE)
         for job in jobs:
             await self.workspace.run_job(job, self.embed)
 

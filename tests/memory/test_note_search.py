@@ -164,7 +164,7 @@ async def test_a_superseded_note_keeps_its_vectors(memory: AgentMemory, database
         await embed_passages._finish(tx, live, "m")  # pyright: ignore[reportPrivateUsage]
 
     await memory.db.write(change_model)
-    (job,) = await queue.claim(memory.db, "w", ["forget"], limit=1, lease=clock.MINUTE)
+    (job,) = await queue.claim(memory.db, "w", ["delete_old_vectors"], limit=1, lease=clock.MINUTE)
     await embed_passages.DeleteOldVectors(memory.db)(job)
     # The superseded note has no vector of the new model yet.
     assert await stored_models() == {"Old": before["Old"], "New": {"m"}}

@@ -132,4 +132,4 @@ async def test_embedding_is_queued_once_for_many_passages(database: Database, pu
     await save(database, pump, SOME)
     await save(database, replace(pump, object_id="8"), SOME)
     jobs = await queue.find(database, "queued")
-    assert [(job.kind, job.payload) for job in jobs] == [("embed", {"collection": "base:1"})]
+    assert [(job.kind, job.payload) for job in jobs] == [("embed_passages", {"collection": "base:1"})]

@@ -148,6 +148,6 @@ async def _ingest_workers(db: Database, settings: Settings, stop: asyncio.Event)
         reactions.open_job_handlers(db, settings) as handlers,
         local_worker(db, settings, {"ingest": handlers["ingest"]}, stop, settings.job_concurrency, grace),
         # Separate, so that no document waits for a model, and without grace: the rest may belong to other bases.
-        local_worker(db, settings, {"embed": handlers["embed"]}, stop, 1, 0),
+        local_worker(db, settings, {embed_queue.KIND: handlers[embed_queue.KIND]}, stop, 1, 0),
     ):
         yield

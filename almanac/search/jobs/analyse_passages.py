@@ -18,7 +18,7 @@ from almanac.search.analysis import analyser, surrounding_text
 from almanac.search.index import tables
 from almanac.search.jobs import passage_batches
 
-KIND = "reword"
+KIND = "analyse_passages"
 BATCH_SIZE = 500  # passages analysed and stored together
 JOB_TIME_SLICE = 20 * clock.SECOND  # then other jobs run
 

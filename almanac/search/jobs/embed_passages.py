@@ -26,6 +26,7 @@ from almanac.search.analysis import surrounding_text
 from almanac.search.index import tables
 from almanac.search.jobs import embed_queue, passage_batches
 
+DELETE_OLD_VECTORS_JOB = "delete_old_vectors"
 BATCH_SIZE = 64 * cpu_count()  # passages embedded and stored together; a killed worker loses the work on one batch
 CLEANUP_BATCH_SIZE = 200  # sources whose outdated vectors are deleted together
 JOB_TIME_SLICE = 20 * clock.SECOND  # then the job of another collection runs
@@ -163,4 +164,6 @@ async def _finish(tx: Transaction, collection: str, model: str) -> None:
         "UPDATE collections SET model = $2, next_model = NULL WHERE name = $1 AND next_model = $2", collection, model
     ):
         # A job deletes the old vectors in batches, because deleting a million at once would block all other writes.
-        await queue.add(tx, "forget", {"collection": collection}, key=f"forget:{collection}:{model}")
+        await queue.add(
+            tx, DELETE_OLD_VECTORS_JOB, {"collection": collection}, key=f"{DELETE_OLD_VECTORS_JOB}:{collection}:{model}"
+        )

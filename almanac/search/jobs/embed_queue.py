@@ -4,7 +4,7 @@ from almanac.core import clock
 from almanac.core.database import Database, Reader, Transaction
 from almanac.jobs import queue
 
-KIND = "embed"
+KIND = "embed_passages"
 DEAD_JOB_RETRY_DELAY = clock.HOUR
 
 _UNDER_WAY = "SELECT 1 FROM jobs WHERE key = $1 AND (state = 'running' OR (state = 'queued' AND run_at <= $2))"

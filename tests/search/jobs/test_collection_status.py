@@ -26,7 +26,7 @@ from almanac.search.query import SearchQuery
 from tests.live_server import settings_for
 from tests.search.shelf import MODEL, Shelf, open_shelf, terms
 
-JOB = queue.Job(1, "reword", {}, "reword", "running", 0, 1, 5, 1, None)
+JOB = queue.Job(1, "analyse_passages", {}, "analyse_passages", "running", 0, 1, 5, 1, None)
 
 
 class Flat:
@@ -123,12 +123,14 @@ async def test_a_long_analysis_lets_other_jobs_have_their_turn_and_goes_on_after
         await shelf.db.write(effect)
         left.append(await collection_status.count_not_analysed(shelf.db))
     assert left == [3, 1, 0]
-    assert [job.kind for job in await queue.find(shelf.db, "queued") if job.kind == "reword"] == ["reword"]
+    assert [job.kind for job in await queue.find(shelf.db, "queued") if job.kind == "analyse_passages"] == [
+        "analyse_passages"
+    ]
 
 
 async def test_a_worker_is_asked_to_analyse_only_if_something_is_left_to_be(shelf: Shelf):
     async def asked() -> int:
-        return sum(job.kind == "reword" for job in await queue.find(shelf.db, "queued"))
+        return sum(job.kind == "analyse_passages" for job in await queue.find(shelf.db, "queued"))
 
     await shelf.put("pump", ["Oil the bearing."])
     await analyse_passages.enqueue_missing(shelf.db)
@@ -144,13 +146,13 @@ async def test_vectors_that_were_given_up_on_are_asked_for_again_after_a_while(s
         return [job.key for job in await queue.find(shelf.db, "queued")]
 
     await shelf.put("pump", ["Oil the bearing."])
-    (job,) = await queue.claim(shelf.db, "w", ["embed"], limit=1, lease=clock.MINUTE)
+    (job,) = await queue.claim(shelf.db, "w", ["embed_passages"], limit=1, lease=clock.MINUTE)
     await queue.mark_dead(shelf.db, job, "its workers were killed")
     await embed_queue.retry_dead(shelf.db)
     assert await waiting() == []
     await execute(shelf.db, f"UPDATE jobs SET finished_at = finished_at - {embed_queue.DEAD_JOB_RETRY_DELAY}")
     await embed_queue.retry_dead(shelf.db)
-    assert await waiting() == ["embed:base:1"]
+    assert await waiting() == ["embed_passages:base:1"]
 
 
 async def test_words_of_a_title_that_has_changed_meanwhile_are_not_stored(shelf: Shelf):
@@ -250,7 +252,7 @@ async def test_vectors_are_under_way_until_the_job_is_done_or_has_to_wait(shelf:
     assert not await under_way()
     await shelf.put("pump", ["Oil the bearing."])
     assert await under_way()
-    (job,) = await queue.claim(shelf.db, "w", ["embed"], limit=1, lease=clock.MINUTE)
+    (job,) = await queue.claim(shelf.db, "w", ["embed_passages"], limit=1, lease=clock.MINUTE)
     assert await under_way()
     await queue.fail(shelf.db, job, "the model cannot be reached")
     assert not await under_way()
@@ -298,7 +300,7 @@ async def test_an_index_that_differs_from_the_store_is_made_anew_while_it_is_sea
 async def test_embedding_goes_on_after_a_renewal(shelf: Shelf, settings: Settings):
     await shelf.put("pump", ["Oil the bearing."])
     await collection_status.rebuild_index(settings, shelf.db, None, lambda _: None)
-    (job,) = await queue.claim(shelf.db, "w", ["embed"], limit=1, lease=clock.MINUTE)
+    (job,) = await queue.claim(shelf.db, "w", ["embed_passages"], limit=1, lease=clock.MINUTE)
     effect = await embed_passages.EmbedPassages(shelf.db, Flat(1))(job)
     assert effect is not None
     await shelf.db.write(effect)
@@ -320,7 +322,7 @@ async def test_after_a_change_of_model_nothing_is_left_of_the_one_before(
         if settings.on_sqlite:
             await compaction.compact(shelf.db, backends.folder_of(settings), least=1)
 
-    job = replace(JOB, kind="embed", payload={"collection": "base:1"})
+    job = replace(JOB, kind="embed_passages", payload={"collection": "base:1"})
     for number in range(20):
         await shelf.put(str(number), [f"pump {number}", "valve"])
     for embedder in (Flat(1), Other(2)):
@@ -330,7 +332,7 @@ async def test_after_a_change_of_model_nothing_is_left_of_the_one_before(
         await shelf.db.write(effect)
     assert (await collection_status.collection_statuses(shelf.db))[0].model == "other"
     assert len(await shelf.db.fetch("SELECT 1 FROM vectors WHERE model = $1", MODEL)) == 40
-    (forgetting,) = await queue.claim(shelf.db, "w", ["forget"], limit=1, lease=clock.MINUTE)
+    (forgetting,) = await queue.claim(shelf.db, "w", ["delete_old_vectors"], limit=1, lease=clock.MINUTE)
     assert await embed_passages.DeleteOldVectors(shelf.db)(forgetting) is None
     for _ in range(2):
         assert await shelf.db.fetch("SELECT 1 FROM vectors WHERE model = $1", MODEL) == []
@@ -352,7 +354,7 @@ class Wide(Flat):
 async def test_vectors_of_another_size_are_neither_mixed_in_nor_passed_over_in_silence(
     shelf: Shelf, search: SearchEngine
 ):
-    job = replace(JOB, kind="embed", payload={"collection": "base:1"})
+    job = replace(JOB, kind="embed_passages", payload={"collection": "base:1"})
     await shelf.put("pump", ["Oil the bearing."])
     await shelf.db.write(lambda tx: tx.execute("DELETE FROM vectors"))
     await shelf.db.write(lambda tx: tx.execute("UPDATE sources SET is_embedded = 0"))
