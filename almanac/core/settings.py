@@ -89,6 +89,13 @@ class Settings:
     max_body_bytes: int = setting(16 * 1024 * 1024, "Largest request body a surface accepts.")
     request_deadline_seconds: float = setting(60.0, "A tool call that takes longer is stopped.")
     shutdown_grace_seconds: float = setting(10.0, "How long a stop waits for calls and jobs in flight.")
+    max_header_bytes: int = setting(32 * 1024, "Largest request line and headers of a request.")
+    header_timeout_seconds: float = setting(10.0, "A request's headers must arrive within this time.")
+    body_timeout_seconds: float = setting(30.0, "A request's body must arrive at 1 KiB/s on average over this time.")
+    write_timeout_seconds: float = setting(30.0, "A client must read its answer at 1 KiB/s on average over this time.")
+    idle_timeout_seconds: float = setting(75.0, "A connection without a request is closed after this time.")
+    max_connections: int = setting(4096, "Connections that a server process has open at most.")
+    max_connections_per_peer: int = setting(512, "The same from one address (IPv6: /64) outside trusted_proxies.")
     metrics_access: str = setting("open", "Who may read /metrics: 'open', or 'token' for tokens with audit:read.")
 
     # Limits
@@ -314,6 +321,10 @@ _AT_LEAST: dict[str, float] = {
     "max_body_bytes": 1024,
     "request_deadline_seconds": 0.1,
     "shutdown_grace_seconds": 0,
+    "max_header_bytes": 4096,
+    **dict.fromkeys((f"{name}_timeout_seconds" for name in ("header", "body", "write", "idle")), 0.1),
+    "max_connections": 1,
+    "max_connections_per_peer": 1,
     "rate_limit_calls": 0,
     "rate_limit_window_seconds": 1,
     "audit_retention_days": 0,
@@ -341,7 +352,7 @@ _AT_LEAST: dict[str, float] = {
 }
 
 
-_AT_MOST: dict[str, float] = {"port": 65535}
+_AT_MOST: dict[str, float] = {"port": 65535, "max_header_bytes": 1024 * 1024}
 _SCHEMES: dict[str, tuple[str, ...]] = {
     "database_url": ("postgresql://", "postgres://", "sqlite:///"),
     "redis_url": ("redis://", "rediss://"),
