@@ -33,7 +33,7 @@ lint: setup-test ## ruff and pyright
 	.venv/bin/ruff format --check .
 	.venv/bin/pyright --warnings
 
-test: setup-test ## Everything but the slow suites: kill, fuzz, benchmarks (ARGS="-k tokens" WORKERS=8)
+test: setup-test ## Everything but the slow suites: kill, hostile proxies, fuzz, benchmarks (ARGS="-k tokens" WORKERS=8)
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/pyright --warnings >.venv/pyright.log 2>&1 & types=$$!; failed=0; \
@@ -42,6 +42,10 @@ test: setup-test ## Everything but the slow suites: kill, fuzz, benchmarks (ARGS
 
 test-kill: setup-test ## kill -9 of server and worker among 500 jobs, on both databases
 	.venv/bin/pytest tests/kill $(ARGS)
+
+test-hostile: setup-test ## Request smuggling through nginx, HAProxy and Node, which are installed if they are missing
+	scripts/servers nginx haproxy
+	.venv/bin/pytest tests/hostile/proxies $(ARGS)
 
 test-fuzz: setup-test ## A long hypothesis run over the dispatcher
 	ALMANAC_TEST_EXAMPLES=20000 .venv/bin/pytest tests/surfaces/test_endpoint_fuzz.py $(ARGS)
@@ -60,6 +64,9 @@ conformance: setup-test ## The official MCP conformance suites
 
 bench-transport: setup-test ## Requests/s, latency and CPU per call, beside Starlette, the SDK and FastMCP
 	$(PY) bench/transport.py $(ARGS)
+
+bench-http-servers: setup-test ## The HTTP servers that could run Almanac: cost, and safety against tests/hostile
+	$(PY) bench/http_servers.py $(ARGS)
 
 bench-floor: setup-test ## What the building blocks of a call cost
 	$(PY) bench/floor.py $(ARGS)
@@ -107,4 +114,4 @@ format: setup-test ## Format and fix what can be fixed
 clean: ## Remove everything that setup made
 	rm -rf .venv .tools .pytest_cache .ruff_cache .hypothesis
 
-.PHONY: help setup setup-test serve lint test test-kill test-fuzz test-llm conformance bench-transport bench-floor bench-ingest bench-external bench-embedding bench-responsive bench-search bench-retrieval bench-catalogue bench-agent bench-memory bench-memory-scale calibrate contracts format clean
+.PHONY: help setup setup-test serve lint test test-kill test-hostile test-fuzz test-llm conformance bench-transport bench-http-servers bench-floor bench-ingest bench-external bench-embedding bench-responsive bench-search bench-retrieval bench-catalogue bench-agent bench-memory bench-memory-scale calibrate contracts format clean

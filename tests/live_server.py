@@ -23,6 +23,7 @@ from almanac.db.connect import connect
 from almanac.identity import first_start, orgs, principals, tokens
 from almanac.jobs import queue
 from almanac.jobs.worker import Worker
+from almanac.net.http_server import ServerConfig
 from almanac.surfaces.surface import Surface
 from tests.waiting import until_stored, wait_until
 
@@ -157,15 +158,7 @@ def running(settings: Settings, surfaces: Sequence[Surface] = SURFACES, token: s
     listener.bind(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     token = token or asyncio.run(_first_token(settings))
-    config = uvicorn.Config(
-        create_app(settings, surfaces),
-        loop="uvloop",
-        http="httptools",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,  # as in `almanac serve`
-    )
+    config = ServerConfig(create_app(settings, surfaces), settings)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

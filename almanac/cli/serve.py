@@ -24,6 +24,8 @@ from almanac.cli.support.output import print_line
 from almanac.core.errors import BadRequest
 from almanac.core.settings import Settings
 from almanac.identity import first_start
+from almanac.net.connection_table import raise_open_files_limit
+from almanac.net.http_server import ServerConfig
 
 _log = structlog.get_logger("almanac.serve")
 
@@ -111,17 +113,12 @@ class _UvicornServer(uvicorn.Server):
 
 
 def _run_server(settings: Settings, listener: socket.socket, token: str | None) -> None:
-    config = uvicorn.Config(
+    raise_open_files_limit(settings.max_connections)
+    config = ServerConfig(
         "almanac.app:from_environment",
+        settings,
         factory=True,
         workers=settings.workers,
-        loop="uvloop",
-        http="httptools",
-        lifespan="on",
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        proxy_headers=False,
         timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_seconds)),
     )
     server = _UvicornServer(config, settings, token)

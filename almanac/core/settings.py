@@ -106,6 +106,21 @@ class Settings:
     shutdown_grace_seconds: float = setting(
         10.0, "The longest time that a stopping process waits for calls and jobs in flight.", min=0
     )
+    max_header_bytes: int = setting(
+        32 * 1024, "Largest request line and headers of a request.", min=4096, max=1024 * 1024
+    )
+    header_timeout_seconds: float = setting(10.0, "A request's headers must arrive within this time.", min=0.1)
+    body_timeout_seconds: float = setting(
+        30.0, "A request's body must arrive at 1 KiB/s on average over this time.", min=0.1
+    )
+    write_timeout_seconds: float = setting(
+        30.0, "A client must read its answer at 1 KiB/s on average over this time.", min=0.1
+    )
+    idle_timeout_seconds: float = setting(75.0, "A connection without a request is closed after this time.", min=0.1)
+    max_connections: int = setting(4096, "Connections that a server process has open at most.", min=1)
+    max_connections_per_peer: int = setting(
+        512, "The same from one address (IPv6: /64) outside trusted_proxies.", min=1
+    )
     metrics_access: str = setting(
         "open", "Access to /metrics: 'open' for everyone, or 'token' for audit:read.", choices=("open", "token")
     )

@@ -38,7 +38,20 @@ Rows = list[Case]
 
 # --- answers -----------------------------------------------------------------------------------------------
 
-NOT_HTTP = b"Invalid HTTP request received."
+NOT_HTTP = {
+    "error": "The request is not valid HTTP. "
+    "Send HTTP/1.1, with one Content-Length or with 'Transfer-Encoding: chunked'.",
+    "code": "bad_request",
+}
+LONG_HEADERS = {
+    "error": "The headers of the request are too large. Send at most 32768 bytes of headers.",
+    "code": "headers_too_large",
+}
+MANY_HEADERS = {**LONG_HEADERS, "error": "The headers of the request are too large. Send at most 100 headers."}
+UNSUPPORTED_VERSION = {
+    "error": "The request has a version of HTTP that this server does not speak. Use HTTP/1.1.",
+    "code": "unsupported_version",
+}
 UNAUTHORISED = refused("unauthorized", Unauthorized().text)
 WRONG_HOST = refused(
     "invalid_host", "Invalid Host header. An operator can accept it with ALMANAC_ALLOWED_HOSTS or ALMANAC_PUBLIC_URL."
@@ -642,9 +655,12 @@ PLACES: Rows = [
     Case("a path with a space", http(CALL, first=b"POST /m cp HTTP/1.1"), 400, NOT_HTTP),
     Case("a path beyond ASCII", http(CALL, first=b"POST /\xe9 HTTP/1.1"), 400, NOT_HTTP),
     Case("a path without a slash", http(CALL, first=b"POST mcp HTTP/1.1"), 400, NOT_HTTP),
-    Case("a path of 100,000 characters", http(CALL, first=b"POST /" + b"a" * 100_000 + b" HTTP/1.1"), 400, NOT_HTTP),
+    Case(
+        "a path of 100,000 characters", http(CALL, first=b"POST /" + b"a" * 100_000 + b" HTTP/1.1"), 431, LONG_HEADERS
+    ),
+    Case("2,000 headers", http(CALL, more=tuple(b"x-%d: y" % i for i in range(2000))), 431, MANY_HEADERS),
     Case("HTTP/1.0 without a host", http(CALL, first=b"POST /mcp HTTP/1.0", without=("host",)), 421, WRONG_HOST),
-    Case("HTTP/0.9", b"GET /mcp\r\n\r\n", 421, WRONG_HOST),
+    Case("HTTP/0.9", b"GET /mcp\r\n\r\n", 505, UNSUPPORTED_VERSION),
     Case("HTTP/3", http(CALL, first=b"POST /mcp HTTP/3"), 400, NOT_HTTP),
     Case("the preface of HTTP/2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, NOT_HTTP),
     Case("TLS", bytes.fromhex("160301005a010000560303") + b"\x11" * 80, 400, NOT_HTTP),
@@ -685,7 +701,7 @@ ALLOWED: list[tuple[str, bytes, Any]] = [
     ("a header that is not UTF-8", http(CALL, x_thing=b"\xff\xfe"), 1),
     ("a session nobody opened", http(CALL, mcp_session_id=b"no such"), 1),
     ("a forwarded host", http(CALL, x_forwarded_host=b"evil.example", forwarded=b"host=evil.example"), 1),
-    ("2,000 headers", http(CALL, more=tuple(b"x-%d: y" % i for i in range(2000))), 1),
+    ("90 headers", http(CALL, more=tuple(b"x-%d: y" % i for i in range(90))), 1),
     ("modern: null for arguments", modern(params={"name": "whoami", "arguments": None}), 1),
     ("modern: a name in base64", modern(mcp_name=b"=?base64?d2hvYW1p?="), 1),
     ("modern: white space around headers", modern(mcp_name=b"  whoami  ", mcp_method=b" tools/call\t"), 1),

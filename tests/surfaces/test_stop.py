@@ -12,6 +12,7 @@ import uvicorn
 from almanac.app import create_app
 from almanac.db.connect import connect
 from almanac.identity import first_start
+from almanac.net.http_server import ServerConfig
 from tests.live_server import request, settings_for
 from tests.surfaces import trial
 from tests.surfaces.trial import PATH, WATCHED
@@ -28,14 +29,7 @@ class Stopping:
         self.database = database
         self.answer: httpx2.Response | None = None
         self._token = asyncio.run(_first_token(f"sqlite:///{database}"))
-        config = uvicorn.Config(
-            create_app(settings, (trial.SURFACE,)),
-            port=0,
-            loop="uvloop",
-            http="httptools",
-            log_config=None,
-            timeout_graceful_shutdown=GRACE,
-        )
+        config = ServerConfig(create_app(settings, (trial.SURFACE,)), settings, port=0, timeout_graceful_shutdown=GRACE)
         self._server = uvicorn.Server(config)
         serving = threading.Thread(target=self._server.run)
         serving.start()
