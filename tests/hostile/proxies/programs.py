@@ -4,15 +4,15 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_for_port
+
 HERE = Path(__file__).parent
-START_SECONDS = 20
 NAMES = ("nginx", "haproxy", "node")
 
 
@@ -25,7 +25,7 @@ def proxy(name: str, upstream: int, folder: Path) -> Generator[int]:
     port = free_port()
     process = subprocess.Popen([program, *arguments(name, port, upstream, folder)])
     try:
-        wait_until_open(process, port)
+        wait_for_port(port)
         yield port
     finally:
         process.terminate()
@@ -45,13 +45,3 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
-
-
-def wait_until_open(process: "subprocess.Popen[bytes]", port: int) -> None:
-    ends = time.monotonic() + START_SECONDS
-    while time.monotonic() < ends and process.poll() is None:
-        with socket.socket() as connection:
-            if connection.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.02)
-    pytest.fail(f"the proxy does not listen: {process.args}", pytrace=False)
