@@ -17,14 +17,16 @@ COMPUTE_SLOTS = 2  # threads that compute in Python hold the interpreter, so mor
 
 
 class FairSlots:
-    """At most `count` tasks at a time, and up to `count` more of organisations that have none running.
+    """At most `count` tasks at a time, and up to `additional` more (default: `count`) of organisations that have none
+    running.
 
     The additional slots keep one organisation with much work from making another wait until it is done. Waiting
     organisations take turns: the next slot goes to the one with the fewest running tasks.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, additional: int | None = None) -> None:
         self._count = count
+        self._max_total = count + (count if additional is None else additional)
         self._running: Counter[str] = Counter()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # in the order of their turns
 
@@ -47,7 +49,7 @@ class FairSlots:
 
     def _may_start(self, org_id: str) -> bool:
         total = self._running.total()
-        return total < self._count or (not self._running[org_id] and total < 2 * self._count)
+        return total < self._count or (not self._running[org_id] and total < self._max_total)
 
     async def _wait(self, org_id: str) -> None:
         turn = asyncio.get_running_loop().create_future()
@@ -85,10 +87,10 @@ class FairSlots:
                 turn.set_result(None)
 
 
-_compute_slots = FairSlots(COMPUTE_SLOTS)
+compute_slots = FairSlots(COMPUTE_SLOTS)
 
 
 async def compute(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a function that computes for long in a thread. Organisations share the threads fairly."""
-    async with _compute_slots.hold():
+    async with compute_slots.hold():
         return await asyncio.to_thread(work, *args, **kwargs)

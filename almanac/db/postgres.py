@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar, cast
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from almanac.core.database import Row, Transaction, Value
+from almanac.core.fair_slots import FairSlots
 from almanac.db.errors import ConstraintConflict, DatabaseError, DatabaseFull, DatabaseUnavailable, StatementRejected
 
 T = TypeVar("T")
@@ -94,9 +95,11 @@ class PostgresDatabase:
 
     dialect = "postgres"
 
-    def __init__(self, url: str, pool: _Pool) -> None:
+    def __init__(self, url: str, pool: _Pool, size: int) -> None:
         self._url = url
         self._pool = pool
+        # A fifth of the connections is for organisations that use none.
+        self._slots = FairSlots(size - size // 5, size // 5)
         self._waiting = 0
 
     @classmethod
@@ -105,7 +108,7 @@ class PostgresDatabase:
             pool: Any = await asyncpg.create_pool(  # pyright: ignore[reportUnknownMemberType]
                 url, min_size=1, max_size=size, timeout=CONNECT_SECONDS, server_settings=_SESSION, reset=_keep
             )
-        return cls(url, cast(_Pool, pool))
+        return cls(url, cast(_Pool, pool), size)
 
     async def fetch(self, sql: str, *args: Value) -> list[Row]:
         return await self._query(lambda connection: connection.fetch(sql, *args, timeout=READ_SECONDS))
@@ -164,18 +167,19 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def _borrow(self) -> AsyncGenerator[_Connection]:
-        borrowed = self._pool.acquire(timeout=CONNECT_SECONDS)
-        with _translating:
-            connection = await borrowed.__aenter__()
-        try:
-            yield connection
-        except DatabaseUnavailable as error:
-            if not isinstance(error, _WriteConflict):
-                _discard(connection)
-            raise
-        finally:
-            with suppress(*_DRIVER_ERRORS):  # the pool drops a connection it cannot take back; a commit stays valid
-                await borrowed.__aexit__(None, None, None)
+        async with self._slots.hold():
+            borrowed = self._pool.acquire(timeout=CONNECT_SECONDS)
+            with _translating:
+                connection = await borrowed.__aenter__()
+            try:
+                yield connection
+            except DatabaseUnavailable as error:
+                if not isinstance(error, _WriteConflict):
+                    _discard(connection)
+                raise
+            finally:
+                with suppress(*_DRIVER_ERRORS):  # the pool drops a connection it cannot take back; a commit stays valid
+                    await borrowed.__aexit__(None, None, None)
 
 
 class _Transaction:

@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from almanac.core.database import Row, Transaction, Value
+from almanac.core.fair_slots import FairSlots
 from almanac.db.errors import DatabaseUnavailable
 from almanac.db.sqlite_connection import BUSY_SECONDS, SMALL_CACHE, STATEMENT_ERRORS, connect, numbered, translate
 from almanac.db.sqlite_writer import PendingWrite, SqliteWriter
@@ -37,10 +38,9 @@ class SqliteDatabase:
         self.path = path
         self._reader = connect(path, read_only=True)
         self._writer = SqliteWriter(path)
-        self._idle_scanners: SimpleQueue[sqlite3.Connection] = SimpleQueue()
-        for _ in range(SCAN_THREADS):
-            self._idle_scanners.put(connect(path, read_only=True, cache=SMALL_CACHE))
-        self._threads = ThreadPoolExecutor(SCAN_THREADS, thread_name_prefix="sqlite-scan")
+        self._scanners = _ScanConnections(path)
+        self._scan_slots = FairSlots(SCAN_THREADS)
+        self._threads = ThreadPoolExecutor(2 * SCAN_THREADS, thread_name_prefix="sqlite-scan")
         self._index = WalIndex(path)
         self._closed = False
 
@@ -78,14 +78,16 @@ class SqliteDatabase:
 
     async def scan(self, sql: str, *args: Value) -> list[Row]:
         self._require_open()
-        scan = _Scan(self._idle_scanners, sql, args)
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, scan.run)
-        except asyncio.CancelledError:
-            scan.interrupt()
-            raise
-        except STATEMENT_ERRORS as error:
-            raise translate(error) from None
+        scan = _Scan(self._scanners, sql, args)
+        async with self._scan_slots.hold():
+            self._require_open()
+            try:
+                return await asyncio.get_running_loop().run_in_executor(self._threads, scan.run)
+            except asyncio.CancelledError:
+                scan.interrupt()
+                raise
+            except STATEMENT_ERRORS as error:
+                raise translate(error) from None
 
     async def write(self, body: Callable[[Transaction], Awaitable[T]]) -> T:
         self._require_open()
@@ -97,7 +99,8 @@ class SqliteDatabase:
         return _file_lock(self.path, name)
 
     async def pool_stats(self) -> dict[str, int]:
-        return {"open": SCAN_THREADS + 2, "idle": self._idle_scanners.qsize(), "waiting": self._writer.waiting()}
+        open, idle = self._scanners.open, self._scanners.idle.qsize()
+        return {"open": open + 2, "idle": idle, "waiting": self._writer.waiting() + self._scan_slots.waiting()}
 
     async def close(self) -> None:
         """Finish the queued scans and writes, then close the file."""
@@ -116,21 +119,40 @@ class SqliteDatabase:
         self._threads.shutdown(wait=True)
         with suppress(Empty):
             while True:
-                self._idle_scanners.get_nowait().close()
+                self._scanners.idle.get_nowait().close()
         self._writer.stop()
+
+
+class _ScanConnections:
+    """The connections of the reader threads. They are opened when they are needed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self.open = 0
+        self.idle: SimpleQueue[sqlite3.Connection] = SimpleQueue()
+
+    def take(self) -> sqlite3.Connection:
+        try:
+            return self.idle.get_nowait()
+        except Empty:
+            connection = connect(self._path, read_only=True, cache=SMALL_CACHE)
+            with self._lock:
+                self.open += 1
+            return connection
 
 
 class _Scan:
     """A query in a reader thread, which its caller can interrupt."""
 
-    def __init__(self, idle: SimpleQueue[sqlite3.Connection], sql: str, args: Sequence[Value]) -> None:
-        self._idle, self._sql, self._args = idle, sql, args
+    def __init__(self, connections: _ScanConnections, sql: str, args: Sequence[Value]) -> None:
+        self._connections, self._sql, self._args = connections, sql, args
         self._connection: sqlite3.Connection | None = None
         self._cancelled = False
         self._lock = threading.Lock()
 
     def run(self) -> list[Row]:
-        connection = self._idle.get()  # there are as many connections as threads, so this never waits
+        connection = self._connections.take()
         try:
             with self._lock:
                 if self._cancelled:
@@ -140,7 +162,7 @@ class _Scan:
         finally:
             with self._lock:  # after this, interrupt() cannot reach the next query of the connection
                 self._connection = None
-            self._idle.put(connection)
+            self._connections.idle.put(connection)
 
     def interrupt(self) -> None:
         with self._lock:

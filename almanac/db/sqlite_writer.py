@@ -1,13 +1,15 @@
 """The writer thread of SQLite, which commits in groups.
 
-The thread takes all queued writes, runs each body in its own savepoint inside one transaction, and commits once. One
-fsync then serves many writes, and no caller receives a result before it.
+The thread takes queued writes, one of each organisation in turn. It runs each body in its own savepoint inside one
+transaction, and commits once. One fsync then serves many writes, and no caller receives a result before it.
 """
 
 import asyncio
 import contextvars
 import sqlite3
 import threading
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -16,12 +18,14 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
 
 from almanac.core.database import Row, Transaction, Value
+from almanac.core.fair_slots import ORG_ID
 from almanac.db.errors import ConstraintConflict, DatabaseError, DatabaseFull, StatementRejected
 from almanac.db.sqlite_connection import STATEMENT_ERRORS, connect, numbered, translate
 
 T = TypeVar("T")
 
-MAX_WRITES_PER_COMMIT = 256  # limits how long the first body of a group waits for the last
+MAX_WRITES_PER_COMMIT = 256
+MAX_BATCH_SECONDS = 0.05  # then the batch is committed; this limits how long the first body waits for the last
 ROWS_PER_INSERT = 200  # with 11 columns that is 2,200 parameters; SQLite takes 32,766
 
 _ONLY_STATEMENTS = "a transaction may await nothing but its own statements"
@@ -92,6 +96,7 @@ class PendingWrite:
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
         self.context = contextvars.copy_context()  # log lines of the body then carry the caller's request id
+        self.org_id = ORG_ID.get()
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -106,11 +111,13 @@ class PendingWrite:
 
 
 class SqliteWriter:
-    """The only thread that writes."""
+    """The only thread that writes. Organisations take turns: each commit begins with the first write of each."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._queue: SimpleQueue[PendingWrite | None] = SimpleQueue()
+        self._turns: dict[str, deque[PendingWrite]] = {}  # of organisations; only the thread uses it
+        self._stopping = False
         self._started: SimpleQueue[sqlite3.Error | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name="sqlite-writer", daemon=True)
         self._thread.start()
@@ -121,7 +128,7 @@ class SqliteWriter:
         self._queue.put(pending)
 
     def waiting(self) -> int:
-        return self._queue.qsize()
+        return self._queue.qsize() + sum(map(len, list(self._turns.values())))
 
     def stop(self) -> None:
         self._queue.put(None)
@@ -135,51 +142,72 @@ class SqliteWriter:
             self._started.put(error)
             return
         self._started.put(None)
-        stopping = False
-        while not stopping:
-            batch, stopping = self._next_batch()
+        while batch := self._next_batch():
+            left: list[PendingWrite] = []
             try:
-                _commit_together(connection, batch)
+                _commit_together(connection, batch, left)
             except BaseException as error:  # noqa: BLE001 an error of a body must not end the thread
                 _fail(batch, error)
                 _roll_back(connection)
             _deliver(batch)
+            for pending in reversed(left):
+                self._turns.setdefault(pending.org_id, deque()).appendleft(pending)
         connection.close()
 
-    def _next_batch(self) -> tuple[list[PendingWrite], bool]:
-        """Wait for one write, then take all others in the queue. The flag says whether the writer must stop."""
+    def _next_batch(self) -> list[PendingWrite]:
+        """Wait for a write, then take turns through all organisations. An empty batch ends the thread."""
         batch: list[PendingWrite] = []
-        item = self._queue.get()
-        while item is not None:
-            if not item.future.cancelled():
-                batch.append(item)
-            if len(batch) == MAX_WRITES_PER_COMMIT:
-                return batch, False
-            try:
+        while not batch and (self._turns or not self._stopping):
+            self._receive()
+            while self._turns and len(batch) < MAX_WRITES_PER_COMMIT:
+                for org_id, writes in list(self._turns.items()):
+                    pending = writes.popleft()
+                    if not writes:
+                        del self._turns[org_id]
+                    if not pending.future.cancelled():
+                        batch.append(pending)
+        return batch
+
+    def _receive(self) -> None:
+        """Sort the queue by organisation; wait if there is nothing to do."""
+        with suppress(Empty):
+            item = self._queue.get_nowait() if self._turns or self._stopping else self._queue.get()
+            while True:
+                if item is None:
+                    self._stopping = True
+                else:
+                    self._turns.setdefault(item.org_id, deque()).append(item)
                 item = self._queue.get_nowait()
-            except Empty:
-                return batch, False
-        return batch, True
 
 
-def _commit_together(connection: sqlite3.Connection, batch: list[PendingWrite]) -> None:
-    """Run the bodies in one transaction. If one of them prevents the commit, run each in its own transaction."""
-    problem = _commit(connection, batch) if batch else None
+def _commit_together(connection: sqlite3.Connection, batch: list[PendingWrite], left: list[PendingWrite]) -> None:
+    """Run the bodies in one transaction. If one of them prevents the commit, run each in its own transaction.
+
+    If the first bodies take long, the others move from `batch` to `left`.
+    """
+    problem = _commit(connection, batch, left)
     if problem is None:
         return
     _roll_back(connection)
     if len(batch) > 1 and isinstance(problem, DatabaseFull | ConstraintConflict):
         for pending in batch:
-            _commit_together(connection, [pending])
+            _commit_together(connection, [pending], left)
     else:
         _fail(batch, problem)
 
 
-def _commit(connection: sqlite3.Connection, batch: list[PendingWrite]) -> DatabaseError | None:
+def _commit(
+    connection: sqlite3.Connection, batch: list[PendingWrite], left: list[PendingWrite]
+) -> DatabaseError | None:
     """Run the bodies and commit. Returns the error that prevented the commit."""
     try:
         connection.execute("BEGIN IMMEDIATE")
-        for pending in batch:
+        ends = time.monotonic() + MAX_BATCH_SECONDS
+        for number, pending in enumerate(batch):
+            if number and time.monotonic() > ends:
+                left += batch[number:]
+                del batch[number:]
+                break
             pending.result = pending.error = None
             _run_body(connection, pending)
             if not connection.in_transaction:

@@ -1,6 +1,5 @@
 """Notes: storing and reading facts that agents share with their organisation."""
 
-import asyncio
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -11,6 +10,7 @@ from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Reader, Transaction
 from almanac.core.errors import NotFound, QuotaExceeded
+from almanac.core.fair_slots import compute
 from almanac.db.sql import placeholders
 from almanac.memory import note_index, note_text
 from almanac.memory.note import SELECT, Note, NoteDraft, TaskLink, note_from_row
@@ -72,7 +72,7 @@ async def prepare(db: Reader, call: Call, draft: NoteDraft) -> AnalysedPassages:
     context = await _context(db, call, draft)
     if len(draft.body) <= _MAX_INLINE_CHARS:
         return note_index.prepare(draft.title, draft.body, draft.tags, context)
-    return await asyncio.to_thread(note_index.prepare, draft.title, draft.body, draft.tags, context)
+    return await compute(note_index.prepare, draft.title, draft.body, draft.tags, context)
 
 
 async def add(

@@ -17,6 +17,7 @@ import numpy as np
 
 from almanac.core.database import Database, Row
 from almanac.core.errors import BadRequest
+from almanac.core.fair_slots import compute_slots
 from almanac.search.analysis import analyser
 
 MAX_QUOTE_CHARS = 20_000
@@ -76,13 +77,14 @@ async def verify(
             "There is nothing to verify.",
             remedy=f"Give the hash of a result, or 1 to {MAX_QUOTE_CHARS} characters of its text.",
         )
-    rows = await db.scan(_PASSAGES, kind, object_id)
-    if not rows:
-        return CitationCheck("gone")
-    rows = [row for row in rows if row["text"] is not None]
     place = None if start is None else range(start, max(start + 1, start if end is None else end))
     check = _check_hash if text is None else _check_text
-    return await asyncio.to_thread(check, rows, quoted, place)
+    async with compute_slots.hold():  # from here, because the passages of a large document fill much memory
+        rows = await db.scan(_PASSAGES, kind, object_id)
+        if not rows:
+            return CitationCheck("gone")
+        rows = [row for row in rows if row["text"] is not None]
+        return await asyncio.to_thread(check, rows, quoted, place)
 
 
 def _check_hash(rows: Sequence[Row], quoted: str, place: range | None) -> CitationCheck:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from almanac.core.database import Database, Transaction, Value
+from almanac.core.fair_slots import ORG_ID
 from almanac.db.connect import InvalidDatabaseUrl, connect
 from almanac.db.errors import ConstraintConflict, DatabaseError, DatabaseUnavailable, StatementRejected
 
@@ -235,6 +236,22 @@ async def test_a_long_scan_can_be_cancelled_and_leaves_the_database_usable(db: D
                 await db.scan(ENDLESS)
     rows = await asyncio.gather(*(db.scan("SELECT 1 AS one") for _ in range(12)))
     assert [row[0]["one"] for row in rows] == [1] * 12
+
+
+async def test_long_scans_of_one_organisation_leave_room_for_those_of_another(db: Database) -> None:
+    async def scan(org_id: str, sql: str) -> None:
+        ORG_ID.set(org_id)
+        await db.scan(sql)
+
+    endless = [asyncio.create_task(scan("a", ENDLESS)) for _ in range(12)]  # more than the connections for scans
+    await asyncio.sleep(0)
+    async with asyncio.timeout(20):
+        await scan("b", "SELECT 1")
+    for task in endless:
+        task.cancel()
+    assert all(
+        isinstance(each, asyncio.CancelledError) for each in await asyncio.gather(*endless, return_exceptions=True)
+    )
 
 
 async def test_an_exclusive_section_is_held_by_one_at_a_time(database: Database, database_url: str) -> None:

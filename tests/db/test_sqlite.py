@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from almanac.core.database import Transaction
+from almanac.core.fair_slots import ORG_ID
 from almanac.db.errors import ConstraintConflict, DatabaseFull, DatabaseUnavailable
 from almanac.db.sqlite import SqliteDatabase
 
@@ -76,6 +77,45 @@ async def test_writes_that_wait_together_are_committed_together(db: SqliteDataba
     assert seen_inside == list(range(1, 51))
     assert seen_outside == [0] * 50
     assert await count(db) == 50
+
+
+async def test_organisations_take_turns_with_their_writes(db: SqliteDatabase) -> None:
+    order: list[str] = []
+    begun, gate = threading.Event(), threading.Event()
+
+    async def hold(_: Transaction) -> None:
+        begun.set()
+        gate.wait(10)
+
+    async def write(org_id: str) -> None:
+        async def body(_: Transaction) -> None:
+            order.append(org_id)
+
+        ORG_ID.set(org_id)
+        await db.write(body)
+
+    first = asyncio.create_task(db.write(hold))
+    await asyncio.to_thread(begun.wait, 10)
+    writes = [asyncio.create_task(write(org_id)) for org_id in "aaaabc"]
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(first, *writes)
+    assert "".join(order) == "abcaaa"
+
+
+async def test_slow_writes_of_one_organisation_do_not_delay_another(db: SqliteDatabase) -> None:
+    done: list[str] = []
+
+    async def write(org_id: str) -> None:
+        async def slow(_: Transaction) -> None:
+            threading.Event().wait(0.03)
+
+        ORG_ID.set(org_id)
+        await db.write(slow)
+        done.append(org_id)
+
+    await asyncio.gather(*map(write, "a" * 20 + "b"))
+    assert done.index("b") < 6, "the commit of b's write waited for later writes of a"
 
 
 async def test_a_body_may_not_wait_for_anything_else(db: SqliteDatabase) -> None:

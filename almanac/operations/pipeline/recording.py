@@ -8,6 +8,7 @@ from opentelemetry.trace import Span, use_span
 
 from almanac.core.call import REQUEST_ID
 from almanac.core.errors import AlmanacError, Cancelled, Internal
+from almanac.core.fair_slots import ORG_ID
 from almanac.operations.context import RequestContext
 
 
@@ -23,6 +24,7 @@ class CallRecord:
         ctx = self._ctx
         self._started = time.perf_counter_ns()
         REQUEST_ID.set(ctx.request_id)
+        ORG_ID.set(ctx.actor.org_id)
         ctx.app.recorder.trail.calls_in_flight += 1
         self._span: Span | None = None
         if ctx.app.tracer is not None:

@@ -4,7 +4,6 @@ The index does not contain common words, because they occur almost everywhere. T
 instead, as many as some tens of milliseconds allow.
 """
 
-import asyncio
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from almanac.core.database import Database, Row, Value
+from almanac.core.fair_slots import compute
 from almanac.db.sql import placeholders
 from almanac.search.index.protocol import KeywordHits, SearchScope
 
@@ -43,7 +43,7 @@ async def find(db: Database, scope: SearchScope, text: str, limit: int) -> Keywo
     args: tuple[Value, ...] = (*scope.args, *scope.collections)
     sql = _READ.format(names=names, where=scope.where or "1 = 1", newest=MAX_SCANNED_PASSAGES)
     rows = await db.scan(sql, *args) if wanted else []
-    scored = await asyncio.to_thread(_score, rows, wanted)
+    scored = await compute(_score, rows, wanted)
     best = sorted(scored, key=lambda each: (-each[1], -each[0]))[:limit]
     ids, sources = (np.array([each[place] for each in best], np.int64) for place in (0, 2))
     return KeywordHits(ids, np.array([score for _, score, _ in best], np.float32), sources, 0, 0.0, ())

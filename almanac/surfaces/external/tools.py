@@ -1,11 +1,11 @@
 """The external knowledge surface: five tools for trusted systems, as the seed's document describes them."""
 
-import asyncio
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Any
 
 from almanac.core.errors import Forbidden, NotFound
+from almanac.core.fair_slots import compute
 from almanac.knowledge import bases, document_text, document_tree, downloads, knowledge_runtime
 from almanac.knowledge.document_tree import Node
 from almanac.knowledge.folders import Folder, FolderNotFound
@@ -60,7 +60,7 @@ async def list_nodes(ctx: RequestContext, raw: dict[str, Any]) -> JsonObject:
             )
     creators = await auth.find_creators(ctx.db, _creator_names(listed.nodes).items())
     if args.recursive:  # thousands of nodes would block the event loop
-        return await asyncio.to_thread(responses.node_list, listed, creators)
+        return await compute(responses.node_list, listed, creators)
     return responses.node_list(listed, creators)
 
 

@@ -1,6 +1,5 @@
 """The REST operations of the catalogue, in the form of the gateway's contract."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from almanac.catalogue import (
 from almanac.catalogue.entities import EntityChanges, EntityFilter
 from almanac.catalogue.importer import CatalogueImport
 from almanac.core.errors import BadRequest, Forbidden, InsufficientScope
+from almanac.core.fair_slots import compute
 from almanac.operations import namespace_search
 from almanac.operations.context import RequestContext
 from almanac.operations.namespace_search import NamespaceQuery
@@ -239,7 +239,7 @@ async def seed_catalogue(ctx: RequestContext, parameters: models.ImportParameter
     if body.tenantId not in (None, ctx.actor.org_id):
         raise _other_tenant("Leave tenantId out.")
     raw = orjson.dumps(body.model_dump(exclude_none=True))
-    catalogue = await asyncio.to_thread(catalogue_file.parse, raw, "json")
+    catalogue = await compute(catalogue_file.parse, raw, "json")
     report = await CatalogueImport(ctx, catalogue, dry=parameters.dryRun).run()
     return {"dryRun": parameters.dryRun, **report.to_json()}
 
