@@ -43,9 +43,9 @@ test: setup-test ## Everything but the slow suites: kill, hostile proxies, fuzz,
 test-kill: setup-test ## kill -9 of server and worker among 500 jobs, on both databases
 	.venv/bin/pytest tests/kill $(ARGS)
 
-test-hostile: setup-test ## Request smuggling through nginx, HAProxy and Node, which are installed if they are missing
+test-hostile: setup-test ## Hostile clients: smuggling through nginx, HAProxy and Node (installed if missing), and a mix that may stall others
 	scripts/servers nginx haproxy
-	.venv/bin/pytest tests/hostile/proxies $(ARGS)
+	.venv/bin/pytest tests/hostile/proxies tests/hostile/mix $(ARGS)
 
 test-fuzz: setup-test ## A long hypothesis run over the dispatcher
 	ALMANAC_TEST_EXAMPLES=20000 .venv/bin/pytest tests/surfaces/test_endpoint_fuzz.py $(ARGS)

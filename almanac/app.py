@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -75,6 +76,8 @@ SURFACES: tuple[Surface, ...] = (
 # A secret that is short, repetitive or copied from an example can be guessed.
 MIN_SECRET_CHARS = 32
 _GUESSABLE_WORDS = ("changeme", "change-me", "secret", "password", "default", "example", "almanac", "your-")
+
+SWITCH_SECONDS = 0.001
 
 # `serve --workers N` tells its server processes its own process id in this environment variable.
 SUPERVISOR_PID_ENV = "ALMANAC_SUPERVISOR_PID"
@@ -251,6 +254,8 @@ def create_app(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> Ap
             # Objects that exist at the start stay; frozen, they are not examined again by the garbage collector.
             gc.collect()
             gc.freeze()
+            # While a thread computes, the event loop waits this long for its turn.
+            sys.setswitchinterval(SWITCH_SECONDS)
             # A call leaves no reference cycles behind, so the collector may run 30 times less often.
             gc.set_threshold(20_000, 20, 20)
             _log.info("serving", surfaces=dict(context.surfaces), database=context.db.dialect)

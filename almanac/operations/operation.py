@@ -12,6 +12,7 @@ from almanac.core.errors import AlmanacError, BadRequest
 from almanac.net.http_exchange import HttpExchange
 from almanac.operations.context import AppContext, Authentication, RequestContext
 
+MAX_ARGUMENTS = 1_000
 UNKNOWN_ARGUMENT = "is not an argument of this operation"
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -147,6 +148,13 @@ class Operation:
     covers: tuple[str, ...] = ()  # REST operations that this MCP tool makes possible for agents
     people_only: str = ""  # why agents cannot do this
     example: Example = NO_EXAMPLE
+
+    def check_count(self, raw: dict[str, Any]) -> None:
+        """Refuse more arguments than any operation takes, before they are validated one by one."""
+        if self.arguments is not None and len(raw) > MAX_ARGUMENTS:
+            raise BadRequest(
+                f"There are more than {MAX_ARGUMENTS:,} arguments.", remedy=describe_arguments(self.arguments)
+            )
 
     def parse(self, raw: dict[str, Any]) -> Any:
         """Return the validated arguments, or raise an error that names each wrong argument."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from almanac.core import json_size
-from almanac.core.json_size import MAX_JSON_VALUES, has_too_many_values
+from almanac.core.json_size import CHUNK_BYTES, MAX_JSON_VALUES, has_too_many_values
 
 TEXTS = st.text(st.sampled_from(',[{"\\\\ab:'), max_size=12)
 VALUES = st.recursive(
@@ -26,18 +26,18 @@ def separators_of(value: Any) -> int:
     return 1 + max(len(items) - 1, 0) + sum(map(separators_of, items))
 
 
-@given(VALUES)
-def test_separators_inside_of_strings_do_not_count(value: Any):
-    raw = json.dumps({"padding": "," * MAX_JSON_VALUES, "value": value}).encode()
+@given(VALUES, st.sampled_from((1, 2, 3, 7, 256 * 1024)))
+def test_separators_inside_of_strings_do_not_count(value: Any, chunk_bytes: int):
+    raw = json.dumps({"padding": "," * 20, "value": value}).encode()
     assert not has_too_many_values(raw)
     limit = 2 + separators_of(value)
     try:
-        json_size.MAX_JSON_VALUES = limit
+        json_size.MAX_JSON_VALUES, json_size.CHUNK_BYTES = limit, chunk_bytes
         assert not has_too_many_values(raw)
         json_size.MAX_JSON_VALUES = limit - 1
         assert has_too_many_values(raw)
     finally:
-        json_size.MAX_JSON_VALUES = MAX_JSON_VALUES
+        json_size.MAX_JSON_VALUES, json_size.CHUNK_BYTES = MAX_JSON_VALUES, CHUNK_BYTES
 
 
 def test_a_long_text_is_one_value():

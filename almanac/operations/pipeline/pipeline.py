@@ -95,6 +95,7 @@ async def invoke(ctx: RequestContext, invocation: Invocation, limit: RateLimit |
         await admit(ctx, operation, limit)
     if operation is None:
         raise UnknownOperation(invocation.name)
+    operation.check_count(invocation.arguments)
     ctx.note_arguments(invocation.arguments)
     return await operation.handler(ctx, operation.parse(invocation.arguments))
 
