@@ -9,7 +9,7 @@ from almanac.core.errors import BadRequest
 from almanac.db.sql import id_list
 from almanac.knowledge import bases, document_index, folders
 from almanac.knowledge.documents import SELECT, Document, document_from_row
-from almanac.knowledge.ingest.queue import HAS_JOB, IS_UNFINISHED, STATUSES, UNFINISHED_STATUSES
+from almanac.knowledge.ingest.queue import HAS_JOB, INDEX_STATUS, IS_UNFINISHED, STATUSES, UNFINISHED_STATUSES
 from almanac.search.index.protocol import Coverage, SearchIndex
 from almanac.search.jobs import collection_status
 
@@ -53,7 +53,7 @@ async def find(
     await bases.get(call.db, call, base_id)
     if status is not None and status not in STATUSES:
         raise BadRequest(f"There is no status {status!r}.", remedy=f"The statuses are: {', '.join(STATUSES)}.")
-    condition = "" if status is None else f" AND d.index_status = '{status}'"
+    condition = "" if status is None else f" AND {INDEX_STATUS} = '{status}'"
     sql = f"{SELECT} WHERE d.base_id = $1 AND d.removed_at IS NULL AND d.id > $2{condition} ORDER BY d.id LIMIT $3"
     rows = await call.db.scan(sql, base_id, after, limit)
     return [document_from_row(row) for row in rows]
@@ -91,7 +91,7 @@ async def base_of(db: Reader, document_id: int) -> int | None:
 async def finished_statuses(db: Database, document_ids: Sequence[int]) -> dict[int, str]:
     """The documents that no job will parse any more, with their status, "removed" or "lost"."""
     rows = await db.scan(
-        f"SELECT d.id, d.removed_at, d.index_status, {IS_UNFINISHED} AND NOT {HAS_JOB} AS is_lost"  # noqa: S608
+        f"SELECT d.id, d.removed_at, {INDEX_STATUS} AS index_status, {IS_UNFINISHED} AND NOT {HAS_JOB} AS is_lost"  # noqa: S608
         f" FROM documents d WHERE d.id IN ({id_list(document_ids)})"
     )
     rows_by_id = {row["id"]: row for row in rows}

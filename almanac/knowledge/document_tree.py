@@ -16,6 +16,7 @@ from almanac.knowledge import bases, folders
 from almanac.knowledge.bases import KnowledgeBase
 from almanac.knowledge.documents import SELECT, Document, document_from_row
 from almanac.knowledge.folders import MAX_FOLDER_DEPTH, ROOT, Folder
+from almanac.knowledge.ingest.queue import INDEX_STATUS
 
 MAX_NODES = 5000
 _FOLDERS = "SELECT * FROM folders "
@@ -58,11 +59,11 @@ class DocumentBrief(NamedTuple):
     characters: int | None
 
 
-_BRIEF = """
+_BRIEF = f"""
 SELECT d.id, d.folder_id, d.name, d.source_type, d.extension, d.mime_type, d.size, d.creator_id, p.name AS creator_name,
-    d.created_at, d.updated_at, d.index_status, r.characters
+    d.created_at, d.updated_at, {INDEX_STATUS} AS index_status, r.characters
 FROM documents d JOIN principals p ON p.id = d.creator_id LEFT JOIN readings r ON r.document_id = d.id
-"""
+"""  # noqa: S608 - constants
 
 
 @dataclass(slots=True)

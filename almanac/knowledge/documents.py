@@ -1,7 +1,9 @@
 """Documents of a knowledge base: uploaded files with their extracted text and metadata.
 
-    queued → converting → success          (failed, with a reason, if the file cannot be parsed)
-       ↑  ↘ pending_conversion ↗            (waits for another attempt after a fault that the file did not cause)
+    queued → converting → indexing → success    (failed, with a reason, if the file cannot be parsed)
+       ↑  ↘ pending_conversion ↗                 (waits for another attempt after a fault that the file did not cause)
+
+A disabled document, which search does not find, is not_indexed instead of success.
 
 Every new content gives a document the next generation. Results for an older generation are dropped.
 """
@@ -31,14 +33,14 @@ MAX_METADATA_BYTES = 16_384  # as JSON
 MAX_BATCH_DOCUMENTS = 500
 
 # The columns are in the order of the fields of `Document`, because a list converts thousands of rows.
-SELECT = """
+SELECT = f"""
 SELECT d.id, d.base_id, d.folder_id, d.name, d.source_type, d.source_url, d.extension, d.mime_type, d.size, d.tags,
     d.metadata, d.is_enabled, d.creator_id, p.name AS creator_name, d.created_at, d.updated_at, d.generation,
-    d.index_status, d.failure, d.removed_at, b.hash AS blob_hash, b.name AS blob_name, r.title, r.characters,
-    r.page_count, r.passages, r.warnings
+    {queue.INDEX_STATUS} AS index_status, d.failure, d.removed_at, b.hash AS blob_hash, b.name AS blob_name, r.title,
+    r.characters, r.page_count, r.passages, r.warnings
 FROM documents d JOIN blobs b ON b.id = d.blob_id JOIN principals p ON p.id = d.creator_id
     LEFT JOIN readings r ON r.document_id = d.id
-"""
+"""  # noqa: S608 - constants
 
 
 @dataclass(frozen=True, slots=True)

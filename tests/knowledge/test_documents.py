@@ -10,7 +10,7 @@ from almanac.core import clock
 from almanac.core.database import Transaction
 from almanac.core.errors import AlmanacError, BadRequest, Conflict, NotFound
 from almanac.jobs import queue
-from almanac.knowledge import bases, document_text, documents, folders
+from almanac.knowledge import bases, document_status, document_text, documents, folders
 from almanac.knowledge.documents import DocumentDraft
 from almanac.search import passage_store
 from tests.knowledge.workspace import Workspace
@@ -292,10 +292,17 @@ async def test_a_disabled_document_is_not_found_but_parsed_and_readable(workspac
     await workspace.do(lambda tx: documents.enable(workspace.call, tx, [document.id], False))
     assert await searchable(workspace) == {}
     assert await readable(workspace, document.id) == "One."
+    assert (await workspace.get(document.id)).index_status == "not_indexed"
     await workspace.replace(document.id, "Two.")
+    assert (await workspace.get(document.id)).index_status == "queued"
     await workspace.run_jobs()
     assert await searchable(workspace) == {}
+    assert (await workspace.get(document.id)).index_status == "not_indexed"
+    for status, count in (("not_indexed", 1), ("success", 0)):
+        assert len(await document_status.find(workspace.call, workspace.base.id, status=status)) == count
+    assert await document_status.finished_statuses(workspace.db, [document.id]) == {document.id: "not_indexed"}
     await workspace.do(lambda tx: documents.enable(workspace.call, tx, [document.id], True))
+    assert (await workspace.get(document.id)).index_status == "success"
     assert await searchable(workspace) == {workspace.base.collection: {"Two."}}
 
 

@@ -89,6 +89,14 @@ async def test_a_part_of_a_title_matches(memory: AgentMemory):
     assert await scores(memory, "x" * 500) == {}
 
 
+@pytest.mark.parametrize("part", ["ld pump in Osl", "n old pump", "p in Oslo, for the w", "for the w", "r the"])
+async def test_a_part_of_a_title_of_any_number_of_words_matches(memory: AgentMemory, part: str):
+    await memory.store("Nothing to see.", title="An old pump in Oslo, for the winter")
+    for number in range(12):  # keyword search prefers these
+        await memory.store("A pump is an old pump. " * 20, title=f"Pump {number} of Oslo")
+    assert (await scores(memory, part, limit=1, mode="keyword")).keys() == {"An old pump in Oslo, for the winter"}
+
+
 async def test_both_databases_match_titles_alike(memory: AgentMemory):
     for title in ("50% off", "under_score", "It's", 'quo"te', "back\\slash", "ÉCOLE", "plain"):
         await memory.store("Nothing.", title=title)

@@ -1,7 +1,8 @@
 """Backends of `weknora_search`: this server itself, or a remote endpoint with WeKnora's REST interface.
 
 There are two kinds of endpoints. The one that WeKnora's document describes, as this server implements it, takes
-`question` and returns `results`. A real WeKnora takes `query` and returns `data`. Requests contain both fields.
+`question` and returns `results`. A real WeKnora takes `query` and returns `data`. A request is the documented one,
+unless the context says that the endpoint is a real WeKnora. Responses of both kinds are read.
 """
 
 import asyncio
@@ -96,13 +97,16 @@ class RemoteBackend:
     def __init__(self, context: WeKnoraContext, post: Post, *, highlight: bool = False) -> None:
         self._context = context
         self._post = post
+        key = context.api_key
         self._extra_fields: dict[str, Any] = {"highlight": True} if highlight else {}
+        self._headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+        if context.is_real_weknora:
+            self._headers["x-api-key"] = key  # WeKnora reads user tokens from authorization
 
     async def find(self, query: WeKnoraQuery) -> WeKnoraResults:
         """Send the query to the endpoint and read its response."""
         body: dict[str, Any] = {
             "question": query.query,
-            "query": query.query,
             "knowledge_base_ids": list(self._context.kb_ids),
             "search_mode": query.search_mode,
             "top_k": query.top_k,
@@ -110,10 +114,9 @@ class RemoteBackend:
             "rerank": query.rerank,
             **self._extra_fields,
         }
-        # WeKnora reads API keys from x-api-key and user tokens from authorization.
-        key = self._context.api_key
-        headers = {"authorization": f"Bearer {key}", "x-api-key": key, "content-type": "application/json"}
-        return _read_response(await self._post(orjson.dumps(body), headers), query, self._context.without_key)
+        if self._context.is_real_weknora:
+            body["query"] = query.query
+        return _read_response(await self._post(orjson.dumps(body), self._headers), query, self._context.without_key)
 
 
 @asynccontextmanager
@@ -192,7 +195,7 @@ def _read_response(response: ServiceResponse, query: WeKnoraQuery, hide_key: Hid
         value = None
     body = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     if not 200 <= response.status < 300 or body.get("success") is False:
-        raise refusal(response.status, body, response.body.decode("utf-8", "replace"), hide_key)
+        raise refusal(response.status, value, response.body.decode("utf-8", "replace"), hide_key)
     is_real_weknora = "results" not in body and "data" in body
     entries: Any = body.get("data" if is_real_weknora else "results") or []
     if not body or not isinstance(entries, list):

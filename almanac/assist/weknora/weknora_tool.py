@@ -8,8 +8,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Protocol, cast
+from typing import Annotated, Any, Protocol
 
+import orjson
 from pydantic import Field, ValidationError
 
 from almanac.assist.weknora.knowledge_search import DEFAULT_TOP_K, MIN_SCORE, MinScore, Mode, TopK
@@ -24,7 +25,7 @@ EXCERPT_CHARS = 500  # shown of a result's content
 MIN_RESULTS = 3  # with fewer results, suggestions are added
 HIDDEN_KEY = "[key]"  # replaces the key in texts
 
-_MAX_REASON_CHARS = 500  # of an endpoint's error message
+_MAX_REASON_CHARS = 500  # of an endpoint's error response
 _NONE_FOUND = (
     "Try different keywords or rephrase your query",
     "Use more general terms if query is too specific",
@@ -47,6 +48,7 @@ class WeKnoraContext:
     api_key: str = field(repr=False)
     kb_ids: Sequence[str | int]
     weknora_base_url: str = ""
+    is_real_weknora: bool = False  # the endpoint also needs `query` and the header X-API-Key
 
     def without_key(self, text: str) -> str:
         """The text with the key replaced by a placeholder."""
@@ -191,14 +193,14 @@ class CachedBackend:
         return results
 
 
-def refusal(status: int, body: Mapping[str, Any], text: str, hide_key: HideKey) -> SearchRefused:
-    """The error for an endpoint's error response: its message from one of the usual fields, otherwise the body text."""
-    error = body.get("error")
-    message = cast("dict[str, Any]", error).get("message") if isinstance(error, dict) else error
-    messages = (field for field in (message, body.get("message"), body.get("detail")) if isinstance(field, str))
-    reason = next((one_line(message) for message in messages if message.strip()), text)
-    shown = hide_key(reason.replace("\0", ""))[:_MAX_REASON_CHARS]
-    return SearchRefused(status, shown if shown.strip() else "It gave no reason.")
+def refusal(status: int, value: Any, text: str, hide_key: HideKey) -> SearchRefused:
+    """The error for an endpoint's error response: its text, of which `value` is the JSON value or None."""
+    shown = hide_key(text.replace("\0", ""))
+    # In the text, JSON escapes can hide the key, such as `\/` for `/`. Serialised again, the value has none of them.
+    serialised = orjson.dumps(value).decode()
+    if hide_key(serialised) != serialised:
+        shown = hide_key(serialised)
+    return SearchRefused(status, shown[:_MAX_REASON_CHARS] if shown.strip() else "It gave no reason.")
 
 
 def _summary(query: WeKnoraQuery, results: WeKnoraResults) -> str:

@@ -107,7 +107,7 @@ class IngestRun:
         for document in await document_status.get_many(self.call.db, list(statuses)) if statuses else ():
             file = self._pending[document.id]
             file.status, file.pages = statuses[document.id], document.page_count or 0
-            file.was_parsed = file.status == "success"
+            file.was_parsed = file.status in ("success", "not_indexed")
             if file.status == "lost":
                 file.fail(_LOST.code, _LOST.message)
             elif document.failure and file.status == "failed":

@@ -26,6 +26,7 @@ from almanac.sandbox.pool import SandboxPool
 from almanac.search import passage_store
 from almanac.search.passage_store import AnalysedPassages
 
+MAX_QUICK_PASSAGES = 100  # are indexed so quickly that the status `indexing` is not worth a write
 _ABANDONED_AFTER = 10 * clock.MINUTE
 _IS_CURRENT = "WHERE id = $1 AND generation = $2 AND removed_at IS NULL"  # not replaced or removed in the meantime
 
@@ -57,6 +58,8 @@ class Ingest:
             except SandboxUnavailable:
                 await self._mark(document, "pending_conversion")
                 raise
+        if len(parsed.passages) > MAX_QUICK_PASSAGES:
+            await self._mark(document, "indexing")
         passages = await asyncio.to_thread(passage_store.analyse, parsed.title or document.name, parsed.passages)
         return lambda tx: _store(tx, document, parsed, passages)
 

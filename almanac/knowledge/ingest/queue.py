@@ -9,12 +9,15 @@ from almanac.core import clock
 from almanac.core.database import Transaction
 from almanac.jobs import queue
 
-UNFINISHED_STATUSES = ("queued", "pending_conversion", "converting")
-STATUSES = (*UNFINISHED_STATUSES, "success", "failed")
+UNFINISHED_STATUSES = ("queued", "pending_conversion", "converting", "indexing")
+STATUSES = (*UNFINISHED_STATUSES, "success", "not_indexed", "failed")
+
+# The status of a row `d` of `documents` for callers. A parsed document that is disabled is stored as 'success'.
+INDEX_STATUS = "CASE WHEN d.is_enabled = 0 AND d.index_status = 'success' THEN 'not_indexed' ELSE d.index_status END"
 
 # Conditions on a row `d` of `documents`. A job and its effects end in one transaction, so that a single query with both
 # conditions finds the documents that no job will finish. The first repeats the condition of the partial index
-# `documents_unfinished` to the letter, or SQLite would not use the index. No code writes 'indexing'.
+# `documents_unfinished` to the letter, or SQLite would not use the index.
 IS_UNFINISHED = "d.index_status IN ('queued', 'pending_conversion', 'converting', 'indexing')"
 HAS_JOB = """EXISTS (SELECT 1 FROM jobs j
     WHERE j.key = 'ingest:' || d.id || ':' || d.generation AND j.state IN ('queued', 'running'))"""

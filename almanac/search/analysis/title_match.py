@@ -1,8 +1,8 @@
 """Title match: finds sources whose title contains the query, ignoring the case of the letters A to Z.
 
-A title that contains a query of three or more words contains at least one of them as a whole word, so keyword search
-finds it; `has` then tests the keyword hits. A shorter query may be a part of a word. For it, `find` reads the newest
-titles of a scope, as many as some milliseconds allow.
+A query may be any part of a title, so no index of words finds all of them. `find` therefore reads the newest titles of
+a scope, as many as some milliseconds allow. Beyond those, `has` tests the keyword hits, which contain most titles that
+contain a query of three or more words, because they contain at least one of these words as a whole.
 """
 
 from almanac.core.database import Database, Value
@@ -11,14 +11,14 @@ from almanac.search.index.protocol import SearchScope
 
 MAX_SCANNED_TITLES = 20_000
 MAX_TITLE_QUERY_CHARS = 200  # a longer query is no part of a title
-MAX_SCANNED_QUERY_WORDS = 2  # keyword search finds the titles of longer queries
 
 # As in search/filters/conditions.py: both databases compare code points and lower the letters A to Z.
 _TITLE = "lower(s.title || substr(CAST('' AS name), 1, 0))"
 _FIND = """
 SELECT p.id FROM (SELECT {columns} FROM sources WHERE collection IN ({names}) AND is_live = 1
     ORDER BY id DESC LIMIT {newest}) s JOIN passages p ON p.source_id = s.id AND p.ordinal = 0
-WHERE {where} AND replace({title}, ${text}, '') <> {title} ORDER BY s.id DESC LIMIT {limit}
+WHERE {where} AND length(s.title) >= {length} AND replace({title}, ${text}, '') <> {title}
+ORDER BY s.id DESC LIMIT {limit}
 """
 _LOWER = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
 
@@ -29,9 +29,9 @@ def has(title: str, text: str) -> bool:
 
 
 async def find(db: Database, scope: SearchScope, text: str, limit: int) -> list[int]:
-    """The first passages of the newest sources whose title contains this short text."""
+    """The first passages of the newest sources whose title contains this text."""
     text = _lowered(text)
-    if not text or len(text) > MAX_TITLE_QUERY_CHARS or len(text.split()) > MAX_SCANNED_QUERY_WORDS or "\0" in text:
+    if not text or len(text) > MAX_TITLE_QUERY_CHARS or "\0" in text:
         return []
     args: tuple[Value, ...] = (*scope.args, *scope.collections, text)
     sql = _FIND.format(
@@ -39,6 +39,7 @@ async def find(db: Database, scope: SearchScope, text: str, limit: int) -> list[
         names=placeholders(len(scope.collections), start=len(scope.args) + 1),
         newest=MAX_SCANNED_TITLES,
         where=f"({scope.where or '1 = 1'})",
+        length=len(text),  # compared first, because it rules out most titles for a long query and costs less
         title=_TITLE,
         text=len(args),
         limit=limit,

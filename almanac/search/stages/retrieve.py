@@ -53,11 +53,10 @@ async def retrieve(
     resources: SearchResources, run: SearchRun, parsed: ParsedQuery, scope: SearchScope, depth: int
 ) -> RetrievedHits:
     """The best hits of each retriever in the scope, at most `depth` of each."""
-    title_ids = list[int]()
-    if "title" in parsed.retrievers:
-        title_ids = await title_match.find(resources.db, scope, parsed.query.text, depth)
     retrieval = _Retrieval(resources, run, parsed, scope, depth)
-    vector, keyword = await asyncio.gather(retrieval.vector_hits(), retrieval.keyword_hits())
+    vector, keyword, title_ids = await asyncio.gather(
+        retrieval.vector_hits(), retrieval.keyword_hits(), retrieval.title_ids()
+    )
     is_cut = max(len(keyword.ids), len(vector.ids)) >= depth
     return RetrievedHits(parsed, keyword, vector, title_ids, retrieval.query_vectors, is_cut)
 
@@ -88,6 +87,11 @@ class _Retrieval:
         hits = await index.keyword_hits(self.scope, parsed.hashes, self.depth)
         self.run.record("words", begun)
         return hits
+
+    async def title_ids(self) -> list[int]:
+        if "title" not in self.parsed.retrievers:
+            return []
+        return await title_match.find(self.resources.db, self.scope, self.parsed.query.text, self.depth)
 
     async def _wait_for_embedding_start(self) -> None:
         """Give the embedding of the query a head start. The model computes in its own thread, but cannot begin while

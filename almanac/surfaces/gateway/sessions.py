@@ -6,7 +6,7 @@ The store contains neither session ids nor keys: ids are hashed, and keys are ha
 
 import hashlib
 import secrets
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, cast
@@ -31,7 +31,12 @@ class GatewaySession:
     key_digest: str
     principal_id: int = 0
     token_id: int = 0
-    sealed: str = ""  # the encrypted key, for a remote manager
+    # For a remote manager: the encrypted key, and the manager's answer when the session was opened.
+    sealed: str = ""
+    tenant: str = ""
+    name: str = ""
+    scopes: Sequence[str] = ()
+    expires_at: int | None = None
 
 
 class SessionsUnavailable(Unavailable):

@@ -68,7 +68,7 @@ class RemoteUpstream:
         matches = cast("list[Any]", answer) if isinstance(answer, list) else []
         if not isinstance(answer, list) or not all(isinstance(each, dict) for each in matches):
             raise UpstreamFailed(502, "It does not answer as it should.")
-        return [{key: each.get(key) for key in ("id", "score", "metadata")} for each in matches]
+        return matches
 
     async def entity(self, call: Call, key: str) -> Any:
         return await self._request(call, "GET", f"/knowledge-base/entities/{quote(key, safe='')}")

@@ -48,6 +48,9 @@ class SearchTarget(Arguments):
     api_key: Annotated[str | None, Field(min_length=1, max_length=1000, repr=False)] = None
     kb_ids: Annotated[list[str | int] | None, Field(max_length=500)] = None
     weknora_base_url: Annotated[str | None, Field(max_length=2000)] = None
+    is_real_weknora: Annotated[
+        bool | None, Field(description="true: that server is WeKnora itself, which needs `query` and X-API-Key.")
+    ] = None
 
 
 class MessageContext(SearchTarget):
@@ -216,7 +219,7 @@ def open_tool(ctx: RequestContext, target: SearchTarget) -> WeKnoraTool | None:
     key = target.api_key or _token(ctx)
     if not is_local:
         _check_remote_target(ctx, target)
-    context = WeKnoraContext(key, tuple(base_ids), url)
+    context = WeKnoraContext(key, tuple(base_ids), url, bool(target.is_real_weknora))
     backend = (
         LocalBackend(ctx.app.search, context, _run_as_key_owner(ctx, key))
         if is_local

@@ -46,17 +46,20 @@ def test_the_key_is_removed_from_results_before_they_are_cut():
     assert find(escaped).items[0].content == "[key]"
 
 
-def test_the_key_is_removed_from_error_messages_before_they_are_cut():
-    for body in ({"error": "x" * 480 + KEY}, {"message": "x" * 480 + KEY}, b"x" * 480 + KEY.encode()):
-        assert refused(body) == "400 - " + "x" * 480 + "[key]"
-        assert KEY[:10] not in refused(body)
+def test_the_key_is_removed_from_error_responses_before_they_are_cut():
+    for start, end in (("", ""), ('{"error":"', '"}')):
+        fill = "x" * (480 - len(start))
+        assert refused(f"{start}{fill}{KEY}{end}".encode()) == f"400 - {start}{fill}[key]{end}"
+    assert KEY[:10] not in refused(b"x" * 480 + KEY.encode())
     assert KEY not in refused(b"sk-\0" + KEY[3:].encode())
+    escaped = json.dumps({"error": KEY}).replace("sk-", "\\u0073\\u006b-").encode()
+    assert refused(escaped) == '400 - {"error":"[key]"}'
 
 
-def test_an_error_response_without_a_message_is_quoted():
+def test_the_text_of_an_error_response_is_quoted_up_to_a_length():
     assert refused(b"<html>\n  boom</html>", 502) == "502 - <html>\n  boom</html>"
-    assert refused({"oops": "boom"}) == '400 - {"oops": "boom"}'
-    assert refused({"error": "one\ntwo"}) == "400 - one two"
+    body = {"success": False, "error": {"code": 1002, "message": "one\ntwo", "details": {"field": "query"}}}
+    assert refused(body) == f"400 - {json.dumps(body)}"
     assert refused(b"y" * 9000) == "400 - " + "y" * 500
     assert refused(b" \n ") == "400 - It gave no reason."
 

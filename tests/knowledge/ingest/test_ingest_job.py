@@ -151,6 +151,24 @@ async def test_the_status_of_a_document_shows_its_progress(workspace: Workspace)
     assert (done.index_status, done.title, done.characters, done.passages) == ("success", "A title", 7, 1)
 
 
+async def test_a_large_document_is_indexing_while_its_passages_are_prepared(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+):
+    analyse, seen = passage_store.analyse, list[str]()
+
+    def observe(*args: Any) -> Any:
+        seen.append(asyncio.run_coroutine_threadsafe(workspace.get(document_id), loop).result().index_status)
+        return analyse(*args)
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(passage_store, "analyse", observe)
+    text = "\n\n".join(f"Part {n}. {'A text. ' * 40}" for n in range(1000))
+    document_id = (await workspace.add("a.txt", text)).document.id
+    await workspace.run_jobs()
+    assert seen == ["indexing"]
+    assert (await workspace.get(document_id)).index_status == "success"
+
+
 async def test_the_number_of_concurrent_parsers_is_limited(workspace: Workspace):
     for n in range(4):
         await workspace.add(f"{n}.txt", f"Text {n}.")

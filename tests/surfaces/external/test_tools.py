@@ -225,6 +225,10 @@ def test_inactive_documents_are_shown_unless_they_are_not_wanted(town: Town, ada
         await tx.execute("DELETE FROM jobs WHERE kind = 'ingest'")
         await tx.execute("DELETE FROM documents WHERE id = $1", new)
 
+    def search() -> list[int]:
+        query = {"query": TEXTS["guide"], "knowledge_base_ids": [town["own"]]}
+        return [record["document_id"] for record in ada.call(SEARCH, query)["records"]]
+
     ada.live.run(lambda db: switch(db, False))
     new = ada.live.run(unread)
     everything = ada.nodes(knowledge_base_id=town["own"], recursive=True)
@@ -232,6 +236,9 @@ def test_inactive_documents_are_shown_unless_they_are_not_wanted(town: Town, ada
     level = ada.nodes(knowledge_base_id=town["own"], folder_id=town["wet"], include_inactive=False)
     above = ada.nodes(knowledge_base_id=town["own"], folder_id=town["machines"], include_inactive=False)
     unindexed = ada.nodes(knowledge_base_id=town["own"], folder_id=town["empty"])["items"]
+    [disabled] = ada.nodes(knowledge_base_id=town["own"], folder_id=town["wet"])["items"]
+    content = ada.call(CONTENT, {"document_id": town["guide"]})
+    found = search()
     ada.live.run(lambda db: db.write(forget))
     ada.live.run(lambda db: switch(db, True))
     assert everything["total_returned"] == 6
@@ -239,6 +246,15 @@ def test_inactive_documents_are_shown_unless_they_are_not_wanted(town: Town, ada
     assert (level["items"], level["total_available"]) == ([], 0)
     assert [item["has_children"] for item in above["items"]] == [False]
     assert [(item["index_status"], item["content_readable"]) for item in unindexed] == [("queued", False)]
+    # A disabled document can be read, and is not found: its status says so wherever it is shown.
+    assert town["guide"] not in found
+    [machines] = [item for item in everything["items"] if item["name"] == "machines"]
+    in_tree = machines["children"][0]["children"][0]
+    assert [each["index_status"] for each in (disabled, in_tree, content)] == ["not_indexed"] * 3
+    assert (content["content_available"], disabled["content_readable"]) == (True, True)
+    [enabled] = ada.nodes(knowledge_base_id=town["own"], folder_id=town["wet"])["items"]
+    assert enabled["index_status"] == "success"
+    assert town["guide"] in search()
 
 
 def test_a_base_too_large_is_refused_before_it_is_loaded(town: Town, ada: Caller, monkeypatch: pytest.MonkeyPatch):

@@ -35,6 +35,7 @@ SENTENCES: dict[str, tuple[str, ...]] = {
     "Requests with an existing session id reuse that session.": (
         "credentials a_session_stands_for_the_key_it_was_opened_with",
         "credentials a_session_is_served_by_any_process_and_ends_everywhere_when_its_key_is_revoked",
+        "upstream a_live_session_goes_on_while_the_manager_is_away",
     ),
     "Invalid or missing session ids return 401 Invalid or missing sessionId.": (
         "credentials without_a_good_session_nothing_is_served_in_the_older_eras",

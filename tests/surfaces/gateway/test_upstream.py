@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,13 +13,16 @@ from typing import Any
 
 import pytest
 
+from almanac.surfaces.gateway import key_verifier
 from tests.catalogue.sample_catalogue import POWERJET
 from tests.live_server import Running, running, settings_for
 from tests.surfaces.gateway.caller import Caller, initialize
 from tests.surfaces.gateway.conftest import stock
 from tests.surfaces.gateway.test_credentials import revoke, said
+from tests.surfaces.wire import beside
 from tests.waiting import wait_until
 
+NO_NAMESPACE = "Knowledge Base service error (404): There is no namespace 'n'."
 SERVICE = "a-service-key-that-nobody-guesses-0123456789"
 
 
@@ -40,11 +44,11 @@ def chain(
 def test_two_servers_answer_as_one_does(chain: tuple[Running, Running], connect: Any):
     gateway, upstream = chain
     far, near = connect(gateway, upstream.token), connect(upstream)
+    search = {"namespace": "products", "query": "pressure washer", "metadata": {"psi": {"$lt": 2000}}}
+    matches = near.ask("search-knowledge-base", **search)
+    # The service's REST API has one more field, which the gateway passes through.
+    assert far.ask("search-knowledge-base", **search) == [{**each, "values": []} for each in matches]
     asked: list[tuple[str, dict[str, Any]]] = [
-        (
-            "search-knowledge-base",
-            {"namespace": "products", "query": "pressure washer", "metadata": {"psi": {"$lt": 2000}}},
-        ),
         ("get-entity", {"id": POWERJET}),
         ("get-entity", {"name": "Returns within 30 days"}),
         ("get-knowledge-base-structure", {}),
@@ -119,6 +123,8 @@ class Double:
         default_factory=list[tuple[str, str, dict[str, str], bytes]]
     )
     connections: set[Any] = field(default_factory=set[Any])
+    pause_seconds: float = 0.0
+    is_over: threading.Event = field(default_factory=threading.Event)
 
 
 @contextmanager
@@ -130,6 +136,7 @@ def double() -> Generator[Double]:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             it.asked.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body))
             it.connections.add(self.client_address)
+            it.is_over.wait(it.pause_seconds)
             status, said = it.answers.pop(0) if len(it.answers) > 1 else it.answers[0]
             if not status:  # hang up
                 self.connection.shutdown(socket.SHUT_RDWR)
@@ -152,6 +159,7 @@ def double() -> Generator[Double]:
     try:
         yield it
     finally:
+        it.is_over.set()
         server.shutdown()
         server.server_close()
         thread.join()
@@ -172,10 +180,10 @@ def test_the_validated_request_goes_upstream_with_the_tenant_and_without_the_key
     live, it = fronted
     caller = Caller.newest(live)
     it.asked.clear()
-    found: list[dict[str, Any]] = [{"id": "a", "score": 0.91, "values": [0.1], "metadata": {}}]
+    found: list[dict[str, Any]] = [{"id": "a", "score": 0.91, "values": [0.1], "metadata": {}, "new": {"field": 1}}]
     it.answers = [(200, json.dumps(found).encode())]
     asked = {"namespace": "products", "query": "q", "topK": 5.0, "metadata": {"category": "washers"}, "surplus": 1}
-    assert caller.ask("search-knowledge-base", **asked) == [{"id": "a", "score": 0.91, "metadata": {}}]
+    assert caller.ask("search-knowledge-base", **asked) == found  # every field of the service
     caller.ask("search-knowledge-base", namespace="n", query="q")
     it.answers = [(200, b'{"_id": "x"}')]
     caller.ask("get-entity", name="a/b c?d#é%")
@@ -263,7 +271,7 @@ def test_the_scopes_of_a_manager_that_has_others_leave_a_good_key_good(new_sqlit
             it.answers = [(200, json.dumps({"valid": True, "tenantId": "t", "scopes": scopes}).encode())]
             caller = Caller.newest(live, f"key {number}")
             told = caller.refused("search-knowledge-base", namespace="n", query="q")
-            assert told.startswith("Knowledge Base service error (404): There is no namespace 'n'."), scopes
+            assert told.startswith(NO_NAMESPACE), scopes
         it.answers = [(200, json.dumps({"valid": True, "tenantId": "t", "scopes": ["catalogue:read", 5]}).encode())]
         told = Caller.newest(live, "narrow").refused("search-knowledge-base", namespace="n", query="q")
         assert "Your token lacks the scope search:read." in told
@@ -287,3 +295,59 @@ def test_a_manager_that_fails_lets_nobody_in(new_sqlite: Callable[[], str], tmp_
         method, path, _, body = it.asked[-1]
         assert (method, path) == ("POST", "/keys/verify")
         assert json.loads(body) == {"key": "key of (403, b'')", "scope": "knowledge-base"}
+
+
+VALID: dict[str, Any] = {"valid": True, "tenantId": "t", "name": "reader", "scopes": ["catalogue:read", "search:read"]}
+
+
+def valid(**more: Any) -> tuple[int, bytes]:
+    return 200, json.dumps({**VALID, **more}).encode()
+
+
+@pytest.mark.parametrize("outage", [(0, b""), (500, b""), (200, b"<html>")])
+def test_a_live_session_goes_on_while_the_manager_is_away(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outage: tuple[int, bytes]
+):
+    monkeypatch.setattr(key_verifier, "KEY_CACHE_SECONDS", 0.0)
+    monkeypatch.setattr(key_verifier, "MANAGER_RETRY_SECONDS", 0.3)
+    with double() as it, running(settings_for(database_url, tmp_path, gateway_keys_url=it.url)) as live:
+        it.answers = [valid()]
+        session = Caller.connect(live, "the key")
+        it.answers = [outage]
+        with beside(live) as other:  # a process that has never verified the key
+            for caller in (session, Caller(other, session.headers)):
+                assert caller.refused("search-knowledge-base", namespace="n", query="q").startswith(NO_NAMESPACE)
+        assert initialize(live, {"x-api-key": "the key"}).status_code == 502
+        assert Caller.newest(live, "the key").rpc("tools/list").status_code == 502
+        it.answers = [(401, b"")]
+        wait_until(lambda: session.rpc("tools/list").status_code, lambda status: status == 401, seconds=5)
+        it.answers = [outage]
+        assert said(session.rpc("tools/list")) == (401, "Invalid or missing sessionId")
+
+
+def test_a_session_does_not_wait_for_a_manager_that_does_not_answer(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(key_verifier, "KEY_CACHE_SECONDS", 0.0)
+    monkeypatch.setattr(key_verifier, "MAX_SESSION_VERIFY_SECONDS", 0.5)
+    with double() as it, running(settings_for(database_url, tmp_path, gateway_keys_url=it.url)) as live:
+        it.answers = [valid()]
+        session = Caller.connect(live, "the key")
+        it.pause_seconds = 4.0
+        begun = time.monotonic()
+        for _ in range(10):
+            assert session.rpc("tools/list").status_code == 200
+        assert time.monotonic() - begun < 3
+
+
+def test_a_session_does_not_outlive_its_key_while_the_manager_is_away(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(key_verifier, "KEY_CACHE_SECONDS", 0.0)
+    with double() as it, running(settings_for(database_url, tmp_path, gateway_keys_url=it.url)) as live:
+        callers: list[Caller] = []
+        for key, expiry in (("a", "2020-01-01T00:00:00Z"), ("b", "2999-01-01T00:00:00Z"), ("c", None), ("d", "soon")):
+            it.answers = [valid(expiresAt=expiry)]
+            callers.append(Caller.connect(live, key))
+        it.answers = [(0, b"")]
+        assert [caller.rpc("tools/list").status_code for caller in callers] == [401, 200, 200, 200]

@@ -19,7 +19,7 @@ from almanac.core.errors import Unavailable
 from almanac.core.settings import Settings
 from tests.live_server import Running, running, settings_for
 from tests.surfaces.weknora.conftest import Library
-from tests.surfaces.weknora.stand_ins import EXAMPLE_RESPONSE, KEY, Answer, StandIn, said, standing_in
+from tests.surfaces.weknora.stand_ins import EXAMPLE_REQUEST, EXAMPLE_RESPONSE, KEY, Answer, StandIn, said, standing_in
 from tests.surfaces.wire import audit_of
 from tests.waiting import wait_until
 
@@ -414,4 +414,9 @@ def test_an_endpoint_elsewhere_that_an_operator_allows_is_searched_with_the_key_
     assert answer.json()["response"].startswith("文档内容片段 [1]")
     assert answer.json()["citations"][0]["knowledge_id"] == "doc_id"
     assert [header["authorization"] for header in endpoint.headers] == [f"Bearer {KEY}"] * 2
+    assert endpoint.requests == [{**EXAMPLE_REQUEST, "knowledge_base_ids": ["kb1"]}] * 2
+    real = {"message": "搜索查询", "context": {"weknora": body["context"], "is_real_weknora": True}}
+    live.http.post("/a2a/weknora/messages", json=real, headers={"x-api-key": library.live.token})
+    assert endpoint.requests[-1]["query"] == endpoint.requests[-1]["question"]
+    assert [header.get("x-api-key") for header in endpoint.headers] == [None, None, KEY]
     assert library.live.token not in json.dumps([endpoint.headers, endpoint.requests])
