@@ -117,7 +117,7 @@ async def actor_for_trusted_user(db: Reader, principal_id: int) -> Actor | None:
 
 
 class TokenResolver:
-    """Resolves tokens with a cache, because the callers of a server repeat."""
+    """Resolves tokens with a cache of valid ones, because the callers of a server repeat."""
 
     def __init__(self, db: Database, cache: ReadCache) -> None:
         self._db = db
@@ -125,11 +125,14 @@ class TokenResolver:
 
     async def resolve(self, secret: str) -> Actor | None:
         """As `resolve`."""
-        actor = await self._cache.get(("token", secret), lambda: resolve(self._db, secret))
-        # A token can expire without a commit.
-        if actor is not None and actor.expires_at is not None and actor.expires_at <= clock.now():
-            return None
-        return actor
+        if len(secret) > MAX_TOKEN_CHARS:
+            return None  # before it becomes a key of the cache
+        return _unless_expired(await self._cache.get(("token", secret), lambda: resolve(self._db, secret)))
+
+    async def actor_by_token_id(self, principal_id: int, token_id: int) -> Actor | None:
+        """As `actor_by_token_id`."""
+        ids = (principal_id, token_id)
+        return _unless_expired(await self._cache.get(("holder", *ids), lambda: actor_by_token_id(self._db, *ids)))
 
 
 async def find(db: Reader, principal: Principal) -> list[Token]:
@@ -177,6 +180,12 @@ def _granted(principal: Principal, kind: str, asked: frozenset[str]) -> frozense
             remedy="Leave it out, or make the user with --admin.",
         )
     return granted
+
+
+def _unless_expired(actor: Actor | None) -> Actor | None:
+    """A cached actor; None if the token has expired, which happens without a commit."""
+    is_expired = actor is not None and actor.expires_at is not None and actor.expires_at <= clock.now()
+    return None if is_expired else actor
 
 
 def _hash(secret: str) -> bytes:
