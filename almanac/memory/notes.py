@@ -158,9 +158,9 @@ async def find(db: Reader, org_id: str, ids: Sequence[str]) -> list[Note]:
     """The existing notes of an organisation with these ids."""
     if not ids:
         return []
-    rows = await db.fetch(f"{SELECT} WHERE n.id IN ({placeholders(len(ids))})", *ids)
-    # With a condition on org_id, SQLite would read all notes of the organisation instead of looking up the ids.
-    return [note_from_row(row) for row in rows if row["org_id"] == org_id]
+    # With a condition on org_id alone, SQLite would read all notes of the organisation instead of looking up the ids.
+    where = f"n.id IN ({placeholders(len(ids), 2)}) AND n.org_id || '' = $1"
+    return [note_from_row(row) for row in await db.fetch(f"{SELECT} WHERE {where}", org_id, *ids)]
 
 
 async def exists(db: Reader, org_id: str, id: str) -> bool:
