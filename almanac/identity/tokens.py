@@ -72,7 +72,16 @@ async def issue(
 ) -> tuple[str, int]:
     """Create a token. Returns the secret, which cannot be read again, and the id."""
     kind = kind or principal.kind
+    bases = tuple(bases)
     granted = _granted(principal, kind, frozenset(scope))
+    if bases:
+        if excess := scopes.OUTSIDE_BASES.intersection(scope):
+            raise BadRequest(
+                f"A token that is limited to knowledge bases cannot have the scope {' or '.join(sorted(excess))}: notes"
+                " and the catalogue belong to no knowledge base.",
+                remedy="Make two tokens, one of them without knowledge bases.",
+            )
+        granted -= scopes.OUTSIDE_BASES
     if expires_at is not None and expires_at <= clock.now():
         raise BadRequest("A token cannot expire in the past.")
     secret = PREFIXES[kind] + secrets.token_urlsafe(32)
@@ -203,6 +212,8 @@ def _actor(
 ) -> Actor:  # fmt: skip
     # The cache key is the whole row, so a changed row never returns a stale actor.
     held = frozenset(granted.split())
+    if bases is not None:
+        held -= scopes.OUTSIDE_BASES  # for tokens from before `issue` refused them
     return Actor(
         id=id,
         name=name,

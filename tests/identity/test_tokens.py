@@ -220,6 +220,19 @@ async def test_limits_to_bases_and_tools_are_kept_and_come_with_the_caller(town:
     assert (first.bases, first.tools, second.bases, second.tools) == ((3, 1), ("whoami",), None, None)
 
 
+async def test_a_token_limited_to_bases_has_no_scope_of_anything_outside_them(town: Town):
+    boss = await town.add("boss", admin=True)
+    assert (await town.actor(boss, bases=[3])).scopes == frozenset(scopes.SCOPES) - scopes.OUTSIDE_BASES
+    for scope in sorted(scopes.OUTSIDE_BASES):
+        with pytest.raises(BadRequest, match=f"limited to knowledge bases cannot have the scope {scope}: notes and"):
+            await town.token(boss, bases=[3], scope=["search:read", scope])
+    secret = await town.token(boss)  # such as one of an earlier version
+    await town.do(lambda tx: tx.execute("UPDATE tokens SET bases = '3'"))
+    actor = await tokens.resolve(town.db, secret)
+    assert actor is not None
+    assert not actor.scopes & scopes.OUTSIDE_BASES
+
+
 def test_what_a_token_is_not_limited_to_is_neither_listed_nor_callable(server: Running):
     secret = server.new_token("maria", tools=["whoami"], bases=[4])
     listed = [tool["name"] for tool in server.rpc("tools/list", token=secret).json()["result"]["tools"]]
