@@ -52,6 +52,7 @@ class Turn:
     question: str
     resolved: str  # the question as it was searched, see `follow_up`
     answer: str
+    base_ids: frozenset[int] = frozenset()  # the knowledge bases of this server behind the answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,12 @@ class Reply:
     searches: tuple[ToolUseResult, ...]
     model: str
     resolved: str
+
+    @property
+    def base_ids(self) -> frozenset[int]:
+        """The knowledge bases of this server that have the results."""
+        results = (result for search in self.searches for result in search.results.items)
+        return frozenset(result.base_id for result in results if result.base_id is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,13 @@
 """Tasks: messages to an agent, stored until their retention ends.
 
-A task belongs to the sender of the message and does not exist for anyone else. The tasks of a session form the
-conversation that a follow-up question refers to.
+A task belongs to the sender of the message and does not exist for anyone else. Its answer is withheld from a caller who
+may not read, or may no longer read, all knowledge bases behind it. The tasks of a session form the conversation that a
+follow-up question refers to.
 """
 
 import uuid
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -13,13 +15,15 @@ import orjson
 from almanac.assist.agent import Turn
 from almanac.core import clock
 from almanac.core.call import Call
-from almanac.core.database import Database, Transaction
+from almanac.core.database import Database, Row, Transaction
 from almanac.core.errors import Conflict, NotFound
 from almanac.db.sql import from_row
+from almanac.knowledge import bases
 
 WORKING, COMPLETED, FAILED, CANCELED = "working", "completed", "failed", "canceled"
 MAX_TURNS = 10  # of a session
 ABANDONED_AFTER = clock.HOUR  # longer than the time limit of any message
+WITHHELD = "The answer is withheld: you may not read, or may no longer read, a knowledge base that it is from."
 _OWN = "org_id = $1 AND principal_id = $2 AND agent = $3"
 
 
@@ -65,25 +69,28 @@ async def end(
     resolved: str = "",
     answer: str = "",
     sources: list[dict[str, Any]] | None = None,
+    base_ids: Iterable[int] = (),
 ) -> bool:
     """End a task that is in the state `working`. Returns False if it has ended already."""
     encoded_sources = orjson.dumps(sources or []).decode()
     sql = (
-        "UPDATE agent_tasks SET state = $2, answer = $3, sources = $4, updated_at = $5, "
+        "UPDATE agent_tasks SET state = $2, answer = $3, sources = $4, updated_at = $5, bases = $8, "
         "resolved = CASE WHEN $6 = '' THEN resolved ELSE $6 END WHERE id = $1 AND state = $7"
     )
-    args = (id, state, answer, encoded_sources, clock.now(), resolved, WORKING)
+    args = (id, state, answer, encoded_sources, clock.now(), resolved, WORKING, " ".join(map(str, sorted(base_ids))))
     return bool(await db.write(lambda tx: tx.execute(sql, *args)))
 
 
 async def get(call: Call, agent: str, id: str) -> AgentTask:
-    """A task of the actor."""
+    """A task of the actor. An answer that the actor may not read is replaced by `WITHHELD`."""
     actor = call.actor
     sql = f"SELECT * FROM agent_tasks WHERE {_OWN} AND id = $4"  # noqa: S608 - a constant
     row = await call.db.fetch_one(sql, actor.org_id, actor.id, agent, id)
     if row is None:
         raise NotFound("There is no such task, or it is not yours.")
-    return from_row(AgentTask, row, sources=orjson.loads(row["sources"]))
+    task = from_row(AgentTask, row, sources=orjson.loads(row["sources"]))
+    is_readable = not task.answer or _is_readable(row, await _readable_ids(call, [row]))
+    return task if is_readable else replace(task, answer=WITHHELD, sources=[])
 
 
 async def cancel(call: Call, agent: str, id: str) -> AgentTask:
@@ -100,15 +107,20 @@ async def is_cancelled(db: Database, id: str) -> bool:
     return row is None or row["state"] == CANCELED
 
 
-async def turns(call: Call, agent: str, session_id: str) -> list[Turn]:
-    """The last turns of a session of the actor, oldest first."""
+async def turns(call: Call, agent: str, session_id: str, reader: Call) -> list[Turn]:
+    """The last turns of a session of the actor, oldest first, as far as the reader may read their answers."""
     actor = call.actor
     rows = await call.db.fetch(
-        f"SELECT question, resolved, answer FROM agent_tasks WHERE {_OWN} AND session_id = $4 AND state = $5 "  # noqa: S608
+        f"SELECT question, resolved, answer, bases FROM agent_tasks WHERE {_OWN} AND session_id = $4 AND state = $5 "  # noqa: S608
         f"ORDER BY number DESC LIMIT {MAX_TURNS}",
         actor.org_id, actor.id, agent, session_id, COMPLETED,
     )  # fmt: skip
-    return [Turn(row["question"], row["resolved"], row["answer"]) for row in reversed(rows)]
+    readable = await _readable_ids(reader, rows)
+    return [
+        Turn(row["question"], row["resolved"], row["answer"], _base_ids(row))
+        for row in reversed(rows)
+        if _is_readable(row, readable)
+    ]
 
 
 async def prune(tx: Transaction, before: int) -> int:
@@ -116,3 +128,18 @@ async def prune(tx: Transaction, before: int) -> int:
     sql = "UPDATE agent_tasks SET state = $1 WHERE state = $2 AND updated_at < $3"
     await tx.execute(sql, FAILED, WORKING, clock.now() - ABANDONED_AFTER)
     return await tx.execute("DELETE FROM agent_tasks WHERE created_at < $1", before)
+
+
+async def _readable_ids(reader: Call, rows: Iterable[Row]) -> set[int]:
+    """The knowledge bases behind the answers that the reader may read."""
+    ids = sorted({id for row in rows for id in _base_ids(row)})
+    return {base.id for base in await bases.get_many(reader, ids)}
+
+
+def _is_readable(row: Row, readable_ids: set[int]) -> bool:
+    # An answer of an earlier version does not have its bases.
+    return row["bases"] is not None and _base_ids(row) <= readable_ids
+
+
+def _base_ids(row: Row) -> frozenset[int]:
+    return frozenset(map(int, (row["bases"] or "").split()))

@@ -36,7 +36,8 @@ async def add_token(
         ),
     ] = None,
     base: Annotated[
-        list[int] | None, typer.Option("--base", help="Limit it to this knowledge base; repeat for more.")
+        list[int] | None,
+        typer.Option("--base", help="Limit it to this knowledge base, without notes and catalogue; repeat for more."),
     ] = None,
     tool: Annotated[list[str] | None, typer.Option("--tool", help="Limit it to this tool; repeat for more.")] = None,
     expires: Annotated[

@@ -5,13 +5,15 @@ from collections.abc import Iterable
 from almanac.core.errors import BadRequest
 
 SCOPES: dict[str, str] = {
-    "knowledge:read": "list knowledge bases, browse and read documents",
-    "knowledge:write": "add, change, move and delete documents and folders",
+    "knowledge:read": "list knowledge bases, browse and read documents; at /mcp/memory, search and read notes",
+    "knowledge:write": (
+        "add, change, move and delete documents and folders; at /mcp/memory, store and supersede notes"
+    ),
     "search:read": "search everything the caller may read",
     "catalogue:read": "read categories, entities and relations",
     "catalogue:write": "change categories, entities and relations",
-    "memory:read": "search and read notes",
-    "memory:write": "store and supersede notes",
+    "memory:read": "search and read notes, except at /mcp/memory",
+    "memory:write": "store and supersede notes, except at /mcp/memory",
     "data:read": "list datasources, run queries, read datasets",
     "data:write": "create and change datasources, queries and datasets",
     "boards:read": "see dashboards and widgets",
@@ -27,6 +29,9 @@ SCOPES: dict[str, str] = {
 PRIVILEGED = frozenset({"admin", "audit:read"})
 
 UNPRIVILEGED_SCOPES = frozenset(SCOPES) - PRIVILEGED
+
+# Notes and the catalogue belong to no knowledge base, so a token that is limited to some bases cannot have these.
+OUTSIDE_BASES = frozenset({"catalogue:read", "catalogue:write", "memory:read", "memory:write"})
 
 # The scopes of an agent's token that is made without scopes: it reads everything and stores notes.
 DEFAULT_AGENT_SCOPES = frozenset(s for s in UNPRIVILEGED_SCOPES if s.endswith(":read")) | {"memory:write", "assist:use"}

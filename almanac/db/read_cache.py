@@ -1,7 +1,7 @@
 """Caches query results until the next commit by any process.
 
 `Database.commit_version` detects commits. On a database without it (PostgreSQL) nothing is cached. A stale value is
-never returned.
+never returned. The absence of a value is not cached: otherwise a caller could fill the cache with invented names.
 """
 
 from collections.abc import Awaitable, Callable, Hashable
@@ -32,5 +32,7 @@ class ReadCache:
         if key in self._values:
             return self._values[key]
         values = self._values  # of this version, even if a commit happens during the read
-        values[key] = value = await read()
+        value = await read()
+        if value is not None:
+            values[key] = value
         return value

@@ -72,7 +72,16 @@ async def issue(
 ) -> tuple[str, int]:
     """Create a token. Returns the secret, which cannot be read again, and the id."""
     kind = kind or principal.kind
+    bases = tuple(bases)
     granted = _granted(principal, kind, frozenset(scope))
+    if bases:
+        if excess := scopes.OUTSIDE_BASES.intersection(scope):
+            raise BadRequest(
+                f"A token that is limited to knowledge bases cannot have the scope {' or '.join(sorted(excess))}: notes"
+                " and the catalogue belong to no knowledge base.",
+                remedy="Make two tokens, one of them without knowledge bases.",
+            )
+        granted -= scopes.OUTSIDE_BASES
     if expires_at is not None and expires_at <= clock.now():
         raise BadRequest("A token cannot expire in the past.")
     secret = PREFIXES[kind] + secrets.token_urlsafe(32)
@@ -117,7 +126,7 @@ async def actor_for_trusted_user(db: Reader, principal_id: int) -> Actor | None:
 
 
 class TokenResolver:
-    """Resolves tokens with a cache, because the callers of a server repeat."""
+    """Resolves tokens with a cache of valid ones, because the callers of a server repeat."""
 
     def __init__(self, db: Database, cache: ReadCache) -> None:
         self._db = db
@@ -125,11 +134,14 @@ class TokenResolver:
 
     async def resolve(self, secret: str) -> Actor | None:
         """As `resolve`."""
-        actor = await self._cache.get(("token", secret), lambda: resolve(self._db, secret))
-        # A token can expire without a commit.
-        if actor is not None and actor.expires_at is not None and actor.expires_at <= clock.now():
-            return None
-        return actor
+        if len(secret) > MAX_TOKEN_CHARS:
+            return None  # before it becomes a key of the cache
+        return _unless_expired(await self._cache.get(("token", secret), lambda: resolve(self._db, secret)))
+
+    async def actor_by_token_id(self, principal_id: int, token_id: int) -> Actor | None:
+        """As `actor_by_token_id`."""
+        ids = (principal_id, token_id)
+        return _unless_expired(await self._cache.get(("holder", *ids), lambda: actor_by_token_id(self._db, *ids)))
 
 
 async def find(db: Reader, principal: Principal) -> list[Token]:
@@ -179,6 +191,12 @@ def _granted(principal: Principal, kind: str, asked: frozenset[str]) -> frozense
     return granted
 
 
+def _unless_expired(actor: Actor | None) -> Actor | None:
+    """A cached actor; None if the token has expired, which happens without a commit."""
+    is_expired = actor is not None and actor.expires_at is not None and actor.expires_at <= clock.now()
+    return None if is_expired else actor
+
+
 def _hash(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
@@ -194,6 +212,8 @@ def _actor(
 ) -> Actor:  # fmt: skip
     # The cache key is the whole row, so a changed row never returns a stale actor.
     held = frozenset(granted.split())
+    if bases is not None:
+        held -= scopes.OUTSIDE_BASES  # for tokens from before `issue` refused them
     return Actor(
         id=id,
         name=name,

@@ -323,7 +323,9 @@ async def _check_bases(call: Call, base_ids: Sequence[int]) -> set[int]:
 async def _check_documents(call: Call, document_ids: Sequence[int]) -> set[int]:
     """The bases of the documents. The caller must be able to read all of them."""
     rows = await call.db.fetch(
-        f"SELECT id, base_id FROM documents WHERE id IN ({id_list(document_ids)}) AND removed_at IS NULL"  # noqa: S608
+        "SELECT d.id, d.base_id FROM documents d JOIN bases b ON b.id = d.base_id"  # noqa: S608 - ids are integers
+        f" WHERE d.id IN ({id_list(document_ids)}) AND d.removed_at IS NULL AND b.org_id = $1",
+        call.actor.org_id,
     )
     base_by_document: dict[int, int] = {row["id"]: row["base_id"] for row in rows}
     checked: set[int] = set()

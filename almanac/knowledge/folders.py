@@ -91,16 +91,17 @@ async def ensure(call: Call, tx: Transaction, base_id: int, path: str, parent_id
 
 async def get(db: Reader, call: Call, folder_id: int, action: str = "read", *, removed: bool = False) -> Folder:
     """A folder in a base on which the caller may perform the action. With `removed`, a folder in the trash."""
-    row = await db.fetch_one("SELECT * FROM folders WHERE id = $1", folder_id)
-    folder = None if row is None else from_row(Folder, row)
-    if folder is None or (folder.removed_at is not None) != removed:
-        raise missing(folder_id)
+    sql = "SELECT f.* FROM folders f JOIN bases b ON b.id = f.base_id WHERE f.id = $1 AND b.org_id = $2"
+    row = await db.fetch_one(sql, folder_id, call.actor.org_id)
+    is_found = row is not None and (row["removed_at"] is not None) == removed
     try:
-        await bases.get(db, call, folder.base_id, action)
+        # The query also runs if there is no folder. Response times then do not reveal whether a folder exists.
+        await bases.get(db, call, row["base_id"] if row is not None and is_found else 0, action)
     except NotFound:
         raise missing(folder_id) from None
+    assert row is not None
     call.record_access("folder", folder_id)
-    return folder
+    return from_row(Folder, row)
 
 
 async def rename(call: Call, tx: Transaction, folder_id: int, name: str) -> Folder:

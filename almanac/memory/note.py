@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 import orjson
 
+from almanac.core.call import Call
 from almanac.core.database import Row
+from almanac.core.errors import Forbidden
 from almanac.db.sql import from_row
 
 # Notes `n`, with `is_embedded` from the row that search keeps for the note.
@@ -63,6 +65,15 @@ class NoteDraft:
     task: TaskLink | None = None
     cites: tuple[str, ...] = ()  # ids of the notes that it is based on
     source: str = "agent"
+
+
+def require_access(call: Call) -> None:
+    """Refuse a token that is limited to some knowledge bases: notes belong to none."""
+    if call.actor.bases is not None:
+        raise Forbidden(
+            "Your token is limited to some knowledge bases, so it cannot use notes.",
+            remedy="Use a token without this limit.",
+        )
 
 
 def note_from_row(row: Row) -> Note:

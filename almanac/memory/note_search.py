@@ -11,7 +11,7 @@ from typing import Any
 from almanac.core import clock
 from almanac.core.call import Call
 from almanac.memory import expiry, note_index, notes, supersession
-from almanac.memory.note import Note
+from almanac.memory.note import Note, require_access
 from almanac.search.analysis import analyser, common_words, highlights
 from almanac.search.engine import SearchEngine
 from almanac.search.query import NOTES, SearchQuery, SearchResult, SourceFilter
@@ -59,6 +59,7 @@ class NoteResults:
 
 async def find(call: Call, search: SearchEngine, query: NoteQuery) -> NoteResults:
     """The best matching notes."""
+    require_access(call)
     response = await search.search(await search_query(call, query))
     notes_by_id = await _visible_notes(call, query, response.results)
     results: list[NoteResult] = []

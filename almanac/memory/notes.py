@@ -13,7 +13,7 @@ from almanac.core.errors import NotFound, QuotaExceeded
 from almanac.core.fair_slots import compute
 from almanac.db.sql import placeholders
 from almanac.memory import note_index, note_text
-from almanac.memory.note import SELECT, Note, NoteDraft, TaskLink, note_from_row
+from almanac.memory.note import SELECT, Note, NoteDraft, TaskLink, note_from_row, require_access
 from almanac.quotas import monthly_quotas
 from almanac.quotas.idempotency import IdempotencyStore
 from almanac.search.analysis import surrounding_text
@@ -39,6 +39,7 @@ async def store(
     call: Call, draft: NoteDraft, idempotency: IdempotencyStore, default_quota: int, client_token: str | None = None
 ) -> Note:
     """Store a note. Calls with the same client token within a minute return the same note, even concurrent ones."""
+    require_access(call)
     org_id, id = call.actor.org_id, str(uuid.uuid4())
     if client_token is not None:
         # The first call determines the id. All calls insert under this id, and only one insert succeeds.
@@ -62,6 +63,7 @@ async def stored(call: Call, idempotency: IdempotencyStore, client_token: str | 
 
     Check this before validating the arguments: an expiry that was valid in the first call may be past in the repeat.
     """
+    require_access(call)
     id = None if client_token is None else await idempotency.get(_idempotency_key(call, client_token))
     existing = await find(call.db, call.actor.org_id, [id]) if id else []
     return _recorded(call, existing[0]) if existing else None
@@ -148,6 +150,7 @@ async def cite(tx: Transaction, note: Note, ids: Sequence[str]) -> None:
 
 async def get(db: Reader, call: Call, id: str) -> Note:
     """The note with this id in the actor's organisation. Raises NotFound."""
+    require_access(call)
     existing = await find(db, call.actor.org_id, [id])
     if not existing:
         raise missing(id)
@@ -158,9 +161,9 @@ async def find(db: Reader, org_id: str, ids: Sequence[str]) -> list[Note]:
     """The existing notes of an organisation with these ids."""
     if not ids:
         return []
-    rows = await db.fetch(f"{SELECT} WHERE n.id IN ({placeholders(len(ids))})", *ids)
-    # With a condition on org_id, SQLite would read all notes of the organisation instead of looking up the ids.
-    return [note_from_row(row) for row in rows if row["org_id"] == org_id]
+    # With a condition on org_id alone, SQLite would read all notes of the organisation instead of looking up the ids.
+    where = f"n.id IN ({placeholders(len(ids), 2)}) AND n.org_id || '' = $1"
+    return [note_from_row(row) for row in await db.fetch(f"{SELECT} WHERE {where}", org_id, *ids)]
 
 
 async def exists(db: Reader, org_id: str, id: str) -> bool:

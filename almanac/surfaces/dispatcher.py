@@ -130,7 +130,9 @@ def _reader(resource: ResourceTemplate, uri: str, parts: dict[str, str]) -> Oper
         entry: dict[str, Any] = {"uri": uri, "mimeType": resource.mime_type, "text": content.text}
         return RawResult({"contents": [{**entry, "_meta": dict(content.meta)} if content.meta else entry]})
 
-    return Operation("resources/read", resource.description, read, arguments=None, scopes=resource.scopes)
+    return Operation(
+        "resources/read", resource.description, read, arguments=None, scopes=resource.scopes, tool=resource.tool
+    )
 
 
 def _prompter(prompt: Prompt, arguments: dict[str, str]) -> Operation:
@@ -138,4 +140,4 @@ def _prompter(prompt: Prompt, arguments: dict[str, str]) -> Operation:
         message = {"role": "user", "content": {"type": "text", "text": await prompt.render(ctx, arguments)}}
         return RawResult({"description": prompt.description, "messages": [message]})
 
-    return Operation("prompts/get", prompt.description, render, arguments=None)
+    return Operation("prompts/get", prompt.description, render, arguments=None, tool=prompt.tool)

@@ -89,17 +89,18 @@ class McpEndpoint(Endpoint):
             )
         body = await http.read_json_body(self._max_body_bytes)
         message = json_rpc.read(body, answers=self._surface.sessions)
-        headers = await self._authenticator.on_message(ctx, message)
         method = message.get("method")
         version = self._version(message, method, http.headers)
-        if version is not None and method == "tools/call":
-            params = message["params"]
-            ctx.endpoint_data = RpcCall(message["id"], version)
-            return self.dispatcher.invocation(ctx.actor, params["name"], params.get("arguments", {}))
+        call_version = version if method == "tools/call" else None
         # A call is counted when it is run, so that its refusal has a form that a model reads. Other messages are
-        # counted here.
-        if (limit := self.call_limit(ctx)) is not None:
+        # counted here, before they open a session.
+        if call_version is None and (limit := self.call_limit(ctx)) is not None:
             await ctx.app.rate_limiter.count(limit, ctx.actor.limit_key)
+        headers = await self._authenticator.on_message(ctx, message)
+        if call_version is not None:
+            params = message["params"]
+            ctx.endpoint_data = RpcCall(message["id"], call_version)
+            return self.dispatcher.invocation(ctx.actor, params["name"], params.get("arguments", {}))
         return SdkRequest(body, headers) if version is None else self._tool_list(ctx, message, version)
 
     async def send(self, ctx: RequestContext, answer: Any) -> None:

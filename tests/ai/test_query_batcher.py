@@ -8,6 +8,7 @@ import pytest
 from almanac.ai import query_batcher
 from almanac.ai.embedder import Vectors
 from almanac.ai.query_batcher import QueryBatcher
+from almanac.core.fair_slots import ORG_ID
 from tests.waiting import until
 
 
@@ -60,6 +61,26 @@ async def test_what_was_asked_longest_ago_is_forgotten_first(monkeypatch: pytest
     for text in ("a", "bb", "a", "ccc", "a", "bb"):
         await asked.get(text)
     assert model.asked == [["a"], ["bb"], ["ccc"], ["bb"]]
+
+
+async def test_two_organisations_share_neither_a_cached_nor_a_running_vector():
+    model = Model()
+    asked = QueryBatcher(model.embed)
+
+    async def ask(org: str) -> Vectors:
+        ORG_ID.set(org)
+        return await asked.get("a")
+
+    model.may.clear()
+    first = asyncio.create_task(ask("acme"))
+    await model.is_asked(1)
+    others = [asyncio.create_task(ask(org)) for org in ("other", "third", "acme")]
+    await asyncio.sleep(0)
+    model.may.set()
+    assert [float(vector[0]) for vector in await asyncio.gather(first, *others)] == [1, 1, 1, 1]
+    for org in ("acme", "other", "third", "fourth"):
+        await asyncio.create_task(ask(org))
+    assert model.asked == [["a"], ["a", "a"], ["a"]]
 
 
 async def test_who_gives_up_does_not_take_the_answer_from_others():

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from almanac.core import clock, scopes
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest, NotFound
+from almanac.db import read_cache
 from almanac.db.read_cache import ReadCache
 from almanac.identity import first_start, orgs, principals, tokens
 from tests.identity.people import Town
@@ -218,6 +220,19 @@ async def test_limits_to_bases_and_tools_are_kept_and_come_with_the_caller(town:
     assert (first.bases, first.tools, second.bases, second.tools) == ((3, 1), ("whoami",), None, None)
 
 
+async def test_a_token_limited_to_bases_has_no_scope_of_anything_outside_them(town: Town):
+    boss = await town.add("boss", admin=True)
+    assert (await town.actor(boss, bases=[3])).scopes == frozenset(scopes.SCOPES) - scopes.OUTSIDE_BASES
+    for scope in sorted(scopes.OUTSIDE_BASES):
+        with pytest.raises(BadRequest, match=f"limited to knowledge bases cannot have the scope {scope}: notes and"):
+            await town.token(boss, bases=[3], scope=["search:read", scope])
+    secret = await town.token(boss)  # such as one of an earlier version
+    await town.do(lambda tx: tx.execute("UPDATE tokens SET bases = '3'"))
+    actor = await tokens.resolve(town.db, secret)
+    assert actor is not None
+    assert not actor.scopes & scopes.OUTSIDE_BASES
+
+
 def test_what_a_token_is_not_limited_to_is_neither_listed_nor_callable(server: Running):
     secret = server.new_token("maria", tools=["whoami"], bases=[4])
     listed = [tool["name"] for tool in server.rpc("tools/list", token=secret).json()["result"]["tools"]]
@@ -270,12 +285,55 @@ async def test_a_keyring_forgets_whatever_anyone_has_changed(database: Database)
     assert await keyring.resolve(secret) is None
 
 
+class Recorder(ReadCache):
+    """A cache that records what it is asked for and what it reads."""
+
+    def __init__(self, db: Database) -> None:
+        super().__init__(db)
+        self.asked: list[Any] = []
+        self.read: list[Any] = []
+
+    async def get(self, key: Any, read: Callable[[], Awaitable[Any]]) -> Any:
+        async def recorded() -> Any:
+            self.read.append(key)
+            return await read()
+
+        self.asked.append(key)
+        return await super().get(key, recorded)
+
+
+async def test_unknown_tokens_displace_no_valid_one_from_the_cache(database: Database, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(read_cache, "MAX_CACHED_VALUES", 5)
+    secret = await first_start.create_first_admin(database)
+    assert secret is not None
+    cache = Recorder(database)
+    keyring = tokens.TokenResolver(database, cache)
+    assert await keyring.resolve(secret) is not None
+    for number in range(20):
+        assert await keyring.resolve(f"wg-{number}") is None
+    assert await keyring.resolve(secret) is not None
+    # PostgreSQL has no commit version, so nothing is cached there.
+    assert cache.read.count(("token", secret)) == (2 if database.commit_version() is None else 1)
+
+
+async def test_a_token_that_is_too_long_does_not_reach_the_cache(database: Database):
+    cache = Recorder(database)
+    keyring = tokens.TokenResolver(database, cache)
+    assert await keyring.resolve("wg-" + "A" * tokens.MAX_TOKEN_CHARS) is None
+    assert cache.asked == []
+    assert await keyring.resolve("A" * tokens.MAX_TOKEN_CHARS) is None
+    assert len(cache.asked) == 1
+
+
 async def test_a_keyring_knows_when_a_token_ends(database: Database, monkeypatch: pytest.MonkeyPatch):
     assert await first_start.create_first_admin(database)
     admin = await principals.get_by_name(database, (await orgs.get_by_name(database, None)).id, first_start.ADMIN)
     ends = clock.now() + clock.HOUR
     secret, _ = await database.write(lambda tx: tokens.issue(tx, admin, expires_at=ends))
     keyring = tokens.TokenResolver(database, ReadCache(database))
-    assert await keyring.resolve(secret) is not None
+    actor = await keyring.resolve(secret)
+    assert actor is not None
+    assert await keyring.actor_by_token_id(actor.id, actor.token_id) == actor
     monkeypatch.setattr(clock, "now", lambda: ends + 1)
     assert await keyring.resolve(secret) is None
+    assert await keyring.actor_by_token_id(actor.id, actor.token_id) is None

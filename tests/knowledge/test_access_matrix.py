@@ -3,7 +3,7 @@
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,12 +13,13 @@ from almanac.core.errors import AlmanacError, Forbidden, NotFound
 from almanac.identity import access, groups
 from almanac.identity.principals import Principal
 from almanac.identity.roles import Role
-from almanac.knowledge import bases, document_text, document_tree, documents, downloads, folders, trash
+from almanac.knowledge import bases, document_search, document_text, document_tree, documents, downloads, folders, trash
 from almanac.knowledge.bases import LEVELS, KnowledgeBase
 from almanac.knowledge.documents import DocumentDraft
 from almanac.knowledge.ingest import uploads
 from almanac.knowledge.ingest.uploads import UploadTarget
 from tests.knowledge.workspace import Workspace, operator_of
+from tests.statements import Recorder, Statement
 
 KEY = b"a key that is long enough for HS256"
 
@@ -84,6 +85,18 @@ READS: dict[str, tuple[Role, Read]] = {
     "document_tree.tree": (Role.Reporter, lambda c, _, s: document_tree.tree(c, s.base)),
     "document_tree.tree folder": (Role.Reporter, lambda c, _, s: document_tree.tree(c, s.base, s.folder)),
     "trash.find": (Role.Developer, lambda c, _, s: trash.find(c, s.base)),
+    "document_search.resolve_scope bases": (
+        Role.Reporter,
+        lambda c, _, s: document_search.resolve_scope(c, base_ids=[s.base]),
+    ),
+    "document_search.resolve_scope folders": (
+        Role.Reporter,
+        lambda c, _, s: document_search.resolve_scope(c, folder_ids=[s.folder]),
+    ),
+    "document_search.resolve_scope documents": (
+        Role.Reporter,
+        lambda c, _, s: document_search.resolve_scope(c, document_ids=[s.document]),
+    ),
     "downloads.issue": (Role.Reporter, lambda c, _, s: downloads.issue(c, KEY, s.document)),
     "downloads.open_file": (Role.Reporter, lambda c, w, s: downloads.open_file(c, w.files, s.document, "inline")),
 }
@@ -248,7 +261,7 @@ async def test_every_verb_is_permitted_to_exactly_the_callers_of_the_table(works
             if type_of(outcome) is not expected:
                 wrong.append(f"{caller}: {verb} on a {level} base: {outcome!r}, not {expected.__name__}")
     assert wrong == []
-    assert len(expectations()) * len(NEEDED_ROLES) == 26 * 3 * 34
+    assert len(expectations()) * len(NEEDED_ROLES) == 26 * 3 * 37
 
 
 async def test_errors_for_a_hidden_and_for_a_missing_object_are_the_same(workspace: Workspace):
@@ -266,6 +279,32 @@ async def test_errors_for_a_hidden_and_for_a_missing_object_are_the_same(workspa
             numbers = re.findall(r"\d+", hidden.text if hidden else "")
             if set(numbers) - {str(value) for value in vars(scenario.ids(caller, level)).values()}:
                 wrong.append(f"{caller}: {verb}: names more than was asked for: {hidden!r}")
+    assert wrong == []
+
+
+async def test_a_foreign_and_a_missing_object_run_the_same_statements(workspace: Workspace):
+    scenario = await Scenario(workspace).build()
+    nothing = BaseIds(77_001, 77_002, 77_003, 77_004, 77_005, 77_006)
+    real, wrong = workspace.town.db, list[str]()
+
+    async def statements(caller: str, verb: str, ids: BaseIds) -> list[Statement]:
+        recorded: list[Statement] = []
+        workspace.town.db = cast("Any", Recorder(real, recorded))
+        try:
+            await scenario.attempt(scenario.actors[caller], verb, ids)
+        finally:
+            workspace.town.db = real
+        return recorded
+
+    for caller in ("foreign-stranger", "foreign-admin", "founder-limited-elsewhere"):
+        for verb in NEEDED_ROLES:
+            if verb == "bases.restore":  # the test itself removes the base
+                continue
+            hidden = await statements(caller, verb, scenario.ids(caller, "personal"))
+            missing = await statements(caller, verb, nothing)
+            is_foreign = caller.startswith("foreign")
+            if hidden != missing if is_foreign else [sql for sql, _ in hidden] != [sql for sql, _ in missing]:
+                wrong.append(f"{caller}: {verb}: {hidden} but {missing}")
     assert wrong == []
 
 

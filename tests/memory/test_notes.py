@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from redis.asyncio import Redis
@@ -15,6 +15,7 @@ from almanac.memory.note import TaskLink
 from almanac.quotas import idempotency, monthly_quotas
 from almanac.quotas.idempotency_redis import RedisIdempotencyStore
 from tests.memory.agent_memory import AgentMemory
+from tests.statements import Recorder, Statement
 
 
 async def test_a_note_has_its_fields_and_its_author(memory: AgentMemory):
@@ -39,6 +40,17 @@ async def test_a_note_of_another_organisation_looks_like_a_missing_one(memory: A
         await notes.get(memory.db, memory.eve, unknown_id)
     assert foreign.value.text.replace(note.id, "X") == unknown.value.text.replace(unknown_id, "X")
     assert await memory.find("ours alone", by=memory.eve) == []
+
+
+async def test_a_note_of_another_organisation_is_not_even_read(memory: AgentMemory):
+    note = await memory.store("Ours alone.")
+    recorded: list[list[Statement]] = []
+    for id in (note.id, str(uuid.uuid4())):
+        recorded.append([])
+        with pytest.raises(NotFound):
+            await notes.get(cast("Reader", Recorder(memory.db, recorded[-1])), memory.eve, id)
+    assert recorded[0] == recorded[1]
+    assert [rows for _, rows in recorded[0]] == [0]
 
 
 @pytest.mark.parametrize(

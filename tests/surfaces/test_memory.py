@@ -364,6 +364,43 @@ def test_each_tool_needs_its_scope_and_says_which(server: Running):
     assert names == ["search_knowledge"]
 
 
+def test_a_token_limited_to_tools_reads_a_note_only_with_the_tool_that_reads_notes(server: Running, ada: str):
+    uri = f"almanac://knowledge/{store(server, ada)}"
+    searcher = agent(server, "searcher", tools=["search_knowledge"])
+    other = agent(server, "other", tools=["whoami", "store_knowledge"])
+    read = server.rpc("resources/read", {"uri": uri}, token=searcher, path=PATH).json()
+    assert read["result"]["contents"][0]["uri"] == uri
+    prompt = {"name": "start-work-session"}
+    assert server.rpc("prompts/get", prompt, token=searcher, path=PATH).json()["result"]["messages"]
+    for method, params in (("resources/read", {"uri": uri}), ("prompts/get", prompt)):
+        error = server.rpc(method, params, token=other, path=PATH).json()["error"]
+        assert (error["code"], error["data"]["code"]) == (-32602, "auth.forbidden")
+
+
+def test_a_token_limited_to_bases_reaches_no_note(server: Running, ada: str):
+    ours = store(server, ada, "Secret oil.")
+    limited = agent(server, "limited", bases=[1])
+    ids = {"oldId": ours, "newId": ours}
+    for tool, arguments in (
+        ("search_knowledge", {"query": "secret oil"}),
+        ("store_knowledge", {"title": "T", "body": "B", "clientToken": str(uuid.uuid4())}),
+        ("supersede_knowledge", ids),
+    ):
+        assert refused(server, tool, token=limited, **arguments) == {
+            "code": "auth.forbidden",
+            "message": "Your token is limited to some knowledge bases, so it cannot use notes. "
+            "Use a token without this limit.",
+        }
+    error = server.rpc("resources/read", {"uri": f"almanac://knowledge/{ours}"}, token=limited, path=PATH).json()
+    assert error["error"]["data"]["code"] == "auth.forbidden"
+    plain = server.new_token("plain", kind="agent", bases=[1])
+    listed = {tool["name"] for tool in server.rpc("tools/list", token=plain).json()["result"]["tools"]}
+    assert "search" in listed
+    assert not {"recall", "remember", "revise", "find_entities", "get_entity", "browse_categories"} & listed
+    recalled = server.rpc("tools/call", {"name": "recall", "arguments": {"id": ours}}, token=plain).json()
+    assert recalled["error"]["code"] == -32602
+
+
 def test_another_organisations_notes_are_unknown(server: Running, ada: str):
     eve = agent(server, "eve", org="Elsewhere")
     ours, theirs = store(server, ada, "Secret oil."), store(server, eve, "Their own.")

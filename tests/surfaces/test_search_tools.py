@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from almanac.ai import bundled
 from almanac.knowledge import document_text
 from tests.live_server import ERAS, Running
 from tests.surfaces.test_knowledge_tools import ask, base, refused
@@ -76,6 +77,29 @@ def test_a_result_says_where_it_stands_and_how_sure_it_is(server: Running, base:
     assert answer["explanation"]["milliseconds"]
     assert answer["explanation"]["passages"]["returned"] == len(answer["results"])
     assert ask(server, "search", query="bearing")["explanation"] is None
+
+
+def test_a_query_of_one_organisation_is_computed_again_for_another(
+    server: Running, shelf: dict[str, int], monkeypatch: pytest.MonkeyPatch
+):
+    eve = server.new_token("eve", org="Elsewhere")
+    made = server.call("manage_base", {"action": "create", "name": "Own"}, token=eve)["structuredContent"]
+    text = {"base_id": made["ids"][0], "name": "own.md", "content": "# Own\n\nEve has a pump of her own."}
+    server.call("add_document", text, token=eve)
+    server.work()
+    computed: list[str] = []
+    embed = bundled._embed  # pyright: ignore[reportPrivateUsage]
+
+    def record(model: Any, texts: list[str], prefix: str) -> Any:
+        computed.extend(texts)
+        return embed(model, texts, prefix)
+
+    monkeypatch.setattr(bundled, "_embed", record)
+    query = {"query": "a question that both organisations have", "explain": True}
+    for token in (server.token, eve, server.token, eve):
+        answer = server.call("search", query, token=token)
+        assert "embed" in answer["structuredContent"]["explanation"]["milliseconds"]
+    assert computed == [query["query"]] * 2
 
 
 def test_on_request_a_result_says_where_the_words_of_the_question_stand(server: Running, shelf: dict[str, int]):

@@ -181,6 +181,7 @@ def _local_result(hit: DocumentResult) -> WeKnoraResult:
         filename=hit.name,
         match_type=match_type(hit),
         highlights=passage.highlights,
+        base_id=hit.base_id,
     )
 
 

@@ -77,6 +77,7 @@ class WeKnoraResult:
     filename: str
     match_type: str
     highlights: tuple[tuple[int, int], ...] = ()
+    base_id: int | None = None  # None for a result of another server
 
 
 @dataclass(frozen=True, slots=True)

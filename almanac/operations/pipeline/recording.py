@@ -15,7 +15,7 @@ from almanac.operations.context import RequestContext
 class CallRecord:
     """Records the call inside the `with` block, successful or not, if its operation is known at the end."""
 
-    __slots__ = ("_ctx", "_span", "_span_scope", "_started")
+    __slots__ = ("_ctx", "_org", "_span", "_span_scope", "_started")
 
     def __init__(self, ctx: RequestContext) -> None:
         self._ctx = ctx
@@ -24,7 +24,7 @@ class CallRecord:
         ctx = self._ctx
         self._started = time.perf_counter_ns()
         REQUEST_ID.set(ctx.request_id)
-        ORG_ID.set(ctx.actor.org_id)
+        self._org = ORG_ID.set(ctx.actor.org_id)
         ctx.app.recorder.trail.calls_in_flight += 1
         self._span: Span | None = None
         if ctx.app.tracer is not None:
@@ -37,6 +37,7 @@ class CallRecord:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         ctx = self._ctx
+        ORG_ID.reset(self._org)  # an agent works for the owner of a key within a request of another caller
         outcome = "ok" if error is None else _outcome(ctx, error)
         nanoseconds = time.perf_counter_ns() - self._started
         # The answer is sent in this same step of the event loop, so that no caller waits for the bookkeeping.

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from string import ascii_letters, digits
 
+from almanac.core.fair_slots import ORG_ID
 from almanac.search.analysis import analyser
 
 Span = tuple[int, int]
@@ -46,9 +47,13 @@ def _paired(terms: frozenset[str]) -> frozenset[str]:
     return frozenset(each for term in terms if len(term) == 2 and analyser.is_unspaced(term[0]) for each in term)
 
 
-@lru_cache(100)  # reranking and `find` need the same texts
 def everywhere(text: str, terms: frozenset[str]) -> tuple[tuple[int, int, str], ...]:
-    """Like `occurrences`, cached."""
+    """Like `occurrences`, cached for each organisation by itself, so that times reveal nothing to another one."""
+    return _everywhere(ORG_ID.get(), text, terms)
+
+
+@lru_cache(100)  # reranking and `find` need the same texts
+def _everywhere(_: str, text: str, terms: frozenset[str]) -> tuple[tuple[int, int, str], ...]:
     return tuple(occurrences(text, terms))
 
 

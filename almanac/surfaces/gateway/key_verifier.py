@@ -16,14 +16,13 @@ from cryptography.fernet import Fernet, InvalidToken
 
 from almanac.core import clock
 from almanac.core.call import Actor
-from almanac.core.database import Database
-from almanac.db.read_cache import ReadCache
-from almanac.identity import tokens
+from almanac.identity.tokens import TokenResolver
 from almanac.net.service_client import ServiceClient, ServiceUnavailable
 from almanac.operations.catalogue import GATEWAY_SCOPES, REQUIRED_SCOPE
 from almanac.surfaces.gateway.sessions import GatewaySession
 
 REMOTE_SCOPE = "knowledge-base"  # the remote manager's name of REQUIRED_SCOPE
+MAX_KEY_CHARS = 1000  # longer keys are refused without a request to the manager
 KEY_CACHE_SECONDS = 1.0
 MAX_CACHED_KEYS = 10_000
 MAX_SESSION_VERIFY_SECONDS = 2.0
@@ -59,10 +58,8 @@ def digest(key: str) -> str:
 class LocalKeyVerifier:
     """Verifies tokens of this server that may read the catalogue."""
 
-    def __init__(self, db: Database, read_cache: ReadCache) -> None:
-        self._db = db
-        self._read_cache = read_cache
-        self._token_resolver = tokens.TokenResolver(db, read_cache)
+    def __init__(self, token_resolver: TokenResolver) -> None:
+        self._token_resolver = token_resolver
 
     async def verify(self, key: str) -> Actor | None:
         actor = await self._token_resolver.resolve(key)
@@ -73,8 +70,7 @@ class LocalKeyVerifier:
         return None if actor is None else GatewaySession(digest(key), principal_id=actor.id, token_id=actor.token_id)
 
     async def actor_of_session(self, session: GatewaySession) -> Actor | None:
-        ids = (session.principal_id, session.token_id)
-        return await self._read_cache.get(("holder", *ids), lambda: tokens.actor_by_token_id(self._db, *ids))
+        return await self._token_resolver.actor_by_token_id(session.principal_id, session.token_id)
 
     async def is_available(self) -> bool:
         return True
@@ -90,6 +86,8 @@ class RemoteKeyVerifier:
         self._sessions_verified_from = 0.0
 
     async def verify(self, key: str) -> Actor | None:
+        if len(key) > MAX_KEY_CHARS:
+            return None
         key_digest = digest(key)
         expires_at, actor = self._cache.get(key_digest, (0.0, None))
         if expires_at > time.monotonic():

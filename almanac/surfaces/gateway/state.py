@@ -42,7 +42,7 @@ async def open_gateway(app: AppContext) -> AsyncGenerator[GatewayServices]:
         # other.
         session_key = base64.urlsafe_b64encode(hmac.digest(app.key, b"gateway sessions", hashlib.sha256))
         keys_url, upstream_url = settings.gateway_keys_url, settings.gateway_upstream_url
-        local_keys = LocalKeyVerifier(db, app.read_cache)
+        local_keys = LocalKeyVerifier(app.token_resolver)
         yield GatewayServices(
             RemoteKeyVerifier(client(keys_url), Fernet(session_key)) if keys_url else local_keys,
             await stack.enter_async_context(open_sessions(db, settings.redis_url, settings.gateway_session_minutes)),

@@ -23,6 +23,7 @@ from almanac.assist.weknora.backends import LocalBackend, SearchFunction, untrus
 from almanac.assist.weknora.knowledge_search import GradedResults
 from almanac.assist.weknora.weknora_tool import ToolUseResult, WeKnoraContext, WeKnoraQuery, WeKnoraTool
 from almanac.core.arguments import Arguments
+from almanac.core.call import Call
 from almanac.core.errors import AlmanacError, BadRequest, Cancelled, NotFound, Unauthorized
 from almanac.identity.credentials import token_or_key
 from almanac.net.http_exchange import HttpExchange
@@ -115,10 +116,15 @@ async def run_agent(ctx: RequestContext, message: AgentMessage, send_event: Send
     """
     state: str | None = agent_tasks.FAILED
     try:
-        reply = await _answer_in_time(ctx, message, send_event)
-        sources = [render_citation(each) for each in reply.citations]
+        reply, base_ids = await _answer_in_time(ctx, message, send_event)
         if not await agent_tasks.end(
-            ctx.db, message.task.id, agent_tasks.COMPLETED, resolved=reply.resolved, answer=reply.text, sources=sources
+            ctx.db,
+            message.task.id,
+            agent_tasks.COMPLETED,
+            resolved=reply.resolved,
+            answer=reply.text,
+            sources=[render_citation(each) for each in reply.citations],
+            base_ids=base_ids,
         ):
             raise Cancelled()
         state = None
@@ -173,9 +179,13 @@ def render_search(search: ToolUseResult) -> dict[str, Any]:
     return body | ({"failure": search.failure} if search.failure else {})
 
 
-async def _run(ctx: RequestContext, message: AgentMessage, send_event: SendEvent | None) -> Reply:
+async def _run(
+    ctx: RequestContext, message: AgentMessage, send_event: SendEvent | None
+) -> tuple[Reply, frozenset[int]]:
+    """Run the agent. Return its answer, and the knowledge bases of this server behind it and the earlier answers."""
     tool = open_tool(ctx, message.context)
-    earlier = await agent_tasks.turns(ctx, message.agent, message.task.session_id)
+    reader = await _searching_call(ctx, message.context)
+    earlier = await agent_tasks.turns(ctx, message.agent, message.task.session_id, reader)
     reply: Reply | None = None
     async with contextlib.aclosing(ctx.app.agent.answer(tool, message.text, earlier)) as events:
         async for event in events:
@@ -184,10 +194,19 @@ async def _run(ctx: RequestContext, message: AgentMessage, send_event: SendEvent
             elif send_event is not None:
                 await send_event(event)
     assert reply is not None
-    return reply
+    return reply, reply.base_ids.union(*(turn.base_ids for turn in earlier))
 
 
-async def _answer_in_time(ctx: RequestContext, message: AgentMessage, send_event: SendEvent | None) -> Reply:
+async def _searching_call(ctx: RequestContext, target: SearchTarget) -> Call:
+    """Return a call of the owner of the key that this message searches with; of the sender, if this server has no such
+    key."""
+    actor = await ctx.app.token_resolver.resolve(target.api_key) if target.api_key else None
+    return ctx if actor is None else Call(actor, ctx.db, ctx.request_id)
+
+
+async def _answer_in_time(
+    ctx: RequestContext, message: AgentMessage, send_event: SendEvent | None
+) -> tuple[Reply, frozenset[int]]:
     """Run the agent until it answers, its own time is over, or its task is cancelled."""
     ctx.guard.lift_deadline()
     with RequestGuard(ctx.app.timers, ctx.app.settings.agent_seconds) as guard:

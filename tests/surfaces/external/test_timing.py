@@ -1,7 +1,6 @@
 """The time of an answer does not reveal whether an invisible document exists."""
 
 import random
-import re
 import statistics
 import time
 from collections.abc import Callable
@@ -10,9 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from almanac.core.database import Database, Row, Value
+from almanac.core.database import Database
 from almanac.core.errors import NotFound
 from almanac.knowledge import bases, documents
+from tests.statements import Recorder, Statement
 from tests.surfaces.external.caller import Caller, Town, acting
 
 pytestmark = pytest.mark.xdist_group("external")
@@ -62,33 +62,18 @@ def _largest_difference(ask: Ask, ids: dict[str, int]) -> float:
     return max(abs(taken - usual) for taken in quick.values()) / usual
 
 
-class Recorder:
-    """A database that records its queries."""
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
-        self.asked: list[str] = []
-
-    async def fetch(self, sql: str, *args: Value) -> list[Row]:
-        self.asked.append(sql)
-        return await self._db.fetch(sql, *args)
-
-    async def fetch_one(self, sql: str, *args: Value) -> Row | None:
-        self.asked.append(sql)
-        return await self._db.fetch_one(sql, *args)
-
-
 @pytest.mark.parametrize("what", ["base", "document", "bases"])
 def test_the_same_is_asked_of_the_database_whether_something_is_hidden_or_never_was(town: Town, ada: Caller, what: str):
     async def asked(db: Database, id: int) -> list[str]:
-        recorder = Recorder(db)
-        call = replace(await acting(db, ada), db=cast("Database", recorder))
+        statements: list[Statement] = []
+        recorder = cast("Database", Recorder(db, statements))
+        call = replace(await acting(db, ada), db=recorder)
         if what == "bases":
             assert await bases.get_many(call, [id]) == []
-            return [re.sub(r"\d+", "N", sql) for sql in recorder.asked]
+            return [sql for sql, _ in statements]
         with pytest.raises(NotFound):
             await (bases if what == "base" else documents).get(recorder, call, id)
-        return recorder.asked
+        return [sql for sql, _ in statements]
 
     hidden = ("secret", "foreign_text") if what == "document" else ("bobs", "foreign")
     ids = [987_654, *(town[name] for name in hidden)]

@@ -192,6 +192,26 @@ def test_a_session_is_served_by_any_process_and_ends_everywhere_when_its_key_is_
     assert time.monotonic() - begun < 1
 
 
+def test_a_session_ends_with_its_key_at_the_latest(pair: tuple[Running, Running], monkeypatch: pytest.MonkeyPatch):
+    one, two = pair
+    now = clock.now()
+    caller = Caller.connect(one, one.new_token("brief", kind="agent", expires_at=now + clock.MINUTE))
+    assert caller.ask("health-check")["status"] == Caller(two, caller.headers).ask("health-check")["status"] == "ok"
+    monkeypatch.setattr(clock, "now", lambda: now + clock.MINUTE)
+    for live in pair:
+        assert said(Caller(live, caller.headers).rpc("tools/list")) == (401, "Invalid or missing sessionId")
+
+
+def test_a_handshake_over_the_rate_limit_opens_no_session(database_url: str, tmp_path: Path):
+    with running(settings_for(database_url, tmp_path / "home", rate_limit_calls=1)) as live:
+        assert "mcp-session-id" in initialize(live, {"x-api-key": live.token}).headers
+        for _ in range(3):
+            refused = initialize(live, {"x-api-key": live.token})
+            assert refused.status_code == 429
+            assert "mcp-session-id" not in refused.headers
+        assert len(live.run(lambda db: db.fetch("SELECT 1 FROM gateway_sessions"))) == 1
+
+
 async def test_a_session_that_is_not_used_ends(database: Database, monkeypatch: pytest.MonkeyPatch):
     kept = DatabaseSessions(database, 30 * clock.MINUTE)
     now = clock.now()

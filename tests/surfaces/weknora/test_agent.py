@@ -22,6 +22,7 @@ from tests.surfaces.weknora.conftest import Library
 from tests.surfaces.weknora.stand_ins import EXAMPLE_REQUEST, EXAMPLE_RESPONSE, KEY, Answer, StandIn, said, standing_in
 from tests.surfaces.wire import audit_of
 from tests.waiting import wait_until
+from tests.web.api import Api
 
 LAMP = "What does the lamp burn?"
 
@@ -244,6 +245,57 @@ def test_a_task_can_be_looked_at_by_its_sender_alone(library: Library):
     assert live.http.get("/a2a/weknora/tasks/unknown", headers={"x-api-key": live.token}).status_code == 404
     over = live.http.delete(path, headers={"x-api-key": live.token})
     assert (over.status_code, over.json()["code"]) == (409, "task_finished")
+
+
+def test_an_answer_is_withheld_from_a_caller_who_may_no_longer_read_its_base(library: Library):
+    live = library.live
+    reader = live.new_token("borrower", scope=["search:read"])
+    elsewhere = live.new_token("borrower", scope=["search:read"], bases=[library.base + 1])
+    owner = Api(live, live.token)
+    owner.ask("PUT", f"/bases/{library.base}/shares", 204, json={"user": "borrower", "role": "Reporter"})
+
+    def ask(token: str, text: str, **more: Any) -> Any:
+        return live.http.post(
+            "/a2a/weknora/messages", json={"message": text, **more}, headers={"x-api-key": token}
+        ).json()
+
+    def look(token: str, task: str) -> tuple[str, str, int]:
+        told = live.http.get(f"/a2a/weknora/tasks/{task}", headers={"x-api-key": token}).json()
+        return told["status"], told["response"], len(told["citations"])
+
+    answer = ask(reader, LAMP)
+    assert "whale oil" in answer["response"]
+    task, session = answer["metadata"]["taskId"], answer["sessionId"]
+    assert look(reader, task) == ("completed", answer["response"], 1)
+    assert look(elsewhere, task) == ("completed", agent_tasks.WITHHELD, 0)
+    body = {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": task}}
+    told = live.http.post("/a2a/weknora", json=body, headers={"x-api-key": elsewhere}).json()
+    [artifact] = told["result"]["artifacts"]
+    assert artifact["parts"] == [{"text": agent_tasks.WITHHELD, "mediaType": "text/plain"}]
+    # An earlier turn that is withheld does not resolve a follow-up question.
+    assert (
+        ask(reader, "And when is it lit?", sessionId=session)["metadata"]["resolvedQuestion"] != "And when is it lit?"
+    )
+    again = ask(elsewhere, "And when is it lit?", sessionId=session)
+    assert again["metadata"]["resolvedQuestion"] == "And when is it lit?"
+    owner.ask("DELETE", f"/bases/{library.base}/shares", 204, params={"user": "borrower"})
+    assert look(reader, task) == ("completed", agent_tasks.WITHHELD, 0)
+
+
+def test_a_follow_up_with_another_user_s_key_reads_as_that_user(library: Library):
+    live = library.live
+    headers = {"x-api-key": live.new_token("front end", scope=["search:read"])}
+    context = {"api_key": live.token, "kb_ids": [library.base]}
+
+    def ask(text: str, **more: Any) -> Any:
+        body = {"message": text, "context": context, **more}
+        return live.http.post("/a2a/weknora/messages", json=body, headers=headers).json()
+
+    answer = ask(LAMP)
+    follow_up = "And when is it lit?"
+    assert ask(follow_up, sessionId=answer["sessionId"])["metadata"]["resolvedQuestion"] != follow_up
+    told = live.http.get(f"/a2a/weknora/tasks/{answer['metadata']['taskId']}", headers=headers).json()
+    assert told["response"] == agent_tasks.WITHHELD  # the front end itself may not read the base
 
 
 @pytest.fixture
