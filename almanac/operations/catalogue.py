@@ -57,6 +57,7 @@ class FoundEntities:
     """The answer of `find_entities`."""
 
     entities: Annotated[list[dict[str, Any]], Field(description="id, name, category, score, sku, text, metadata.")]
+    notes: list[str]
 
 
 @dataclass(slots=True)
@@ -75,7 +76,7 @@ class CategoryTrees:
 
 async def find_entities(ctx: RequestContext, args: FindEntities) -> FoundEntities:
     """Find things of the catalogue (products, people, services) by meaning, words and metadata."""
-    found = await namespace_search.find(
+    found, notes = await namespace_search.find(
         ctx,
         ctx.app.search,
         args.query,
@@ -98,7 +99,8 @@ async def find_entities(ctx: RequestContext, args: FindEntities) -> FoundEntitie
                 "metadata": entity.metadata,
             }
             for entity, each in found
-        ]
+        ],
+        list(notes),
     )
 
 

@@ -224,6 +224,21 @@ def test_a_token_needs_the_scope_and_a_search_is_in_the_audit_trail(library: Lib
     assert (row["surface"], row["tool"], row["outcome"]) == ("rest", "knowledge_search", "ok")
 
 
+def test_an_answer_says_which_passages_lack_vectors(library: Library):
+    api = Api(library.live, library.live.token)
+    base = api.base("Fresh")
+    api.text(base, "fresh.md", "# Gears\n\nThe gear is greased in May.")
+    library.live.work(embed=False)
+    note = "Some passages have no vectors yet: only keyword search finds them."
+    assert api.ask("POST", "/search", json={"query": "gear", "bases": [base]})["notes"] == [note]
+    answer = ask(library, {"question": "gear", "knowledge_base_ids": [base]})
+    assert answer.headers["x-search-notes"] == note
+    library.live.work()
+    assert api.ask("POST", "/search", json={"query": "gear", "bases": [base]})["notes"] == []
+    answer = ask(library, {"question": "gear", "knowledge_base_ids": [base]})
+    assert "x-search-notes" not in answer.headers
+
+
 def test_the_endpoint_is_described(library: Library):
     api = Api(library.live, library.live.token)  # it checks every answer against the description
     api.ask("POST", "/knowledge-search", json={"question": "oil", "knowledge_base_ids": [library.base]})
