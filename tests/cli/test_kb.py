@@ -101,6 +101,23 @@ def change(sql: str) -> None:
     with_database(lambda db: db.write(lambda tx: tx.execute(sql)))
 
 
+def test_an_ingest_changes_nothing_but_the_content(peopled: Almanac, tmp_path: Path):
+    def stored() -> list[list[Any]]:
+        columns = ("name", "tags", "metadata", "folder_id", "is_enabled")
+        rows = with_database(lambda db: db.fetch(f"SELECT {', '.join(columns)} FROM documents ORDER BY id"))
+        return [[row[column] for column in columns] for row in rows]
+
+    assert peopled("kb", "add", "Pumps", "--owner", "maria").code == 0
+    folder = fill(tmp_path / "in", {"pump.md": "Forty turns.", "cat.md": "A cat sleeps."})
+    assert peopled("ingest", "1", str(folder), "--no-wait").code == 0
+    change("""UPDATE documents SET tags = '["oil"]', metadata = '{"year":2024}', is_enabled = 0""")
+    before = stored()
+    fill(folder, {"cat.md": "A cat purrs."})
+    report = json.loads(peopled("ingest", "1", str(folder), "--no-wait", "--json").out)
+    assert (report["replaced"], report["unchanged"]) == (1, 1)
+    assert stored() == before
+
+
 # Help
 
 

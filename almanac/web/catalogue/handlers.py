@@ -151,9 +151,8 @@ async def list_relationships(ctx: RequestContext, parameters: models.RelationLis
 
 async def add_relationship(ctx: RequestContext, parameters: models.IdPath, body: models.NewRelation) -> Any:
     """Relate an entity to another."""
-    await ctx.db.write(
-        lambda tx: relations.link(tx, ctx, parameters.id, body.targetEntity, body.type, body.relationDescription)
-    )
+    description = body.relationDescription if "relationDescription" in body.model_fields_set else None
+    await ctx.db.write(lambda tx: relations.link(tx, ctx, parameters.id, body.targetEntity, body.type, description))
     return await list_relationships(ctx, models.RelationListParameters(id=parameters.id), None)
 
 
