@@ -909,7 +909,7 @@ def test_a_command_does_not_load_the_server(name: str):
     assert shown.stdout == "[]\n"
 
 
-# The tutorial
+# The tutorials
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
@@ -930,8 +930,9 @@ def likened(output: str, home: Path) -> str:
     return re.sub(r"[ \t]+", " ", re.sub(r"\d[\d.:TZ-]*", "N", plain)).replace(" \n", "\n").strip()
 
 
-def test_the_tutorial_about_a_folder_of_files_runs_as_it_is_written(tmp_path: Path):
-    page = (Path(__file__).parent.parent.parent / "docs" / "tutorial" / "folder-to-agent.md").read_text("utf-8")
+@pytest.mark.parametrize("name", ["first-server", "folder-to-agent"])
+def test_a_tutorial_runs_as_it_is_written(tmp_path: Path, name: str):
+    page = (Path(__file__).parent.parent.parent / "docs" / "tutorial" / f"{name}.md").read_text("utf-8")
     start, *rest = blocks(page)
     assert start[0].startswith("make serve")
     home = tmp_path / "almanac-tutorial"

@@ -216,7 +216,7 @@ def test_chinese_is_asked_and_answered(library: Library):
 
 
 def test_a_token_needs_the_scope_and_a_search_is_in_the_audit_trail(library: Library):
-    narrow = library.live.new_token("clerk", scope=["knowledge:read"])
+    narrow = library.live.new_token("clerk", scope=["memory:read"])
     body = {"question": "oil", "knowledge_base_ids": [library.base]}
     assert ask(library, body, **{"x-api-key": narrow}).status_code == 403
     answer = ask(library, body)
