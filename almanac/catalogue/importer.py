@@ -287,11 +287,12 @@ class CatalogueImport:
             target_id = await self._target_id(relation.target)
             type = type_keys.get(relation.type, relation.type)  # the file may name the type by its id
             old = descriptions.get((id, target_id, type))
-            action = "add" if old is None else "same" if old == relation.description else "change"
+            new = relation.description if old is None or "description" in relation.model_fields_set else old
+            action = "add" if old is None else "same" if old == new else "change"
             self.report.record(action, "relation", f"{type}: {relation.target}")
             if action != "same":
-                descriptions[id, target_id, type] = relation.description
-                rows.append((id, target_id, type, vocabulary.check_text(relation.description, "description")))
+                descriptions[id, target_id, type] = new
+                rows.append((id, target_id, type, vocabulary.check_text(new, "description")))
         return rows
 
     async def _new_attachments(self, batch: LinkedEntries) -> list[tuple[str, AttachmentDraft]]:

@@ -31,14 +31,18 @@ class Relation:
     description: str
 
 
-async def link(tx: Transaction, call: Call, source_id: str, target_id: str, type: str, description: str = "") -> None:
-    """Add a relation between two entities, or replace the description of an existing one."""
+async def link(
+    tx: Transaction, call: Call, source_id: str, target_id: str, type: str, description: str | None = None
+) -> None:
+    """Add a relation between two entities, or replace the description of an existing one, unless it is None."""
     await access.require_write(tx, call)
     org_id = call.actor.org_id
     for id in (source_id, target_id):
         if await entities.get_or_none(tx, org_id, id) is None:
             raise entities.missing(id)
     term = await vocabulary.get_by_key(tx, org_id, "relation", type)
+    if description is None:
+        description = (await descriptions(tx, org_id, [source_id])).get((source_id, target_id, term.key), "")
     await put(tx, org_id, [(source_id, target_id, term.id, vocabulary.check_text(description, "description"))])
     call.record_access("entity", source_id)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from almanac.core.errors import BadRequest
 
 SCOPES: dict[str, str] = {
-    "knowledge:read": "list knowledge bases, browse and read documents; at /mcp/memory, search and read notes",
+    "knowledge:read": "list knowledge bases; browse, read and search documents; at /mcp/memory, search and read notes",
     "knowledge:write": (
         "add, change, move and delete documents and folders; at /mcp/memory, store and supersede notes"
     ),
@@ -25,6 +25,9 @@ SCOPES: dict[str, str] = {
     "admin": "administer the organisation",
 }
 
+# The scopes that a scope includes: a caller who may read documents may search them.
+INCLUDED_SCOPES = {"knowledge:read": frozenset({"search:read"})}
+
 # Only an administrator's tokens may carry these.
 PRIVILEGED = frozenset({"admin", "audit:read"})
 
@@ -35,6 +38,11 @@ OUTSIDE_BASES = frozenset({"catalogue:read", "catalogue:write", "memory:read", "
 
 # The scopes of an agent's token that is made without scopes: it reads everything and stores notes.
 DEFAULT_AGENT_SCOPES = frozenset(s for s in UNPRIVILEGED_SCOPES if s.endswith(":read")) | {"memory:write", "assist:use"}
+
+
+def with_included(granted: frozenset[str]) -> frozenset[str]:
+    """The scopes of a token: those that it was granted and those that they include."""
+    return granted.union(*(INCLUDED_SCOPES.get(scope, frozenset()) for scope in granted))
 
 
 def parse_scopes(names: Iterable[str]) -> frozenset[str]:

@@ -211,7 +211,7 @@ def _actor(
     token_id: int, token_kind: str, granted: str, bases: str | None, tools: str | None, expires_at: int | None,
 ) -> Actor:  # fmt: skip
     # The cache key is the whole row, so a changed row never returns a stale actor.
-    held = frozenset(granted.split())
+    held = scopes.with_included(frozenset(granted.split()))
     if bases is not None:
         held -= scopes.OUTSIDE_BASES  # for tokens from before `issue` refused them
     return Actor(

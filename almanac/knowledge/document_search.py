@@ -81,7 +81,7 @@ class SearchArguments(Arguments):
     """A query, and the documents to search."""
 
     query: Annotated[str, Field(max_length=MAX_QUERY_CHARS), AfterValidator(_check_query)]
-    bases: Annotated[Ids, Field(description="Only these; otherwise all you may read.")]
+    bases: Annotated[Ids, Field(description="Only these; else all you may read.")]
     folders: Annotated[Ids, Field(description="With all below them.")]
     documents: Ids
     kinds: Annotated[

@@ -96,11 +96,12 @@ _TAGS, _METADATA, _ENABLED, _FAILURE, _TITLE, _WARNINGS = (
 
 @dataclass(frozen=True, slots=True)
 class DocumentDraft:
-    """The properties of a new document."""
+    """The properties of a new document, or of the new content of an existing one, which keeps properties that are
+    None."""
 
     name: str
     folder_id: int = folders.ROOT
-    tags: tuple[str, ...] = ()
+    tags: tuple[str, ...] | None = None
     metadata: dict[str, Any] | None = None
     source_type: str | None = None  # None: derived from the content
     source_url: str | None = None
@@ -145,8 +146,8 @@ async def replace(
 ) -> AddResult:
     """Give a document new content and the properties of the draft. Its text stays until the content has been parsed."""
     document = await get(tx, call, document_id, "write")
-    if draft is not None and (draft.tags or draft.metadata is not None):
-        document = await update(call, tx, document_id, tags=draft.tags or None, metadata=draft.metadata)
+    if draft is not None and (draft.tags is not None or draft.metadata is not None):
+        document = await update(call, tx, document_id, tags=draft.tags, metadata=draft.metadata)
     if document.blob_hash == stored.hash and document.index_status != "failed":
         return AddResult(document, "unchanged")
     kind = file_types.detect_file_type(stored.head, document.name)
@@ -329,7 +330,11 @@ def _tuple_from_json(text: str | None) -> tuple[str, ...]:
 
 
 async def _insert(call: Call, tx: Transaction, base_id: int, draft: DocumentDraft, stored: StoredFile) -> int | None:
-    name, tags, metadata = folders.check_name(draft.name), _check_tags(draft.tags), _check_metadata(draft.metadata)
+    name, tags, metadata = (
+        folders.check_name(draft.name),
+        _check_tags(draft.tags or ()),
+        _check_metadata(draft.metadata),
+    )
     if draft.if_exists == "keep_both":
         name = await folders.unique_name(tx, "documents", base_id, draft.folder_id, name)
     kind = file_types.detect_file_type(stored.head, name)

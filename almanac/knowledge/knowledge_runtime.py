@@ -61,6 +61,7 @@ class RuntimeAnswer:
     records: list[dict[str, Any]]
     tokens: int
     total: int | None = None  # from the runtime; None means the number of records
+    notes: tuple[str, ...] = ()  # of our own search
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ async def _search(call: Call, search: SearchEngine, query: RuntimeQuery) -> Runt
     )  # fmt: skip
     results = await document_search.search_documents(call, search, arguments)
     records = [_record(result) for result in results.hits]
-    return RuntimeAnswer(records, _count_tokens(records))
+    return RuntimeAnswer(records, _count_tokens(records), notes=results.notes)
 
 
 def _record(result: DocumentResult) -> dict[str, Any]:

@@ -36,11 +36,11 @@ class GetEntity(Arguments):
 
 
 class BrowseCategories(Arguments):
-    category: Annotated[str | None, Field(description="Id, alias key or path; otherwise the whole tree.")] = None
+    category: Annotated[str | None, Field(description="Id, alias key or path; else the whole tree.")] = None
 
 
 class SaveEntity(Arguments):
-    id: Annotated[str | None, Field(description="To change one; otherwise one is made.")] = None
+    id: Annotated[str | None, Field(description="Changes one; else adds one.")] = None
     name: Annotated[str | None, Field(max_length=500)] = None
     category: str | None = None
     description: str | None = None
@@ -57,6 +57,7 @@ class FoundEntities:
     """The answer of `find_entities`."""
 
     entities: Annotated[list[dict[str, Any]], Field(description="id, name, category, score, sku, text, metadata.")]
+    notes: list[str]
 
 
 @dataclass(slots=True)
@@ -75,7 +76,7 @@ class CategoryTrees:
 
 async def find_entities(ctx: RequestContext, args: FindEntities) -> FoundEntities:
     """Find things of the catalogue (products, people, services) by meaning, words and metadata."""
-    found = await namespace_search.find(
+    found, notes = await namespace_search.find(
         ctx,
         ctx.app.search,
         args.query,
@@ -98,12 +99,13 @@ async def find_entities(ctx: RequestContext, args: FindEntities) -> FoundEntitie
                 "metadata": entity.metadata,
             }
             for entity, each in found
-        ]
+        ],
+        list(notes),
     )
 
 
 async def get_entity(ctx: RequestContext, args: GetEntity) -> OneEntity:
-    """All that the catalogue has of one thing: details, relations, attachments."""
+    """One thing of the catalogue: details, relations, attachments."""
     return OneEntity(await contract_json.entity_with_links(ctx, await entities.get(ctx.db, ctx, args.key)))
 
 
@@ -114,7 +116,7 @@ async def browse_categories(ctx: RequestContext, args: BrowseCategories) -> Cate
 
 
 async def save_entity(ctx: RequestContext, args: SaveEntity) -> OneEntity:
-    """Add a thing to the catalogue, or change what is given of one."""
+    """Add a thing to the catalogue, or change given fields."""
     fields = args.model_dump(exclude_none=True, exclude={"id"})
     if args.id is None:
         if args.name is None or args.category is None:

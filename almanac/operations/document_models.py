@@ -50,7 +50,7 @@ class AddDocument(Content):
             name=self.name or file_name,
             folder_id=self.folder_id,
             folder=self.folder,
-            tags=tuple(self.tags),
+            tags=tuple(self.tags) if "tags" in self.model_fields_set else None,
             metadata=self.metadata,
             if_exists=self.if_exists,
         )

@@ -50,10 +50,21 @@ class NamespaceScope:
     filter: SourceFilter = field(default_factory=SourceFilter)
 
 
-async def retrieve(call: Call, search: SearchEngine, query: NamespaceQuery) -> list[NamespaceMatch]:
-    """The best matches in a namespace, at most one per entity, document or image."""
+@dataclass(frozen=True, slots=True)
+class BestPassages:
+    """The best passage of each matching object, best first, and the notes of the search."""
+
+    results: list[SearchResult]
+    notes: tuple[str, ...] = ()
+
+
+async def retrieve(
+    call: Call, search: SearchEngine, query: NamespaceQuery
+) -> tuple[list[NamespaceMatch], tuple[str, ...]]:
+    """The best matches in a namespace, at most one per entity, document or image, and the notes of the search."""
     scope = await _resolve_namespace(call, query)
-    return await _matches(call, await best_per_object(search, query.query, scope, query.topK), scope)
+    best = await best_per_object(search, query.query, scope, query.topK)
+    return await _matches(call, best.results, scope), best.notes
 
 
 async def find(
@@ -65,36 +76,40 @@ async def find(
     category: str | None,
     metadata: dict[str, Any] | None,
     limit: int,
-) -> list[tuple[Entity, SearchResult]]:
-    """The best matching entities of the whole catalogue, a namespace or a category, each with its best passage."""
+) -> tuple[list[tuple[Entity, SearchResult]], tuple[str, ...]]:
+    """The best matching entities of the whole catalogue, a namespace or a category, each with its best passage, and the
+    notes of the search."""
     tree = await categories.tree(call.db, call.actor.org_id)
     org_id = call.actor.org_id
     folders = (await namespaces.get_by_key(call.db, org_id, namespace)).folders(tree) if namespace else None
     if category is not None:
         below = tree.descend([tree.pick(category).number])
         folders = tuple(below) if folders is None else tuple(set(below) & set(folders))
-    results = await best_per_object(search, query, _entity_scope(call, tree, folders, metadata), limit)
-    known = await entities.get_many(call.db, call.actor.org_id, [result.object_id for result in results])
-    return [(known[result.object_id], result) for result in results if result.object_id in known]
+    best = await best_per_object(search, query, _entity_scope(call, tree, folders, metadata), limit)
+    known = await entities.get_many(call.db, call.actor.org_id, [result.object_id for result in best.results])
+    return [(known[result.object_id], result) for result in best.results if result.object_id in known], best.notes
 
 
-async def best_per_object(search: SearchEngine, query: str, scope: NamespaceScope, limit: int) -> list[SearchResult]:
+async def best_per_object(search: SearchEngine, query: str, scope: NamespaceScope, limit: int) -> BestPassages:
     """The best passage of each matching object.
 
     The engine also limits results per source, but gives up when a few sources fill its candidate lists, as books with
     a thousand matching passages do. The search is therefore repeated without the objects that it has returned.
     """
     best: dict[tuple[str, str], SearchResult] = {}
+    notes: dict[str, None] = {}  # without repetitions
     for _ in range(_MAX_SEARCHES):
         filter = replace(scope.filter, excluded_objects=(*scope.filter.excluded_objects, *best))
         request = SearchQuery(query, scope.collections, filter=filter, limit=limit - len(best), max_per_source=1)
         response = await search.search(request) if scope.collections else None
+        if response is not None:
+            notes |= dict.fromkeys(response.notes)
         if response is None or not response.results:
             break
         best |= {(result.kind, result.object_id): result for result in response.results}
         if len(best) >= limit:
             break
-    return sorted(best.values(), key=lambda result: -result.score)[:limit]
+    return BestPassages(sorted(best.values(), key=lambda result: -result.score)[:limit], tuple(notes))
 
 
 async def _resolve_namespace(call: Call, query: NamespaceQuery) -> NamespaceScope:

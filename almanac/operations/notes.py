@@ -161,6 +161,7 @@ def _revision(old: Note, args: Revise) -> NoteDraft:
         body=note_text.clean("body", args.body or "", note_text.MAX_BODY_CHARS),
         tags=old.tags,
         confidence=old.confidence,
+        expires_at=old.expires_at if old.expires_at is not None and old.expires_at > clock.now() else None,
     )
 
 

@@ -47,6 +47,11 @@ class ToolDispatcher:
             self._tools[rights] = tools
         return tools
 
+    def instructions_for(self, actor: Actor) -> str:
+        """Return the instructions of the surface for a caller."""
+        instructions = self.surface.instructions
+        return instructions if isinstance(instructions, str) else instructions(self.tools_for(actor))
+
     def invocation(self, actor: Actor, name: str, arguments: dict[str, Any]) -> Invocation:
         """Return the invocation of a tool by its name."""
         return Invocation(name, self.tools_for(actor).get(name), arguments)

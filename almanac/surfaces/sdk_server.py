@@ -14,7 +14,7 @@ import orjson
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.caching import CacheableMethod, CacheHint
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -52,6 +52,9 @@ _CACHE_HINTS: dict[CacheableMethod, CacheHint] = {
     **{method: CacheHint(LIST_TTL_MILLISECONDS, "private") for method in _LISTS},
     "resources/read": CacheHint(0, "private"),  # resources may change at any time
 }
+
+# The methods whose results have instructions for the client's model.
+_GREETINGS = frozenset({"initialize", "server/discover"})
 
 # Versions with `structuredContent`, so that our result already has the wire form.
 _STRUCTURED_VERSIONS = frozenset({"2025-06-18", "2025-11-25"})
@@ -186,10 +189,18 @@ def build_sdk_server(dispatcher: ToolDispatcher, identify: Identify, *, is_count
         surface.server_name or surface.name,
         version=__version__,
         title=surface.title or None,
-        instructions=surface.instructions or None,
         get_tool_input_schema=schemas.get,
         cache_hints=_CACHE_HINTS,
     )
+
+    async def add_instructions(ctx: Context, call_next: CallNext) -> HandlerResult:
+        result = await call_next(ctx)
+        if ctx.method not in _GREETINGS or not isinstance(result, dict):
+            return result
+        text = dispatcher.instructions_for((await identify(ctx))[0])
+        return {**result, "instructions": text} if text else result
+
+    server.middleware.append(add_instructions)
     server.add_request_handler("tools/list", types.PaginatedRequestParams, list_tools)
     server.add_request_handler("tools/call", types.CallToolRequestParams, call_tool)
     for method, params, handler in _other_handlers(dispatcher, identify):

@@ -1,6 +1,6 @@
 """A surface: a set of tools at one path with one contract. Values only: nothing runs until `app.py` opens it."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -102,7 +102,7 @@ class Surface:
     operations: tuple[Operation, ...]
     server_name: str = ""  # shown to clients; the surface's own name if empty
     title: str = ""
-    instructions: str = ""
+    instructions: str | Callable[[Container[str]], str] = ""  # or a function of the tools that the caller has
     setting: str = ""  # that must be on for the surface to be served
     credential: Callable[[Mapping[bytes, bytes]], str | None] = bearer_token
     authenticator: Callable[["Surface", Any], Authenticator] = Authenticator

@@ -45,6 +45,11 @@ class RestAnswer(NamedTuple):
     headers: HeaderList = ()
 
 
+def notes_header(notes: Sequence[str]) -> HeaderList:
+    """A header with the notes of a search, for answers whose form has no place for them."""
+    return ((b"x-search-notes", " ".join(notes).encode("ascii", "replace")),) if notes else ()
+
+
 class AlreadySent:
     """The answer of a handler that has sent its response itself."""
 

@@ -17,7 +17,7 @@ from almanac.knowledge.document_search import DocumentResult
 from almanac.operations.context import RequestContext
 from almanac.operations.models import SEARCH
 from almanac.operations.operation import Example, Rest, operation
-from almanac.web.rest import RestAnswer, UrlParameters
+from almanac.web.rest import RestAnswer, UrlParameters, notes_header
 
 
 class WeKnoraSearchParameters(UrlParameters):
@@ -78,7 +78,7 @@ async def knowledge_search(ctx: RequestContext, args: WeKnoraSearchArguments) ->
     body: dict[str, Any] = {"results": results, "total_count": found.total_count}
     if _wants_envelope(ctx, ctx.parameters.envelope):
         body |= {"success": True, "data": [_server_result(hit) for hit in found.hits]}
-    return RestAnswer(body, 200, ((DROPPED_HEADER.encode(), b"%d" % found.below_min_score),))
+    return RestAnswer(body, 200, ((DROPPED_HEADER.encode(), b"%d" % found.below_min_score), *notes_header(found.notes)))
 
 
 def render_error(ctx: RequestContext, error: AlmanacError) -> WeKnoraErrorAnswer | None:

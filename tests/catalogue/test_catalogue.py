@@ -62,7 +62,7 @@ async def found_names(
     call: Call, search: SearchEngine, query: str, namespace: str = "everything", **more: Any
 ) -> list[str]:
     namespace_query = NamespaceQuery.model_validate({"namespace": namespace, "query": query, **more})
-    matches = await namespace_search.retrieve(call, search, namespace_query)
+    matches, _ = await namespace_search.retrieve(call, search, namespace_query)
     return [match.metadata.get("name", match.id) for match in matches]
 
 

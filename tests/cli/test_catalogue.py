@@ -2,10 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.catalogue.sample_catalogue import FILE
+from tests.catalogue.sample_catalogue import FILE, POWERJET
 from tests.cli.conftest import Almanac
 
 
@@ -46,6 +47,33 @@ def test_entities_alone_come_out_line_by_line(filled: Almanac, tmp_path: Path, f
     report = json.loads(filled("catalogue", "import", str(written), "--json", "--dry-run").out)
     # A CSV has no column for a list in the metadata. The import keeps keys that the file does not name.
     assert report["counts"]["entity"] == {"same": 7}
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl", "csv"])
+def test_an_import_of_one_field_changes_this_field_alone(filled: Almanac, tmp_path: Path, form: str):
+    def exported() -> dict[str, dict[str, Any]]:
+        return {entity["_id"]: entity for entity in json.loads(filled("catalogue", "export").out)["entities"]}
+
+    fields = {
+        "description": "Light",
+        "details": "# New",
+        "source": "fair",
+        "sku": "X-9",
+        "status": "draft",
+        "tags": ["new"],
+    }
+    for name, value in fields.items():
+        before = exported()
+        entity = before[POWERJET]
+        named = {**{key: entity[key] for key in ("_id", "name", "category")}, name: value}
+        text = json.dumps(named) if form != "csv" else f"_id,name,category,{name}\n{','.join(cells(named))}\n"
+        (tmp_path / f"in.{form}").write_text(f"[{text}]" if form == "json" else text)
+        assert filled("catalogue", "import", str(tmp_path / f"in.{form}")).code == 0
+        assert exported() == {**before, POWERJET: {**entity, name: value}}
+
+
+def cells(entity: dict[str, Any]) -> list[str]:
+    return [",".join(value) if isinstance(value, list) else value for value in entity.values()]  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
 
 
 def test_what_is_wrong_is_said_in_a_line(peopled: Almanac, tmp_path: Path):

@@ -14,10 +14,11 @@ import pytest
 from almanac.cli.support import ingest_report, progress
 from almanac.cli.support.ingest_run import IngestFile, IngestRun
 from almanac.cli.support.operator_call import call_for_base
+from almanac.core import clock
 from almanac.core.database import Database
 from almanac.jobs import queue
 from almanac.search.index.protocol import Coverage
-from almanac.search.jobs import embed_passages
+from almanac.search.jobs import embed_passages, embed_queue
 from tests.cli.conftest import Almanac
 from tests.cli.program import Answer, run, serving
 from tests.cli.test_commands import with_database
@@ -334,6 +335,30 @@ def test_an_ingest_waits_for_vectors_and_says_how_many_there_are(library: Almana
     assert (report["added"], report["passages"], report["embedded"]) == (2, 4, 4)
     queued = json.loads(library("ingest", "1", str(fill(more, {"fox.md": "A fox."})), "--no-wait", "--json").out)
     assert (queued["queued"], queued["passages"], queued["embedded"]) == (1, 4, 4)
+
+
+def test_an_ingest_waits_for_vectors_while_another_base_is_embedded(library: Almanac, tmp_path: Path):
+    assert library("kb", "add", "Second", "--owner", "maria").out == "2\n"
+
+    async def postpone(db: Database) -> None:  # as a worker does that is embedding another base
+        await db.write(lambda tx: embed_queue.enqueue(tx, "base:2", clock.now() + embed_queue.BUSY_RETRY_DELAY))
+
+    with_database(postpone)
+    report = json.loads(library("ingest", "2", str(fill(tmp_path / "more", {"dog.md": "A dog barks."})), "--json").out)
+    assert (report["added"], report["passages"], report["embedded"]) == (1, 1, 1)
+
+
+def test_a_search_by_meaning_names_the_passages_without_vectors(library: Almanac, tmp_path: Path):
+    assert library("kb", "add", "Second", "--owner", "maria").out == "2\n"
+    added = library("ingest", "2", str(fill(tmp_path / "more", {"dog.md": "A dog barks."})), "--no-wait")
+    assert added.code == 0
+    settings = settings_for(os.environ["ALMANAC_DATABASE_URL"], tmp_path / "home")
+    with_database(lambda db: work_off(db, replace(settings, embedding=False)))
+    search = ("search", "dog", "--user", "maria", "--mode", "vector", "--json")
+    both = json.loads(library(*search).out)
+    assert both["notes"] == ["Some passages have no vectors yet: only keyword search finds them."]
+    second = json.loads(library(*search, "--kb", "2").out)
+    assert second["notes"] == ["No passage in the search scope has vectors yet. Try again later, or use mode 'hybrid'."]
 
 
 def test_an_ingest_does_not_wait_for_a_model_that_cannot_be_reached(

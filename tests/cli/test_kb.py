@@ -101,6 +101,23 @@ def change(sql: str) -> None:
     with_database(lambda db: db.write(lambda tx: tx.execute(sql)))
 
 
+def test_an_ingest_changes_nothing_but_the_content(peopled: Almanac, tmp_path: Path):
+    def stored() -> list[list[Any]]:
+        columns = ("name", "tags", "metadata", "folder_id", "is_enabled")
+        rows = with_database(lambda db: db.fetch(f"SELECT {', '.join(columns)} FROM documents ORDER BY id"))
+        return [[row[column] for column in columns] for row in rows]
+
+    assert peopled("kb", "add", "Pumps", "--owner", "maria").code == 0
+    folder = fill(tmp_path / "in", {"pump.md": "Forty turns.", "cat.md": "A cat sleeps."})
+    assert peopled("ingest", "1", str(folder), "--no-wait").code == 0
+    change("""UPDATE documents SET tags = '["oil"]', metadata = '{"year":2024}', is_enabled = 0""")
+    before = stored()
+    fill(folder, {"cat.md": "A cat purrs."})
+    report = json.loads(peopled("ingest", "1", str(folder), "--no-wait", "--json").out)
+    assert (report["replaced"], report["unchanged"]) == (1, 1)
+    assert stored() == before
+
+
 # Help
 
 
@@ -892,7 +909,7 @@ def test_a_command_does_not_load_the_server(name: str):
     assert shown.stdout == "[]\n"
 
 
-# The tutorial
+# The tutorials
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
@@ -913,8 +930,9 @@ def likened(output: str, home: Path) -> str:
     return re.sub(r"[ \t]+", " ", re.sub(r"\d[\d.:TZ-]*", "N", plain)).replace(" \n", "\n").strip()
 
 
-def test_the_tutorial_about_a_folder_of_files_runs_as_it_is_written(tmp_path: Path):
-    page = (Path(__file__).parent.parent.parent / "docs" / "tutorial" / "folder-to-agent.md").read_text("utf-8")
+@pytest.mark.parametrize("name", ["first-server", "folder-to-agent"])
+def test_a_tutorial_runs_as_it_is_written(tmp_path: Path, name: str):
+    page = (Path(__file__).parent.parent.parent / "docs" / "tutorial" / f"{name}.md").read_text("utf-8")
     start, *rest = blocks(page)
     assert start[0].startswith("make serve")
     home = tmp_path / "almanac-tutorial"

@@ -41,7 +41,21 @@ def test_entities_are_found_and_had(live: Running, era: str):
     assert whole["description"] == "The quietest pressure washer we have, for balconies."
     assert ask(live, "get_entity", key="Brook 1400", era=era)["entity"] == whole
     lawn = ask(live, "find_entities", query="washer", category="Mowers", namespace="washers only", era=era)
-    assert lawn == {"entities": []}
+    assert lawn["entities"] == []
+
+
+def test_a_search_names_the_entities_without_vectors(live: Running):
+    live.work()
+    assert ask(live, "find_entities", query="zwergbrunnen")["notes"] == []
+    ask(live, "save_entity", name="Fountain", category="washers", description="zwergbrunnen")
+    [note] = ask(live, "find_entities", query="zwergbrunnen")["notes"]
+    assert "no vectors yet" in note
+    headers = {"x-api-key": live.token}
+    body = {"namespace": "products", "query": "zwergbrunnen"}
+    assert live.http.post("/knowledge-base/retrieve", json=body, headers=headers).headers["x-search-notes"] == note
+    live.work()
+    assert ask(live, "find_entities", query="zwergbrunnen")["notes"] == []
+    assert "x-search-notes" not in live.http.post("/knowledge-base/retrieve", json=body, headers=headers).headers
 
 
 def test_the_tree_is_browsed(live: Running):

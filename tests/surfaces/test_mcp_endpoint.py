@@ -1,6 +1,7 @@
 """The MCP endpoint: its fast path gives the SDK's answers; other methods, request ids, limits and cancellation."""
 
 import json
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +11,7 @@ import httpx2
 import pytest
 
 from almanac import app
+from almanac.surfaces.almanac.tools import SURFACE
 from almanac.surfaces.mcp_endpoint import McpEndpoint
 from tests.live_server import ERAS, LEGACY, MODERN, SURFACES, Running, request, running, settings_for
 from tests.surfaces import trial
@@ -18,6 +20,10 @@ from tests.surfaces.wire import audit_of, beside, exchange, http, rpc
 from tests.waiting import wait_until
 
 BOTH = (*SURFACES, trial.SURFACE)
+GUIDED = {
+    *("search", "fetch", "read_document", "list_bases", "browse", "find_entities", "browse_categories", "recall"),
+    *("remember", "whoami"),
+}
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28", None)
 
 
@@ -133,7 +139,19 @@ def test_initialize_agrees_on_the_version_asked_for(live: Running, version: str)
     assert answer["protocolVersion"] == version
     assert answer["serverInfo"]["name"] == "almanac"
     assert answer["capabilities"] == {"tools": {"listChanged": False}}
-    assert answer["instructions"].startswith("Almanac contains the knowledge of this organisation: ")
+    assert answer["instructions"].startswith("Almanac contains the knowledge of this organisation. ")
+
+
+@pytest.mark.parametrize("scope", [["knowledge:read"], ["catalogue:read"], ["memory:read", "memory:write"], []])
+@pytest.mark.parametrize("tools", [[], ["fetch", "recall"], ["whoami"]])
+def test_instructions_name_only_tools_that_the_caller_has(live: Running, scope: list[str], tools: list[str]):
+    everything = {tool.name for tool in SURFACE.operations}
+    token = live.new_token("instructed", scope=scope, tools=tools)
+    listed = {each["name"] for each in live.rpc("tools/list", token=token).json()["result"]["tools"]}
+    hello = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    for method, params, era in (("initialize", hello, LEGACY), ("server/discover", {}, MODERN)):
+        instructions = live.rpc(method, params, era=era, token=token).json()["result"]["instructions"]
+        assert everything & set(re.findall(r"[a-z_]+", instructions)) == listed & GUIDED, instructions
 
 
 def test_initialize_offers_the_newest_version_to_a_client_from_the_future(live: Running):
@@ -152,7 +170,7 @@ def test_server_discover_says_what_is_here(live: Running):
     assert result["supportedVersions"] == [MODERN]
     assert result["capabilities"] == {"tools": {"listChanged": False}}
     assert (result["ttlMs"], result["cacheScope"], result["resultType"]) == (60_000, "private", "complete")
-    assert result["instructions"].startswith("Almanac contains the knowledge of this organisation: ")
+    assert result["instructions"].startswith("Almanac contains the knowledge of this organisation. ")
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -169,7 +169,9 @@ def test_a_token_is_shown_search_only_with_its_scope(server: Running):
         return {each["name"] for each in server.rpc("tools/list", token=token).json()["result"]["tools"]}
 
     reader = server.new_token("reader", scope=["knowledge:read"])
-    assert names(reader) & {"search", "fetch", "verify_citation"} == {"fetch"}
+    assert names(reader) & {"search", "fetch", "verify_citation"} == {"search", "fetch", "verify_citation"}
+    other = server.new_token("other", scope=["memory:read"])
+    assert not names(other) & {"search", "fetch", "verify_citation"}
     searcher = server.new_token("searcher", scope=["search:read"])
     assert names(searcher) & {"search", "fetch", "verify_citation"} == {"search", "verify_citation"}
 

@@ -98,7 +98,7 @@ def test_a_stranger_finds_nothing_and_a_narrow_token_may_not_ask(api: Api, base:
     stranger = api.by(api.live.new_token("searching stranger"))
     assert stranger.ask("POST", "/search", json={"query": "oil"})["results"] == []
     assert stranger.refused("POST", "/search", json={"query": "oil", "bases": [base]}) == (404, "not_found")
-    narrow = api.by(api.live.new_token("narrow", scope=["knowledge:read"]))
+    narrow = api.by(api.live.new_token("narrow", scope=["memory:read"]))
     assert narrow.refused("POST", "/search", json={"query": "oil"}) == (403, "insufficient_scope")
 
 

@@ -30,7 +30,6 @@ DELETE_OLD_VECTORS_JOB = "delete_old_vectors"
 BATCH_SIZE = 64 * cpu_count()  # passages embedded and stored together; a killed worker loses the work on one batch
 CLEANUP_BATCH_SIZE = 200  # sources whose outdated vectors are deleted together
 JOB_TIME_SLICE = 20 * clock.SECOND  # then the job of another collection runs
-BUSY_RETRY_DELAY = 2 * clock.SECOND  # while another collection is being embedded
 UNAVAILABLE_RETRY_DELAY = clock.MINUTE  # if the model cannot be reached
 
 _COMPLETE = """
@@ -66,7 +65,7 @@ class EmbedPassages:
         """Embed the passages of a collection that have no vector, for at most one time slice."""
         collection = job.payload["collection"]
         if self._lock.locked():  # waiting here would occupy a worker slot that an ingest job can use
-            return lambda tx: embed_queue.enqueue(tx, collection, clock.now() + BUSY_RETRY_DELAY)
+            return lambda tx: embed_queue.enqueue(tx, collection, clock.now() + embed_queue.BUSY_RETRY_DELAY)
         async with self._lock:
             await self._db.write(lambda tx: _choose_model(tx, collection, self._embedder.name))
             try:

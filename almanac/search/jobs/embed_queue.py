@@ -5,6 +5,7 @@ from almanac.core.database import Database, Reader, Transaction
 from almanac.jobs import queue
 
 KIND = "embed_passages"
+BUSY_RETRY_DELAY = 2 * clock.SECOND  # while another collection is being embedded
 DEAD_JOB_RETRY_DELAY = clock.HOUR
 
 _UNDER_WAY = "SELECT 1 FROM jobs WHERE key = $1 AND (state = 'running' OR (state = 'queued' AND run_at <= $2))"
@@ -22,8 +23,9 @@ async def enqueue(tx: Transaction, collection: str, run_at: int | None = None) -
 
 
 async def is_under_way(db: Reader, collection: str) -> bool:
-    """Return True if the job of a collection is running, or waits only for a worker."""
-    return await db.fetch_one(_UNDER_WAY, _key(collection), clock.now()) is not None
+    """Return True if the job of a collection is running, or waits for a worker or for another collection. A job that
+    waits longer, because the model cannot be reached, does not count."""
+    return await db.fetch_one(_UNDER_WAY, _key(collection), clock.now() + BUSY_RETRY_DELAY) is not None
 
 
 async def is_dead(db: Reader, collection: str) -> bool:

@@ -109,12 +109,12 @@ class _Retrieval:
     async def _vector_hits(self) -> Hits:
         models = await self.resources.models(self.scope.collections)
         without_model = models.pop("", None)
-        if without_model and without_model.is_waiting and self._is_hybrid:
-            self.run.notes.append(_SOME_WITHOUT_VECTORS)
         if not models and not self._is_hybrid:
             self.run.notes.append(
                 "No passage in the search scope has vectors yet. Try again later, or use mode 'hybrid'."
             )
+        elif without_model and without_model.is_waiting:
+            self.run.notes.append(_SOME_WITHOUT_VECTORS)
         hits = [await self._hits_of_model(*model) for model in models.items()]
         return _best([each for each in hits if each is not None], self.depth)
 

@@ -1,19 +1,35 @@
 """Our own surface: the operations of the table that are MCP tools."""
 
+from collections.abc import Container
+
 from almanac.operations.table import OPERATIONS
 from almanac.surfaces.surface import Surface
 
-INSTRUCTIONS = (
-    "Almanac contains the knowledge of this organisation: documents in knowledge bases, and a catalogue of entities "
-    "(find_entities, browse_categories). Begin with search, then fetch or read_document; list_bases and browse show "
-    "the bases and their documents. Cite by id and hash. Call whoami to see your user and the scopes of your token; "
-    "tools that your token may not use are not listed."
+# Tools, and a sentence about those of them that the caller has.
+_GUIDANCE: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("search",), "Begin with {tools}, which finds passages of documents; cite them by id and hash."),
+    (("fetch", "read_document"), "Read a document with {tools}."),
+    (("list_bases", "browse"), "See the knowledge bases and their documents with {tools}."),
+    (("find_entities", "browse_categories"), "See the entities of the catalogue with {tools}."),
+    (("recall",), "Search the notes of agents with {tools}."),
+    (("remember",), "Keep what you have learnt with {tools}."),
+    (("whoami",), "Call {tools} to see your user and the scopes of your token."),
 )
+
+
+def instructions(tools: Container[str]) -> str:
+    """Return the instructions for a caller who has these tools."""
+    sentences = ["Almanac contains the knowledge of this organisation."]
+    for names, sentence in _GUIDANCE:
+        if available := [name for name in names if name in tools]:
+            sentences.append(sentence.format(tools=" or ".join(available)))
+    return " ".join((*sentences, "Tools that your token may not use are not listed."))
+
 
 SURFACE = Surface(
     name="almanac",
     path="/mcp",
     title="Almanac",
-    instructions=INSTRUCTIONS,
+    instructions=instructions,
     operations=tuple(operation for operation in OPERATIONS if operation.mcp is not None),
 )

@@ -96,7 +96,7 @@ async def search_content(ctx: RequestContext, raw: dict[str, Any]) -> JsonObject
         "total_estimated_tokens": answer.tokens,
         "searched_knowledge_base_ids": list(names),
         "ignored_knowledge_base_ids": ignored,
-        "warnings": [IGNORED_BASES_WARNING] if ignored else [],
+        "warnings": [*([IGNORED_BASES_WARNING] if ignored else []), *answer.notes],
         "records": [responses.record(record, names) for record in answer.records],
     }
 

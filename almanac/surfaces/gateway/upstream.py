@@ -44,7 +44,7 @@ class LocalUpstream:
     """The catalogue of this server."""
 
     async def retrieve(self, call: Call, search: SearchEngine, body: dict[str, Any]) -> Any:
-        matches = await namespace_search.retrieve(call, search, NamespaceQuery.model_validate(body))
+        matches, _ = await namespace_search.retrieve(call, search, NamespaceQuery.model_validate(body))
         return [{"id": each.id, "score": each.score, "metadata": each.metadata} for each in matches]
 
     async def entity(self, call: Call, key: str) -> Any:

@@ -24,7 +24,7 @@ from almanac.operations import namespace_search
 from almanac.operations.context import RequestContext
 from almanac.operations.namespace_search import NamespaceQuery
 from almanac.web.catalogue import models
-from almanac.web.rest import RestAnswer
+from almanac.web.rest import RestAnswer, notes_header
 
 # Categories
 
@@ -151,9 +151,8 @@ async def list_relationships(ctx: RequestContext, parameters: models.RelationLis
 
 async def add_relationship(ctx: RequestContext, parameters: models.IdPath, body: models.NewRelation) -> Any:
     """Relate an entity to another."""
-    await ctx.db.write(
-        lambda tx: relations.link(tx, ctx, parameters.id, body.targetEntity, body.type, body.relationDescription)
-    )
+    description = body.relationDescription if "relationDescription" in body.model_fields_set else None
+    await ctx.db.write(lambda tx: relations.link(tx, ctx, parameters.id, body.targetEntity, body.type, description))
     return await list_relationships(ctx, models.RelationListParameters(id=parameters.id), None)
 
 
@@ -226,12 +225,14 @@ async def remove_index(ctx: RequestContext, parameters: models.IdPath, _: Any) -
 # Search and import
 
 
-async def retrieve(ctx: RequestContext, _: Any, body: NamespaceQuery) -> Any:
+async def retrieve(ctx: RequestContext, _: Any, body: NamespaceQuery) -> RestAnswer:
     """Search a namespace."""
     if "search:read" not in ctx.actor.scopes:
         raise InsufficientScope("Your token lacks the scope search:read.")
-    matches = await namespace_search.retrieve(ctx, ctx.app.search, body)
-    return [{"id": each.id, "score": each.score, "values": [], "metadata": each.metadata} for each in matches]
+    matches, notes = await namespace_search.retrieve(ctx, ctx.app.search, body)
+    values: list[float] = []
+    found = [{"id": each.id, "score": each.score, "values": values, "metadata": each.metadata} for each in matches]
+    return RestAnswer(found, 200, notes_header(notes))
 
 
 async def seed_catalogue(ctx: RequestContext, parameters: models.ImportParameters, body: models.CatalogueBody) -> Any:

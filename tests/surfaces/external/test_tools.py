@@ -7,7 +7,7 @@ import pytest
 from almanac.core.database import Database, Transaction
 from almanac.knowledge import document_tree, documents
 from almanac.knowledge.files import FileStore
-from tests.live_server import ERAS
+from tests.live_server import ERAS, Running
 from tests.surfaces.external.caller import PAGE, TEXTS, Caller, Town, acting, add_document, failed, moment
 
 pytestmark = pytest.mark.xdist_group("external")
@@ -395,6 +395,19 @@ def test_inline_is_for_what_can_be_previewed_and_attachment_for_all(town: Town, 
 
 
 # --- search_content ----------------------------------------------------------------------------------------
+
+
+def test_a_search_warns_of_passages_without_vectors(live: Running):
+    fresh = Caller(live, live.new_token("fresh"))
+    assert live.call("manage_base", {"action": "create", "name": "Fresh"}, token=fresh.token)["isError"] is False
+    [base] = fresh.bases(scope="personal")["items"]
+    id = base["knowledge_base_id"]
+    live.call("add_document", {"base_id": id, "name": "gear.md", "content": "The gear is greased."}, token=fresh.token)
+    live.work(embed=False)
+    warnings = fresh.search(query="gear", knowledge_base_ids=[id])["warnings"]
+    assert warnings == ["Some passages have no vectors yet: only keyword search finds them."]
+    live.work()
+    assert fresh.search(query="gear", knowledge_base_ids=[id])["warnings"] == []
 
 
 def test_a_search_of_selected_bases_finds_passages_with_every_field(town: Town, ada: Caller):

@@ -93,7 +93,7 @@ def test_a_revoked_or_narrow_key_searches_nothing(library: Library):
     body = {"message": LAMP, "context": context}
     answer = library.live.http.post("/a2a/weknora/messages", json=body, headers=headers).json()
     assert answer["response"].startswith("Search failed: 401 - No valid token")
-    context["api_key"] = library.live.new_token("agent", scope=["knowledge:read"])
+    context["api_key"] = library.live.new_token("agent", scope=["memory:read"])
     answer = library.live.http.post("/a2a/weknora/messages", json=body, headers=headers).json()
     assert answer["response"].startswith("Search failed: 403 - ")
     stranger = library.live.new_token("stranger", org="elsewhere", admin=True)

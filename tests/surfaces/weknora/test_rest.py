@@ -216,12 +216,27 @@ def test_chinese_is_asked_and_answered(library: Library):
 
 
 def test_a_token_needs_the_scope_and_a_search_is_in_the_audit_trail(library: Library):
-    narrow = library.live.new_token("clerk", scope=["knowledge:read"])
+    narrow = library.live.new_token("clerk", scope=["memory:read"])
     body = {"question": "oil", "knowledge_base_ids": [library.base]}
     assert ask(library, body, **{"x-api-key": narrow}).status_code == 403
     answer = ask(library, body)
     [row] = audit_of(library.live, answer.headers["x-request-id"])
     assert (row["surface"], row["tool"], row["outcome"]) == ("rest", "knowledge_search", "ok")
+
+
+def test_an_answer_says_which_passages_lack_vectors(library: Library):
+    api = Api(library.live, library.live.token)
+    base = api.base("Fresh")
+    api.text(base, "fresh.md", "# Gears\n\nThe gear is greased in May.")
+    library.live.work(embed=False)
+    note = "Some passages have no vectors yet: only keyword search finds them."
+    assert api.ask("POST", "/search", json={"query": "gear", "bases": [base]})["notes"] == [note]
+    answer = ask(library, {"question": "gear", "knowledge_base_ids": [base]})
+    assert answer.headers["x-search-notes"] == note
+    library.live.work()
+    assert api.ask("POST", "/search", json={"query": "gear", "bases": [base]})["notes"] == []
+    answer = ask(library, {"question": "gear", "knowledge_base_ids": [base]})
+    assert "x-search-notes" not in answer.headers
 
 
 def test_the_endpoint_is_described(library: Library):
