@@ -137,7 +137,7 @@ class Settings:
     )
     job_concurrency: int = setting(4, "Jobs one worker runs at a time.", min=1)
     job_lease_seconds: float = setting(
-        30.0, "If a worker does not report for this long, other workers take over its jobs.", min=0.5
+        30.0, "If a worker does not report for this long, other workers take over its jobs.", min=0.5, max=600
     )
 
     # Knowledge
