@@ -95,10 +95,11 @@ class Settings:
     )
     secret: str = setting(
         "",
-        "Key for signatures and digests; empty to keep a generated one in the home folder. "
+        "Key for signatures and digests, at least 32 characters; empty to keep a generated one in the home folder. "
         "Processes that share a database need the same key.",
         "ALMANAC_SECRET",
         "SECRET_KEY",
+        form=("(?s).{32,}", "have at least 32 characters, such as the output of 'openssl rand -base64 48'"),
         secret=True,
     )
     max_body_bytes: int = setting(16 * 1024 * 1024, "Largest request body that a surface accepts.", min=1024)
