@@ -242,7 +242,7 @@ async def remove(tx: Transaction, call: Call, key: str) -> None:
 
 def check_name(name: str) -> str:
     """The name of a category or an entity, trimmed. Raises BadRequest if it is invalid."""
-    name = vocabulary.check_text(name, "name").strip()
+    name = vocabulary.check_name(name)
     if not 1 <= len(name) <= 500:
         raise BadRequest("name: must have 1 to 500 characters.")
     return name

@@ -368,6 +368,17 @@ def test_categories_are_not_nested_deeper_than_they_can_be_read(shop: Running):
         ask(shop, "DELETE", f"{KB}/categories/{id}", 204)
 
 
+@pytest.mark.parametrize("name", ["Pump\x9b31m", "Pump \u202egpj.exe", "Pump\x1b[2J", "Two\nlines"])
+def test_a_name_that_would_change_a_terminal_is_refused(shop: Running, name: str):
+    for path, body in (
+        ("entities", {"name": name, "category": "washers"}),
+        ("category-aliases", {"name": name, "aliasKey": "evil"}),
+        ("indexes", {"name": name, "categories": []}),
+    ):
+        answer = send(shop, "POST", f"{KB}/{path}", json=body)
+        assert (answer.status_code, answer.json()["error"][:5]) == (400, "name:"), (path, answer.text)
+
+
 @pytest.mark.parametrize("url", ["manual.pdf", "http://[", "javascript:alert(1)", "http://", ""])
 def test_only_an_address_can_be_linked(shop: Running, url: str):
     body = {"entityId": POWERJET, "attachmentUrl": url}
