@@ -210,6 +210,8 @@ async def open_app_context(settings: Settings, surfaces: Mapping[str, str]) -> A
             runtime=runtime,
             tracer=tracer_provider.get_tracer("almanac", __version__) if tracer_provider else None,
         )
+        if settings.redis_url and not await app.rate_limiter.is_available():
+            _log.warning("redis cannot be reached; calls are refused until it can", setting="REDIS_URL")
         writing = asyncio.create_task(trail.run())
         try:
             yield app

@@ -19,9 +19,11 @@ import structlog
 from almanac.core.call import REQUEST_ID
 from almanac.core.database import Database
 from almanac.core.settings import InvalidSetting, Settings
-from almanac.core.settings_loader import LoadedSettings, load
+from almanac.core.settings_loader import LoadedSettings, load, unknown_variables
 from almanac.db import migrate
 from almanac.db.connect import connect
+
+_log = structlog.get_logger("almanac.start")
 
 
 def load_settings(options: Mapping[str, Any] | None = None) -> LoadedSettings:
@@ -37,6 +39,13 @@ def load_settings(options: Mapping[str, Any] | None = None) -> LoadedSettings:
     except OSError as error:
         raise InvalidSetting(f"{file} cannot be read: {error.strerror}.") from None
     return load(os.environ, content, options)
+
+
+def warn_of_unknown_variables() -> None:
+    """Log each environment variable with our prefix that is not a setting."""
+    for name, similar in unknown_variables(os.environ).items():
+        hint = {"did_you_mean": similar} if similar else {}
+        _log.warning("unknown environment variable; it has no effect", variable=name, **hint)
 
 
 def signing_key(settings: Settings) -> bytes:
@@ -70,6 +79,11 @@ def _make_home(settings: Settings) -> None:
         settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidSetting(f"The home folder {settings.home} cannot be created: {error.strerror}.") from None
+    if not os.access(settings.home, os.W_OK | os.X_OK):
+        raise InvalidSetting(
+            f"The home folder {settings.home} cannot be written.",
+            remedy="Give write permission to the user that runs Almanac, or choose another --home.",
+        )
 
 
 @contextmanager
@@ -79,7 +93,11 @@ def server_lock(settings: Settings) -> Generator[None]:
         yield
         return
     _make_home(settings)
-    lock = os.open(settings.home / "server.lock", os.O_CREAT | os.O_RDWR, 0o600)
+    file = settings.home / "server.lock"
+    try:
+        lock = os.open(file, os.O_CREAT | os.O_RDWR, 0o600)
+    except OSError as error:
+        raise InvalidSetting(f"{file} cannot be written: {error.strerror}.") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

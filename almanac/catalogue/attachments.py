@@ -97,7 +97,7 @@ async def add(
         _INSERT,
         id,
         org_id,
-        vocabulary.check_text(draft.name, "name"),
+        vocabulary.check_name(draft.name),
         vocabulary.check_text(draft.url, "url"),
         vocabulary.check_text(draft.description, "description"),
         orjson.dumps(draft.annotations).decode(),

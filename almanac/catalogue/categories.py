@@ -71,6 +71,14 @@ class Tree:
                 pending += [child.number for child in self.children(number)]
         return list(reached)
 
+    def height(self, number: int) -> int:
+        """The number of levels from a category down to the deepest one below it."""
+        level, height = [number], 0
+        while level:
+            level = [child.number for each in level for child in self.children(each)]
+            height += 1
+        return height
+
     def path(self, number: int) -> tuple[str, ...]:
         """The names from the top down to a category."""
         names: list[str] = []
@@ -142,7 +150,11 @@ async def add(
     """Add a category at the top or below a parent. `alias`, `policy` and `parent` accept a key or an id."""
     await access.require_write(tx, call)
     org_id = call.actor.org_id
-    parent_number = TOP if parent is None else (await tree_in(tx, org_id)).pick(parent).number
+    parent_number = TOP
+    if parent is not None:
+        tree = await tree_in(tx, org_id)
+        parent_number = tree.pick(parent).number
+        _check_depth(tree, parent_number, 1)
     row = await tx.fetch_one(
         "INSERT INTO categories (id, org_id, parent, name, description, alias_id, policy_id, created_at, updated_at)"
         " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8) ON CONFLICT (org_id, parent, name) DO NOTHING RETURNING number",
@@ -230,7 +242,7 @@ async def remove(tx: Transaction, call: Call, key: str) -> None:
 
 def check_name(name: str) -> str:
     """The name of a category or an entity, trimmed. Raises BadRequest if it is invalid."""
-    name = vocabulary.check_text(name, "name").strip()
+    name = vocabulary.check_name(name)
     if not 1 <= len(name) <= 500:
         raise BadRequest("name: must have 1 to 500 characters.")
     return name
@@ -242,7 +254,14 @@ def _parent_number(tree: Tree, category: Category, parent: str | None) -> int:
     number = TOP if parent == "null" else tree.pick(parent).number
     if number in tree.descend([category.number]):
         raise BadRequest("A category cannot be moved into itself or below itself.")
+    _check_depth(tree, number, tree.height(category.number))
     return number
+
+
+def _check_depth(tree: Tree, parent: int, height: int) -> None:
+    """Refuse a place in which categories of `height` levels would be deeper than a reader can nest them."""
+    if len(tree.path(parent)) + height > MAX_CATEGORY_DEPTH:
+        raise BadRequest(f"parent: categories can be nested {MAX_CATEGORY_DEPTH} deep.", remedy="Choose a higher one.")
 
 
 async def _term_id(tx: Reader, org_id: str, kind: str, key: str | None) -> str | None:

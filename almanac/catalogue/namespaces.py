@@ -104,7 +104,7 @@ async def status(db: Reader, org_id: str, namespace: Namespace, tree: Tree) -> s
 
 def check_name(name: str) -> str:
     """The name of a namespace, trimmed. Raises BadRequest if it is invalid or reserved."""
-    name = vocabulary.check_text(name, "name").strip()
+    name = vocabulary.check_name(name)
     if not 1 <= len(name) <= 200 or name in RESERVED:
         raise BadRequest(f"name: must have 1 to 200 characters and must not be {' or '.join(map(repr, RESERVED))}.")
     return name

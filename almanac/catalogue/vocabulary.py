@@ -12,7 +12,7 @@ from almanac.core.arguments import Arguments
 from almanac.core.call import Call
 from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, Conflict, NotFound
-from almanac.core.text import CONTROL_CHARACTERS
+from almanac.core.text import CONTROL_CHARACTERS, UNPRINTABLE
 from almanac.db.sql import from_row
 
 KINDS = {
@@ -60,6 +60,14 @@ def check_text(text: str, field: str) -> str:
     return text
 
 
+def check_name(name: str) -> str:
+    """Return the name without outer white space, or raise BadRequest if it cannot be printed."""
+    name = name.strip()
+    if UNPRINTABLE.search(name):
+        raise BadRequest("name: contains characters that cannot be printed.", remedy="Remove control characters.")
+    return name
+
+
 async def add(
     tx: Transaction, call: Call, kind: str, key: str, name: str, description: str, details: dict[str, Any] | None = None
 ) -> Term:
@@ -73,7 +81,7 @@ async def add(
         call.actor.org_id,
         kind,
         key,
-        check_text(name, "name"),
+        check_name(name),
         check_text(description, "description"),
         orjson.dumps(details or {}).decode(),
         now,
@@ -91,7 +99,7 @@ async def update(tx: Transaction, call: Call, term: Term, name: str, description
         " AND org_id = $2",
         term.id,
         call.actor.org_id,
-        check_text(name, "name"),
+        check_name(name),
         check_text(description, "description"),
         orjson.dumps(details).decode(),
         clock.now(),

@@ -78,7 +78,10 @@ async def export_file(
         raise BadRequest(f"There is no format {form!r}.", remedy=f"The formats are: {', '.join(_WRITERS)}.")
     call = await operator_call.call_for_org(db, org)
     if file is None:
-        await _WRITERS[form](call, sys.stdout)
+        out = io.StringIO() if sys.stdout.isatty() else sys.stdout
+        await _WRITERS[form](call, out)
+        if isinstance(out, io.StringIO):
+            print_line(out.getvalue())
         return
     partial_file = file.with_name(f".{file.name}.part")
     try:

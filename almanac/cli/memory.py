@@ -9,7 +9,7 @@ import typer
 
 from almanac.cli.support import operator_call
 from almanac.cli.support.options import Json, OrgName, command_group
-from almanac.cli.support.output import print_json, print_rows
+from almanac.cli.support.output import print_json, print_note, print_rows
 from almanac.cli.support.startup import database_command
 from almanac.core.database import Database
 from almanac.memory import import_export
@@ -61,7 +61,7 @@ async def import_notes(
     }
     print_rows([counts], as_json, empty="")
     for number, reason in sorted(set(imported.refused)):
-        typer.echo(f"line {number}: {reason}", err=True)
+        print_note(f"line {number}: {reason}")
     if imported.refused:
         raise typer.Exit(1)
 

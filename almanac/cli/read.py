@@ -4,12 +4,11 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from almanac.cli.support import operator_call
 from almanac.cli.support.operation_call import print_answer
 from almanac.cli.support.options import DocumentId, Json
-from almanac.cli.support.output import without_controls
+from almanac.cli.support.output import error_console, without_controls
 from almanac.cli.support.startup import database_command
 from almanac.core.call import Call
 from almanac.core.database import Database
@@ -105,7 +104,7 @@ async def _text(call: Call, document_id: int, start: int, end: int) -> str:
 
 def _print_text(excerpt: DocumentExcerpt, outline: TextOutline) -> None:
     """Print the text page by page on standard output, and the page numbers on standard error."""
-    console = Console(stderr=True)
+    console = error_console()
     start, end = excerpt.offset, excerpt.offset + len(excerpt.text)
     last = "\n"
     for number, first, after, name in outline.pages or [(0, 0, outline.characters, "")]:
@@ -115,7 +114,7 @@ def _print_text(excerpt: DocumentExcerpt, outline: TextOutline) -> None:
         if number:
             sys.stdout.write("" if last == "\n" else "\n")
             sys.stdout.flush()
-            console.print(f"— page {number}{f': {name}' if name else ''} —", markup=False, highlight=False)
+            console.print(f"— page {number}{f': {name}' if name else ''} —", markup=False)
         sys.stdout.write(without_controls(text) if sys.stdout.isatty() else text)
         last = text[-1]
     sys.stdout.write("" if last == "\n" else "\n")

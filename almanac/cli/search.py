@@ -3,13 +3,12 @@
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from almanac.cli.support import operator_call
 from almanac.cli.support.operation_call import open_request, parse_arguments, print_answer
 from almanac.cli.support.options import Json, OrgName, SearchMode
-from almanac.cli.support.output import output_console, printable
+from almanac.cli.support.output import output_console, print_note
 from almanac.cli.support.startup import database_command
 from almanac.core.database import Database
 from almanac.core.settings import Settings
@@ -77,11 +76,10 @@ def _print_results(results: ResultList) -> None:
             console.print(f"{name.replace('_', ' ')}: {number:,} passages", style="dim")
         for name, milliseconds in results.explanation.milliseconds.items():
             console.print(f"{name.replace('_', ' ')}: {milliseconds:.1f} ms", style="dim")
-    remarks = Console(stderr=True, highlight=False, soft_wrap=True)
     for note in results.notes:
-        remarks.print(f"Note: {note}", markup=False)
+        print_note(f"Note: {note}")
     if not results.results:
-        remarks.print("Nothing found.")
+        print_note("Nothing found.")
 
 
 def _heading(result: ResultInfo) -> Text:
@@ -90,13 +88,13 @@ def _heading(result: ResultInfo) -> Text:
     path = " › ".join((result.title, *(heading for heading in result.headings if heading != result.title)))
     page = "" if result.page is None else f", page {result.page}"
     line = Text(f"{result.score:.2f}  ", colour)
-    line.append(printable(f"{path}{page}"), "bold")
+    line.append(f"{path}{page}", "bold")
     return line.append(f"  {result.id}", "dim")
 
 
 def _snippet(result: ResultInfo) -> Text:
     """Return some lines of a passage around the words of the query."""
     spans = [(start, end) for start, end in result.highlights]
-    snippet = Text(printable(highlights.snippet(result.text, spans)))
+    snippet = Text(highlights.snippet(result.text, spans))
     snippet.highlight_words({result.text[start:end] for start, end in spans}, "bold yellow")
     return snippet

@@ -18,7 +18,14 @@ import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from almanac.app import SUPERVISOR_PID_ENV, check_settings
-from almanac.bootstrap import configure_logs, load_settings, open_database, server_lock, signing_key
+from almanac.bootstrap import (
+    configure_logs,
+    load_settings,
+    open_database,
+    server_lock,
+    signing_key,
+    warn_of_unknown_variables,
+)
 from almanac.cli.support.options import Home
 from almanac.cli.support.output import print_line
 from almanac.core.errors import BadRequest
@@ -50,6 +57,7 @@ def serve(
     os.environ["PYTHONSAFEPATH"] = "1"  # server and worker processes import nothing from the current folder
     settings = load_settings().settings
     configure_logs(settings)
+    warn_of_unknown_variables()
     check_settings(settings)
     listener = _listen(settings)
     _export_options(port=listener.getsockname()[1])

@@ -95,10 +95,11 @@ class Settings:
     )
     secret: str = setting(
         "",
-        "Key for signatures and digests; empty to keep a generated one in the home folder. "
+        "Key for signatures and digests, at least 32 characters; empty to keep a generated one in the home folder. "
         "Processes that share a database need the same key.",
         "ALMANAC_SECRET",
         "SECRET_KEY",
+        form=("(?s).{32,}", "have at least 32 characters, such as the output of 'openssl rand -base64 48'"),
         secret=True,
     )
     max_body_bytes: int = setting(16 * 1024 * 1024, "Largest request body that a surface accepts.", min=1024)
@@ -137,7 +138,7 @@ class Settings:
     )
     job_concurrency: int = setting(4, "Jobs one worker runs at a time.", min=1)
     job_lease_seconds: float = setting(
-        30.0, "If a worker does not report for this long, other workers take over its jobs.", min=0.5
+        30.0, "If a worker does not report for this long, other workers take over its jobs.", min=0.5, max=600
     )
 
     # Knowledge

@@ -10,6 +10,10 @@ from typing import Any, cast
 
 from almanac.core.settings import InvalidSetting, Settings, environment_names
 
+_PREFIX = "ALMANAC_"
+# Read beside the settings. Those with the last prefix configure the tests.
+_OTHER_VARIABLES = ("ALMANAC_CONFIG", "ALMANAC_TOKEN", "ALMANAC_SUPERVISOR_PID", "ALMANAC_TEST_")
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
@@ -33,6 +37,22 @@ def load(
             values[item.name] = _parse(item, raw, source)
         sources[item.name] = source
     return LoadedSettings(Settings(**values), sources)
+
+
+def unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment variables with our prefix that are no setting, each with the most similar one or nothing."""
+    known: dict[str, str] = {}  # the names without the prefix
+    for item in fields(Settings):
+        names = environment_names(item)
+        # A setting with a name of its own, such as REDIS_URL, may have been given our prefix.
+        known |= {item.name.upper(): names[0]} | {name.removeprefix(_PREFIX): name for name in names}
+    accepted = set(known.values())
+    unknown = [name for name in environ if name.startswith(_PREFIX) and not name.startswith(_OTHER_VARIABLES)]
+    return {
+        name: known[near[0]] if (near := difflib.get_close_matches(name.removeprefix(_PREFIX), known, 1)) else ""
+        for name in sorted(unknown)
+        if name not in accepted
+    }
 
 
 def _refuse_unknown(file: Mapping[str, Any]) -> None:

@@ -6,6 +6,10 @@ import re
 # PostgreSQL cannot store NUL, and UTF-8 has no encoding for surrogates.
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
+# Characters that a name may not contain: also C1 controls, which a terminal obeys, and characters that change the
+# direction of a line.
+UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
 
 def one_line(text: str) -> str:
     """The text with each run of white space, line breaks included, replaced by one space."""

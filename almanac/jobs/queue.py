@@ -24,6 +24,8 @@ MAX_ATTEMPTS = 5
 MAX_ERROR_CHARS = 2_000
 MIN_RETRY_DELAY = 5 * clock.SECOND
 MAX_RETRY_DELAY = clock.HOUR
+MAX_LEASE = 10 * clock.MINUTE
+MAX_CLOCK_SKEW = clock.MINUTE  # between the machines of the processes
 
 _COLUMNS = "id, kind, payload, key, state, run_at, attempts, max_attempts, fence, error, org_id"
 _SKIP_LOCKED = {"sqlite": "", "postgres": "FOR UPDATE SKIP LOCKED"}  # SQLite has one writer, so no row is locked
@@ -71,16 +73,24 @@ FROM orgs WHERE org_id IS NOT NULL
 _HELD = "WHERE id = $1 AND fence = $2 AND state = 'running'"
 _EXTEND = f"UPDATE jobs SET lease_until = $3 {_HELD}"  # noqa: S608 a constant
 _FINISH = f"UPDATE jobs SET state = 'done', lease_until = NULL, error = NULL, finished_at = $3 {_HELD}"  # noqa: S608
-_REQUEUE = f"UPDATE jobs SET state = 'queued', worker = NULL, lease_until = NULL, run_at = $3, error = $4 {_HELD}"  # noqa: S608
+_REQUEUE = f"""
+UPDATE jobs SET state = 'queued', worker = NULL, lease_until = NULL, run_at = $3, error = $4, added_at = $5 {_HELD}
+"""  # noqa: S608
 _MARK_DEAD = f"UPDATE jobs SET state = 'dead', worker = NULL, lease_until = NULL, finished_at = $3, error = $4 {_HELD}"  # noqa: S608
 _RELEASE = f"""
 UPDATE jobs SET state = 'queued', worker = NULL, lease_until = NULL, attempts = attempts - 1 {_HELD}
 """  # noqa: S608
 _RETRY = """
-UPDATE jobs SET state = 'queued', attempts = 0, run_at = $2, finished_at = NULL
+UPDATE jobs SET state = 'queued', attempts = 0, run_at = $2, added_at = $2, finished_at = NULL
 WHERE id = $1 AND state = 'dead'
     AND NOT EXISTS (SELECT 1 FROM jobs other WHERE other.key = jobs.key AND other.state IN ('queued', 'running'))
 """
+_ANY_FUTURE = """
+SELECT 1 WHERE EXISTS (SELECT 1 FROM jobs WHERE state = 'queued' AND run_at > $1 AND added_at > $2)
+    OR EXISTS (SELECT 1 FROM jobs WHERE state = 'running' AND lease_until > $3)
+"""
+_CORRECT_QUEUED = "UPDATE jobs SET run_at = $1, added_at = $1 WHERE state = 'queued' AND run_at > $1 AND added_at > $2"
+_CORRECT_LEASE = "UPDATE jobs SET lease_until = $1 WHERE state = 'running' AND lease_until > $2"
 _COUNT = """
 SELECT (SELECT count(*) FROM jobs WHERE state = 'queued') AS queued,
     (SELECT count(*) FROM jobs WHERE state = 'running') AS running,
@@ -193,8 +203,8 @@ async def fail(db: Database, job: Job, error: str, retry_in: int | None = None, 
     if job.attempts >= job.max_attempts:
         return await mark_dead(db, job, error, now=now)
     wait = backoff(job.attempts) if retry_in is None else retry_in
-    again_at = (clock.now() if now is None else now) + wait
-    return bool(await _update_held(db, [job], _REQUEUE, again_at, _shorten(error)))
+    at = clock.now() if now is None else now
+    return bool(await _update_held(db, [job], _REQUEUE, at + wait, _shorten(error), at))
 
 
 async def mark_dead(db: Database, job: Job, error: str, *, now: int | None = None) -> bool:
@@ -217,6 +227,22 @@ async def retry(db: Database, id: int, *, now: int | None = None) -> bool:
 async def discard(db: Database, id: int) -> bool:
     """Remove a dead job. False: it is not dead."""
     return await db.write(lambda tx: tx.execute("DELETE FROM jobs WHERE id = $1 AND state = 'dead'", id)) == 1
+
+
+async def correct_future_times(db: Database, *, now: int | None = None) -> int:
+    """Make jobs due whose times the clock cannot have given yet. Returns their number.
+
+    Such times remain when the clock is set back. The jobs would wait until the clock reaches them again.
+    """
+    now = clock.now() if now is None else now
+    if await db.fetch_one(_ANY_FUTURE, now, now + MAX_CLOCK_SKEW, now + MAX_LEASE) is None:
+        return 0  # the usual case, without a write
+
+    async def correct(tx: Transaction) -> int:
+        queued = await tx.execute(_CORRECT_QUEUED, now, now + MAX_CLOCK_SKEW)
+        return queued + await tx.execute(_CORRECT_LEASE, now, now + MAX_LEASE)
+
+    return await db.write(correct)
 
 
 async def find(db: Database, state: str, limit: int = 100) -> list[Job]:

@@ -18,11 +18,15 @@ from almanac.core.database import Database, Transaction
 from almanac.jobs import queue
 
 _MOVE = "UPDATE schedules SET next_at = $3 WHERE name = $1 AND rule = $2 AND next_at = $4"
-_RECORD = "INSERT INTO schedule_runs (schedule, due_at, job_id) VALUES ($1, $2, $3)"
+# A clock that was set back reaches a due time twice.
+_RECORD = """
+INSERT INTO schedule_runs (schedule, due_at, job_id) VALUES ($1, $2, $3)
+ON CONFLICT (schedule, due_at) DO UPDATE SET job_id = excluded.job_id
+"""
 _REGISTER = """
 INSERT INTO schedules (name, rule, next_at) VALUES ($1, $2, $3)
 ON CONFLICT (name) DO UPDATE SET rule = excluded.rule, next_at = excluded.next_at
-WHERE schedules.rule <> excluded.rule
+WHERE schedules.rule <> excluded.rule OR schedules.next_at > $4
 """
 
 
@@ -96,15 +100,15 @@ async def tick(db: Database, schedules: Sequence[Schedule], now: int | None = No
     now = clock.now() if now is None else now
     rows = await db.fetch("SELECT name, rule, next_at FROM schedules") if schedules else []
     known = {row["name"]: (row["rule"], row["next_at"]) for row in rows}
-    fresh = [each for each in schedules if known.get(each.name, ("", 0))[0] != each.rule.text]
-    settled = [each for each in schedules if known.get(each.name, ("", 0))[0] == each.rule.text]
-    due = [each for each in settled if known[each.name][1] <= now]
+    fresh = [each for each in schedules if _is_fresh(each, known.get(each.name), now)]
+    due = [each for each in schedules if each not in fresh and known[each.name][1] <= now]
     if not fresh and not due:
         return []  # the usual case, without a write
 
     async def enter(tx: Transaction) -> list[int]:
         for schedule in fresh:
-            await tx.execute(_REGISTER, schedule.name, schedule.rule.text, schedule.rule.after(now))
+            latest = schedule.rule.after(now + queue.MAX_CLOCK_SKEW)
+            await tx.execute(_REGISTER, schedule.name, schedule.rule.text, schedule.rule.after(now), latest)
         added = [await _run(tx, schedule, known[schedule.name][1], now) for schedule in due]
         return [id for id in added if id is not None]
 
@@ -114,6 +118,13 @@ async def tick(db: Database, schedules: Sequence[Schedule], now: int | None = No
 async def prune(tx: Transaction, before: int) -> int:
     """Remove the runs that were due before a timestamp. Returns their number."""
     return await tx.execute("DELETE FROM schedule_runs WHERE due_at < $1", before)
+
+
+def _is_fresh(schedule: Schedule, known: tuple[str, int] | None, now: int) -> bool:
+    """Whether the next time of a schedule is missing, of an earlier rule, or from before the clock was set back."""
+    if known is None or known[0] != schedule.rule.text:
+        return True
+    return known[1] > now and known[1] > schedule.rule.after(now + queue.MAX_CLOCK_SKEW)
 
 
 async def _run(tx: Transaction, schedule: Schedule, due_at: int, now: int) -> int | None:

@@ -74,6 +74,7 @@ class Worker:
             chores = [
                 group.create_task(self._repeat(self._extend, self._lease // 3)),
                 group.create_task(self._repeat(self._tick, clock.SECOND)),
+                group.create_task(self._repeat(self._correct_times, clock.MINUTE)),
                 group.create_task(self._wake_on(stop)),
             ]
             try:
@@ -170,6 +171,11 @@ class Worker:
 
     async def _tick(self) -> None:
         if await schedule.tick(self._db, self._schedules):
+            self._wake.set()
+
+    async def _correct_times(self) -> None:
+        if number := await queue.correct_future_times(self._db):
+            _log.warning("the clock was set back; jobs with later times are due now", jobs=number)
             self._wake.set()
 
     async def _extend(self) -> None:

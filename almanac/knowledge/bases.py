@@ -12,7 +12,7 @@ from almanac.core.call import Call
 from almanac.core.database import Reader, Row, Transaction, Value
 from almanac.core.errors import BadRequest, Forbidden, NotFound
 from almanac.core.pages import Page
-from almanac.core.text import CONTROL_CHARACTERS, escape_like, one_line
+from almanac.core.text import CONTROL_CHARACTERS, UNPRINTABLE, escape_like, one_line
 from almanac.db.sql import Parameters, from_row, id_list
 from almanac.identity import access, groups, principals
 from almanac.identity.access import MIN_ROLE_BY_ACTION, ProtectedObject
@@ -293,7 +293,7 @@ async def _check_level(call: Call, tx: Transaction, level: str, group: str | Non
 
 def _check_name(name: str) -> str:
     name = one_line(name)
-    if not 1 <= len(name) <= MAX_NAME_CHARS or CONTROL_CHARACTERS.search(name):
+    if not 1 <= len(name) <= MAX_NAME_CHARS or UNPRINTABLE.search(name):
         raise BadRequest(
             f"The name of a knowledge base has 1 to {MAX_NAME_CHARS} characters, without control characters."
         )

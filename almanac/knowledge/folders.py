@@ -8,7 +8,7 @@ from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, Conflict, NotFound
-from almanac.core.text import escape_like
+from almanac.core.text import UNPRINTABLE, escape_like
 from almanac.db.sql import from_row, id_list
 from almanac.knowledge import bases, document_index
 from almanac.knowledge.ingest import queue
@@ -27,7 +27,7 @@ _PARENT_COLUMN = {"folders": "parent_id", "documents": "folder_id"}
 Fetch = Callable[..., Awaitable[list[Row]]]  # `Reader.fetch` or `Database.scan`
 
 # Characters that a name may not contain: separators of paths, and characters that cannot be stored or displayed.
-_FORBIDDEN = re.compile(r"[/\\\x00-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_FORBIDDEN = re.compile(rf"[/\\]|{UNPRINTABLE.pattern}")
 
 # A folder and the folders above it.
 _ABOVE = f"""

@@ -8,6 +8,7 @@ from opentelemetry.trace import Tracer
 
 from almanac.assist.agent import Agent
 from almanac.audit.recorder import CallRecorder
+from almanac.audit.refusal_log import RefusalLog
 from almanac.core.call import Actor, Call
 from almanac.core.database import Database
 from almanac.core.settings import Settings
@@ -48,6 +49,7 @@ class AppContext:
     key: bytes = field(repr=False)  # signs tokens that this server issues
     runtime: Runtime | None = None  # answers knowledge queries in place of search, if configured
     tracer: Tracer | None = None
+    refusal_log: RefusalLog = field(default_factory=RefusalLog)
 
 
 class Authentication(NamedTuple):

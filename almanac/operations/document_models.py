@@ -10,7 +10,7 @@ from almanac.core.arguments import Arguments, Id, RecordId
 from almanac.knowledge import document_text, documents
 from almanac.knowledge.documents import Document, DocumentDraft
 from almanac.knowledge.ingest import queue
-from almanac.operations.models import EXAMPLE_TIMESTAMP, IfExists, Limit, Offset, Timestamp, timestamp
+from almanac.operations.models import EXAMPLE_TIMESTAMP, IfExists, Limit, Offset, Timestamp, UntrustedAnswer, timestamp
 from almanac.operations.operation import REST_ONLY
 
 Ids = Annotated[list[RecordId], Field(min_length=1, max_length=documents.MAX_BATCH_DOCUMENTS)]
@@ -194,7 +194,7 @@ class AddedDocument:
 
 
 @dataclass(slots=True)
-class DocumentExcerpt:
+class DocumentExcerpt(UntrustedAnswer):
     """Some of a document's text."""
 
     document: DocumentInfo
@@ -222,7 +222,7 @@ class PassageInfo:
 
 
 @dataclass(slots=True)
-class PassageList:
+class PassageList(UntrustedAnswer):
     """A page of a document's passages, in the order of its text."""
 
     items: list[PassageInfo]

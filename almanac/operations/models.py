@@ -45,6 +45,12 @@ class OneBase(Arguments):
     base_id: BaseId
 
 
+class UntrustedAnswer:
+    """The base of answers with text of documents. Anyone may have written it, so both interfaces label it as data."""
+
+    __slots__ = ()
+
+
 @dataclass(slots=True)
 class DocumentCount:
     """The number of documents that were changed."""

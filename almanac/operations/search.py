@@ -15,7 +15,7 @@ from almanac.knowledge import document_search, document_text
 from almanac.knowledge.document_search import CitationArguments, DocumentResult, SearchArguments
 from almanac.knowledge.document_text import TextExcerpt
 from almanac.operations.context import RequestContext
-from almanac.operations.models import SEARCH, failure_text, read_operation
+from almanac.operations.models import SEARCH, UntrustedAnswer, failure_text, read_operation
 from almanac.operations.operation import REST_ONLY, Example, Mcp, Rest, operation
 
 
@@ -67,7 +67,7 @@ class Explanation:
 
 
 @dataclass(slots=True)
-class ResultList:
+class ResultList(UntrustedAnswer):
     """The passages that answer best, the best first."""
 
     results: list[ResultInfo]
@@ -78,7 +78,7 @@ class ResultList:
 
 
 @dataclass(slots=True)
-class FetchedDocument:
+class FetchedDocument(UntrustedAnswer):
     """A document that search found."""
 
     id: str

@@ -146,7 +146,7 @@ class SdkServer:
     def format_result(self, version: str, result: Result) -> Result:
         """Return a tool's result in the form of a protocol version."""
         if version == LATEST_MODERN_VERSION:
-            return {"resultType": "complete", **result, "_meta": self._server_info}
+            return {"resultType": "complete", **result, "_meta": {**result.get("_meta", {}), **self._server_info}}
         if version in _STRUCTURED_VERSIONS:
             return result
         return methods.serialize_server_result("tools/call", version, without_fragment(result))

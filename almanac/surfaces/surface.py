@@ -15,6 +15,7 @@ from almanac.identity.credentials import bearer_token
 from almanac.net import json_rpc
 from almanac.net.http_exchange import HeaderList, HttpExchange
 from almanac.operations.context import AppContext, RequestContext
+from almanac.operations.models import UntrustedAnswer
 from almanac.operations.operation import Operation
 from almanac.operations.schemas import without_hidden_fields
 from almanac.quotas.rate_limits import RateLimit
@@ -22,6 +23,8 @@ from almanac.surfaces.resource import Prompt, ResourceTemplate
 from almanac.surfaces.tool import RawResult, tool_schema
 
 Result = dict[str, Any]
+
+_UNTRUSTED = {"almanac/trust": "untrusted"}
 
 
 def text_result(text: str, *, is_error: bool = False) -> Result:
@@ -40,11 +43,12 @@ def render_structured(answer: Any) -> Result:
         return answer.result
     text = orjson.dumps(without_hidden_fields(answer), default=_json_default)
     # Serialised once: the fragment goes into the response as it is.
-    return {
+    result = {
         "content": [{"type": "text", "text": text.decode()}],
         "structuredContent": orjson.Fragment(text),
         "isError": False,
     }
+    return {**result, "_meta": _UNTRUSTED} if isinstance(answer, UntrustedAnswer) else result
 
 
 def _json_default(value: Any) -> Any:

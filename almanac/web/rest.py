@@ -13,6 +13,7 @@ from almanac.identity.credentials import token_or_key
 from almanac.net.http_exchange import HeaderList, HttpExchange
 from almanac.net.query_string import read_query_string
 from almanac.operations.context import AppContext, Authentication, RequestContext
+from almanac.operations.models import UntrustedAnswer
 from almanac.operations.operation import UNKNOWN_ARGUMENT, Operation, Rest, parse_arguments
 from almanac.operations.pipeline.endpoint import Endpoint, Invocation
 from almanac.operations.pipeline.errors import (
@@ -29,6 +30,7 @@ from almanac.web.multipart import FORM_TYPE, MultipartForm, RawUpload
 
 API_PREFIX = "/api/v1"
 JSON = b"application/json"
+_UNTRUSTED = (b"x-almanac-trust", b"untrusted")
 
 
 class UrlParameters(BaseModel):
@@ -105,7 +107,7 @@ class RestEndpoint(Endpoint):
         if answer.value is None:
             await ctx.http.reply_empty(answer.status)
             return
-        headers = answer.headers
+        headers = (*answer.headers, _UNTRUSTED) if isinstance(answer.value, UntrustedAnswer) else answer.headers
         if rest.location and answer.status == 201:
             fields = {name: getattr(answer.value, name) for name in answer.value.__dataclass_fields__}
             headers = (*headers, (b"location", (self._prefix + rest.location.format(**fields)).encode()))

@@ -507,8 +507,8 @@ def test_files_that_cannot_be_taken_or_read_fail_with_a_reason_and_stop_nothing(
 def test_one_path_that_cannot_be_read_stops_no_other(
     library: Almanac, manuals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    def refuse(*_: object, **__: object) -> bool:
-        return False
+    def refuse(_: object, mode: int) -> bool:
+        return mode != os.R_OK
 
     monkeypatch.setattr(os, "access", refuse)  # a privileged user can read every file
     bad = fill(tmp_path, {os.fsdecode(b"bad\xff\xfename.txt"): "x"}) / os.fsdecode(b"bad\xff\xfename.txt")

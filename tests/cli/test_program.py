@@ -1,5 +1,6 @@
 """The program as a process: starting, stopping, crashes, and several processes."""
 
+import ctypes
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import pytest
 
 from tests.cli.program import (
     PATIENCE,
+    Answer,
     Server,
     children,
     command,
@@ -104,7 +106,7 @@ def test_a_worker_that_dies_is_started_again(tmp_path: Path):
 
 
 def test_a_public_bind_is_refused_with_a_weak_secret_and_accepted_with_a_generated_one(tmp_path: Path):
-    weak = run(tmp_path / "data", "serve", "--host", "0.0.0.0", "--port", "0", ALMANAC_SECRET="changeme")
+    weak = run(tmp_path / "data", "serve", "--host", "0.0.0.0", "--port", "0", ALMANAC_SECRET="changeme" * 4)
     assert weak.complaint().startswith("Refusing to listen on 0.0.0.0: ALMANAC_SECRET is a default or too easy")
     assert not (tmp_path / "data").exists()
     with serving(tmp_path / "data", "--host", "0.0.0.0", settings={"ALMANAC_JOB_WORKERS": "0"}) as server:
@@ -114,6 +116,42 @@ def test_a_public_bind_is_refused_with_a_weak_secret_and_accepted_with_a_generat
         assert children(server.process.pid) == {}
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(20) == 0
+
+
+def test_a_home_that_cannot_be_written_is_one_line(tmp_path: Path):
+    home = tmp_path / "data"
+    home.mkdir()
+    for is_empty in (True, False):
+        home.chmod(0o700)
+        assert is_empty or run(home, "migrate").code == 0
+        home.chmod(0o500)
+        for arguments in (["serve", "--port", "0"], ["migrate"], ["worker"], ["stdio", "--token", "wg-x"]):
+            done = subprocess.run(
+                command(*arguments), capture_output=True, text=True, timeout=90, cwd=tmp_path,
+                env=environment(home, {}), preexec_fn=_drop_write_override,
+            )  # fmt: skip
+            complaint = Answer(done.returncode, done.stdout, done.stderr).complaint()
+            assert complaint.startswith(f"The home folder {home} cannot be written."), complaint
+    home.chmod(0o700)
+
+
+def _drop_write_override() -> None:
+    """Let file permissions apply to root as well: without CAP_DAC_OVERRIDE after the exec."""
+    ctypes.CDLL(None).prctl(24, 1)  # PR_CAPBSET_DROP; another user than root may not and need not
+
+
+def test_a_misspelt_variable_and_an_unreachable_redis_are_warned_of_at_the_start(tmp_path: Path):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"redis://127.0.0.1:{closed.getsockname()[1]}/0"
+        chosen = {"REDIS_URL": url, "ALMANAC_PROT": "1", "ALMANAC_JOB_WORKERS": "0"}
+        with serving(tmp_path / "data", settings=chosen) as server:
+            warnings = [line for line in map(json.loads, server.errors.splitlines()) if line["level"] == "warning"]
+    assert [(line.get("variable"), line.get("did_you_mean")) for line in warnings] == [
+        ("ALMANAC_PROT", "ALMANAC_PORT"),
+        (None, None),
+    ]
+    assert warnings[1]["event"].startswith("redis cannot be reached")
 
 
 def test_settings_come_from_a_file_the_environment_and_options_and_reach_the_worker(

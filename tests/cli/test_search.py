@@ -14,6 +14,7 @@ import pytest
 from almanac.ai.bundled import DEFAULT
 from tests.cli.conftest import Almanac
 from tests.cli.program import Answer, command, environment, run, serving
+from tests.cli.test_commands import with_database
 from tests.cli.test_kb import blocks, fill
 
 FILES = {
@@ -114,6 +115,23 @@ def test_a_document_cannot_write_to_the_terminal(library: Almanac, tmp_path: Pat
     shown = library("search", "wrench", "--user", "maria", "--mode", "keyword").out
     assert "wrench" in shown
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", shown)
+
+
+def test_no_stored_name_can_write_to_the_terminal(library: Almanac):
+    """New names are refused; these are from an earlier version."""
+    evil = "Pumps\u009b31m\x1b]0;x\x07\u202egpj.exe"
+    for table in ("bases", "documents"):
+        sql = f"UPDATE {table} SET name = $1 WHERE id = (SELECT min(id) FROM {table})"
+        with_database(lambda db, sql=sql: db.write(lambda tx: tx.execute(sql, evil)))
+    unprintable = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+    for arguments in (["kb", "list"], ["docs", "1"], ["docs", "1", "--tree"]):
+        shown = library(*arguments)
+        assert "Pumps" in shown.out + shown.err, arguments
+        assert not unprintable.search(shown.out + shown.err), arguments
+    for arguments in (["kb", "list", "--json"], ["docs", "1", "--json"]):
+        shown = library(*arguments)
+        assert not unprintable.search(shown.out), arguments
+        assert evil in [item["name"] for item in json.loads(shown.out)["items"]], "a program reads the exact name"
 
 
 def test_a_long_passage_is_shown_around_the_words(library: Almanac, tmp_path: Path):

@@ -8,7 +8,7 @@ import pytest
 
 from almanac.bootstrap import load_settings
 from almanac.core.settings import InvalidSetting, Settings, environment_names, shown
-from almanac.core.settings_loader import load
+from almanac.core.settings_loader import load, unknown_variables
 
 FIELDS: dict[str, "Field[Any]"] = {item.name: item for item in fields(Settings)}
 SECRETS = {
@@ -25,6 +25,7 @@ SAMPLES: dict[Any, tuple[str, Any]] = {
     tuple[str, ...]: ("a.example, b.example:*", ("a.example", "b.example:*")),
 }
 CHOICES = {
+    "secret": "k" * 32,
     "rate_limit_strategy": "moving",
     "metrics_access": "token",
     "log_level": "debug",
@@ -96,9 +97,29 @@ def test_an_option_beats_the_environment_which_beats_the_file_which_beats_the_de
 
 
 def test_our_own_name_beats_the_name_a_seed_gives():
-    both = {"SECRET_KEY": "theirs", "ALMANAC_SECRET": "ours"}
-    assert load(both).settings.secret == "ours"
-    assert load({"SECRET_KEY": "theirs"}).settings.secret == "theirs"
+    both = {"SECRET_KEY": "theirs" * 8, "ALMANAC_SECRET": "ours" * 8}
+    assert load(both).settings.secret == "ours" * 8
+    assert load({"SECRET_KEY": "theirs" * 8}).settings.secret == "theirs" * 8
+
+
+@pytest.mark.parametrize("variable", ["ALMANAC_SECRET", "SECRET_KEY"])
+def test_a_short_secret_is_refused_and_not_repeated(variable: str):
+    with pytest.raises(InvalidSetting, match="at least 32 characters") as refused:
+        load({variable: "hunter2"})
+    assert "hunter2" not in refused.value.text
+
+
+def test_a_misspelt_variable_is_found_with_the_name_that_it_resembles():
+    given = {
+        "ALMANAC_HOEM": "/srv", "ALMANAC_REDIS_URL": "redis://cache", "ALMANAC_XYZZY": "1", "ALMANAC_PORT": "1",
+        "ALMANAC_TOKEN": "t", "ALMANAC_CONFIG": "c", "REDIS_URL": "redis://cache", "HOME": "/root",
+    }  # fmt: skip
+    assert unknown_variables(given) == {
+        "ALMANAC_HOEM": "ALMANAC_HOME",
+        "ALMANAC_REDIS_URL": "REDIS_URL",
+        "ALMANAC_XYZZY": "",
+    }
+    assert unknown_variables({name: "" for item in FIELDS.values() for name in environment_names(item)}) == {}
 
 
 def test_an_empty_variable_counts_as_not_set():
@@ -246,7 +267,7 @@ def test_secrets_are_marked_and_never_shown():
     given = {
         "database_url": "postgresql://u:pw-marker@h/d",
         "redis_url": "redis://:pw-marker@h",
-        "secret": "pw-marker",
+        "secret": "pw-marker" * 4,
         "embedding_key": "pw-marker",
         "internal_service_token": "pw-marker",
         "gateway_service_key": "pw-marker",

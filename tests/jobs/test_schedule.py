@@ -88,6 +88,15 @@ async def test_a_clock_that_goes_back_repeats_nothing(database: Database) -> Non
     assert await runs(database) == [NOW + 10 * SECOND, NOW + 20 * SECOND]
 
 
+async def test_a_clock_that_is_set_back_for_good_stops_no_schedule(database: Database) -> None:
+    every = mow(Every(60))
+    await schedule.tick(database, [every], NOW)
+    assert len(await schedule.tick(database, [every], NOW + 2 * HOUR)) == 1
+    assert await schedule.tick(database, [every], NOW + 30 * SECOND) == []
+    assert len(await schedule.tick(database, [every], NOW + 60 * SECOND)) == 1, "due for the second time"
+    assert len(await schedule.tick(database, [every], NOW + 120 * SECOND)) == 1
+
+
 async def test_many_schedules_are_kept_apart(database: Database) -> None:
     all_of_them = [mow(Every(seconds), f"s{seconds}") for seconds in range(1, 21)]
     await schedule.tick(database, all_of_them, NOW)

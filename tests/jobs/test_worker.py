@@ -170,7 +170,7 @@ async def test_the_effect_of_a_worker_that_lost_its_job_is_dropped(db: Database)
         await release.wait()
         return mown(job)
 
-    async with working(db, {"mow": slow}, name="slow", lease=clock.HOUR, concurrency=1):
+    async with working(db, {"mow": slow}, name="slow", lease=queue.MAX_LEASE, concurrency=1):
         await held.wait()
         await db.write(lambda tx: tx.execute("UPDATE jobs SET lease_until = 0"))
         async with working(db, {"mow": mow}, name="quick"):
@@ -429,3 +429,24 @@ async def test_a_killed_workers_jobs_are_taken_over_and_each_done_once(db: Datab
     async with working(db, {"mow": mow}, concurrency=8):
         await settled(db)
     assert await effects(db) == ids
+
+
+async def test_jobs_from_before_the_clock_was_set_back_run(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as later:
+        now = clock.now() + 2 * clock.HOUR
+        later.setattr(clock, "now", lambda: now)
+        [queued] = await add(db)
+        [failed] = await add(db)
+        [held] = await add(db)
+        jobs = {job.id: job for job in await queue.claim(db, "dead", ["mow"], limit=3, lease=clock.MINUTE)}
+        assert await queue.release(db, [jobs[queued]])
+        assert await queue.fail(db, jobs[failed], "no petrol")
+    [delayed] = await add(db, run_at=clock.now() + clock.HOUR)
+    async with working(db, {"mow": mow}):
+        await until_stored(lambda: _are_done(db, 3))
+    assert await effects(db) == [queued, failed, held]
+    assert (await state(db, delayed)).state == "queued", "the clock gave its time"
+
+
+async def _are_done(db: Database, number: int) -> bool:
+    return len(await effects(db)) >= number

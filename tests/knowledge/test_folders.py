@@ -78,7 +78,8 @@ async def test_the_missing_folders_of_a_path_are_added(workspace: Workspace):
 
 
 @pytest.mark.parametrize(
-    "name", ["", " ", ".", "..", "a/b", "a\\b", "a\x00", "a\nb", "\x7f", "\u202egpj.exe", "\ud800", "x" * 256]
+    "name",
+    ["", " ", ".", "..", "a/b", "a\\b", "a\x00", "a\nb", "\x7f", "\x9b1m", "\u202egpj.exe", "\ud800", "x" * 256],
 )
 async def test_a_name_that_would_divide_a_path_or_mislead_a_reader_is_refused(workspace: Workspace, name: str):
     there = await workspace.add_folder("There")

@@ -55,6 +55,27 @@ def test_a_connector_that_sends_nothing_but_a_query_and_an_id_gets_what_it_expec
     assert document["metadata"]["name"] == "pumps.md"
 
 
+@pytest.mark.parametrize("era", ERAS)
+def test_text_of_documents_is_labelled_as_untrusted_outside_of_the_text(
+    server: Running, base: int, shelf: dict[str, int], era: str
+):
+    id = shelf["pumps.md"]
+    for tool, arguments, route in (
+        ("search", {"query": "oil"}, ("POST", "/search")),
+        ("fetch", {"id": f"document:{id}"}, None),
+        ("read_document", {"document_id": id}, ("GET", f"/documents/{id}/content")),
+    ):
+        result = server.call(tool, arguments, era=era)
+        assert result["_meta"]["almanac/trust"] == "untrusted", tool
+        assert "almanac/trust" not in result["content"][0]["text"]
+        if route is not None:
+            body = {"json": arguments} if route[0] == "POST" else {}
+            headers = {"x-api-key": server.token}
+            answer = server.http.request(route[0], f"/api/v1{route[1]}", headers=headers, **body)
+            assert (answer.status_code, answer.headers["x-almanac-trust"]) == (200, "untrusted"), route
+    assert "almanac/trust" not in server.call("browse", {"base_id": base}, era=era).get("_meta", {})
+
+
 def test_the_schemas_are_those_a_connector_looks_for(server: Running):
     tools = {each["name"]: each["inputSchema"] for each in server.rpc("tools/list").json()["result"]["tools"]}
     for name, argument in (("search", "query"), ("fetch", "id")):

@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from almanac.cli.support.output import printable
 from almanac.core.errors import BadRequest
 
 
@@ -15,4 +16,4 @@ def confirm(question: str, yes: bool) -> None:
         raise BadRequest(
             "Removing needs a confirmation, and there is no terminal to ask.", remedy="Repeat it with --yes."
         )
-    typer.confirm(question, abort=True, err=True)
+    typer.confirm(printable(question), abort=True, err=True)

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar, cast
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from almanac.cli.support.output import print_line
+from almanac.cli.support.output import print_json_text
 from almanac.core.arguments import describe_problems
 from almanac.core.call import Call
 from almanac.core.database import Database
@@ -76,4 +76,4 @@ async def all_pages(
 
 def print_answer(answer: Any) -> None:
     """Print the answer of an operation as JSON, with the fields that REST sends."""
-    print_line(orjson.dumps(answer).decode())
+    print_json_text(orjson.dumps(answer).decode())

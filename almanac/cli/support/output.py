@@ -3,21 +3,21 @@
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 
 from almanac.core.errors import AlmanacError
+from almanac.core.text import UNPRINTABLE
 
 PIPE_WIDTH = 10_000  # columns: a pipe has no width, so a row there is one line, however long
 
-_CONTROLS = r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # a terminal takes these for commands
-_CONTROL = re.compile(f"[{_CONTROLS}]")
-# Beside controls: characters that change the direction of a line, and halves of characters, which no encoding has.
-_UNPRINTABLE = re.compile(rf"[{_CONTROLS}\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # a terminal takes these for commands
+_UNPRINTABLE = re.compile(rf"(?![\t\n]){UNPRINTABLE.pattern}")
 _LINE_BREAK = re.compile(r"[\t\n]")
 
 
@@ -37,14 +37,19 @@ def printable_line(text: str) -> str:
 
 
 def print_line(text: str) -> None:
-    """Print a line on standard output unchanged, so that it can be piped and pasted."""
-    sys.stdout.write(text + "\n")
+    """Print a line on standard output without styles and line breaks, so that it can be piped and pasted."""
+    sys.stdout.write(printable(text) + "\n")
     sys.stdout.flush()
 
 
 def print_json(value: Any) -> None:
     """Print a JSON value on one line."""
-    print_line(json.dumps(value, ensure_ascii=False))
+    print_json_text(json.dumps(value, ensure_ascii=False))
+
+
+def print_json_text(text: str) -> None:
+    """Print JSON on one line, with escapes for unprintable characters, so that a program reads the exact value."""
+    print_line(_UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, *, empty: str) -> None:
@@ -52,7 +57,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, *, empty: str) 
     if as_json:
         print_json(list(rows))
     elif not rows:
-        Console(stderr=True).print(empty)
+        error_console().print(empty)
     else:
         table = Table(*rows[0].keys(), box=None, pad_edge=False, header_style="bold")
         for row in rows:
@@ -60,23 +65,34 @@ def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, *, empty: str) 
         output_console().print(table)
 
 
+class _PrintableConsole(Console):
+    """A console that replaces the characters with which stored text could change the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
 def output_console() -> Console:
     """Return a console for standard output that does not wrap lines in a pipe."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(width=PIPE_WIDTH, highlight=False)
+    console = _PrintableConsole(highlight=False)
+    return console if console.is_terminal else _PrintableConsole(width=PIPE_WIDTH, highlight=False)
+
+
+def error_console(*, width: int | None = None) -> Console:
+    """Return a console for standard error."""
+    return _PrintableConsole(stderr=True, highlight=False, width=width)
 
 
 def print_note(text: str) -> None:
     """Print a remark on standard error, so that standard output has the result only."""
-    Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+    error_console().print(text, markup=False, soft_wrap=True)
 
 
 def print_error(error: AlmanacError) -> None:
     """Print an error and its remedy on standard error."""
     cause = f" ({error})" if str(error) != error.message else ""
-    Console(stderr=True).print(
-        "[bold red]Error:[/bold red]", escape(error.text + cause), highlight=False, soft_wrap=True
-    )
+    error_console().print("[bold red]Error:[/bold red]", escape(error.text + cause), soft_wrap=True)
 
 
 def _cell(value: Any) -> str:

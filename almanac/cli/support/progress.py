@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from almanac.cli.support.ingest_run import IngestRun
-from almanac.cli.support.output import PIPE_WIDTH
+from almanac.cli.support.output import PIPE_WIDTH, error_console
 from almanac.search.index.protocol import Coverage
 
 _LINE_INTERVAL_SECONDS = 2.0
@@ -38,14 +38,14 @@ class Display(Protocol):
 @contextmanager
 def open_display(quiet: bool) -> Generator[Display]:
     """Return the display that suits standard error; none if `quiet` and standard error is no terminal."""
-    console = Console(stderr=True)
+    console = error_console()
     if console.is_terminal:
         with _progress_bar(console) as bar:
             yield _BarDisplay(bar)
     elif quiet:
         yield _NoDisplay()
     else:
-        yield _LineDisplay(Console(stderr=True, width=PIPE_WIDTH))
+        yield _LineDisplay(error_console(width=PIPE_WIDTH))
 
 
 class _BarDisplay:
@@ -72,7 +72,7 @@ class _LineDisplay:
     def show(self, stage: Stage) -> None:
         if time.monotonic() >= self._next and (now := stage_line(stage)) != self._last:
             self._next, self._last = time.monotonic() + _LINE_INTERVAL_SECONDS, now
-            self._console.print(now, markup=False, highlight=False)
+            self._console.print(now, markup=False)
 
 
 class _NoDisplay:

@@ -8,7 +8,7 @@ from inspect import Parameter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from almanac.bootstrap import configure_logs, load_settings, open_database
+from almanac.bootstrap import configure_logs, load_settings, open_database, warn_of_unknown_variables
 from almanac.cli.support.options import Home
 from almanac.core.database import Database
 from almanac.core.errors import NotFound
@@ -21,6 +21,7 @@ def command_settings(home: Path | None) -> Settings:
     """Load the settings of a command and configure its logs."""
     settings = load_settings({"home": home}).settings
     configure_logs(settings)
+    warn_of_unknown_variables()
     return settings
 
 

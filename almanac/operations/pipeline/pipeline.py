@@ -23,7 +23,8 @@ import structlog
 from starlette.types import Receive, Scope, Send
 
 from almanac.core.call import Actor
-from almanac.core.errors import AlmanacError, Forbidden, InsufficientScope, Internal
+from almanac.core.errors import AlmanacError, Forbidden, InsufficientScope, Internal, Unauthorized
+from almanac.net.client_address import client_address
 from almanac.net.http_exchange import HttpExchange, ServerStopping
 from almanac.operations.context import AppContext, RequestContext
 from almanac.operations.operation import Operation
@@ -74,6 +75,9 @@ async def handle(endpoint: Endpoint, app: AppContext, http: HttpExchange) -> Non
         await _send_error(endpoint, http, ctx, ServerStopping())
         raise
     except Exception as failure:  # noqa: BLE001 - one failing request must not take others with it
+        if isinstance(failure, Unauthorized):
+            address = client_address(http.scope, app.settings.trusted_proxies)
+            app.refusal_log.record(address, endpoint.surface, http.request_id)
         await _send_error(endpoint, http, ctx, log_failure(ctx or http, failure))
     finally:
         trail.calls_in_flight -= 1

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, RootModel
 from typing_extensions import TypedDict
 
-from almanac.catalogue import vocabulary
+from almanac.catalogue import attachments, vocabulary
 from almanac.catalogue.entities import EntityDraft
 from almanac.core.arguments import Arguments
 from almanac.web.rest import UrlParameters
@@ -174,7 +174,7 @@ class LinkAttachment(Arguments):
 
     entityId: Annotated[str, Field(min_length=1, max_length=100)]
     attachmentId: Annotated[str | None, Field(max_length=100)] = None
-    attachmentUrl: Annotated[str | None, Field(max_length=2000)] = None
+    attachmentUrl: attachments.Url | None = None
     action: Literal["link", "unlink"] = "link"
 
 

@@ -342,3 +342,46 @@ def test_requests_are_in_the_audit_trail(shop: Running):
 
     [row] = wait_until(lambda: shop.run(rows), lambda found: len(found) == 1)
     assert (row["tool"], row["outcome"], row["touched"]) == ("get_entity", "ok", f"entity:{POWERJET}")
+
+
+def test_categories_are_not_nested_deeper_than_they_can_be_read(shop: Running):
+    terms = {"description": "", "categoryAlias": "deep", "policy": "deep"}
+    ask(shop, "POST", f"{KB}/category-aliases", 201, json={"name": "D", "aliasKey": "deep"})
+    policy = {"name": "D", "policyKey": "deep", "inputType": "PDF", "outputFormat": "JSON"}
+    ask(shop, "POST", f"{KB}/policies", 201, json=policy)
+
+    def add_chain(name: str, number: int) -> list[str]:
+        ids: list[str] = []
+        for level in range(number):
+            body = {"name": f"{name} {level}", **terms, **({"parent": ids[-1]} if ids else {})}
+            ids.append(ask(shop, "POST", f"{KB}/categories", 201, json=body)["_id"])
+        return ids
+
+    deep, moved = add_chain("Deep", 50), add_chain("Moved", 3)
+    below = send(shop, "POST", f"{KB}/categories", json={"name": "Deeper", **terms, "parent": deep[-1]})
+    assert (below.status_code, below.json()["error"][:7]) == (400, "parent:")
+    for parent, status in ((deep[47], 400), (deep[46], 200)):
+        answer = send(shop, "PATCH", f"{KB}/categories/{moved[0]}", json={"parent": parent})
+        assert answer.status_code == status, answer.text
+    assert "Deep 0" in names(ask(shop, "GET", f"{KB}/categories"))
+    for id in (*reversed(moved), *reversed(deep)):
+        ask(shop, "DELETE", f"{KB}/categories/{id}", 204)
+
+
+@pytest.mark.parametrize("name", ["Pump\x9b31m", "Pump \u202egpj.exe", "Pump\x1b[2J", "Two\nlines"])
+def test_a_name_that_would_change_a_terminal_is_refused(shop: Running, name: str):
+    for path, body in (
+        ("entities", {"name": name, "category": "washers"}),
+        ("category-aliases", {"name": name, "aliasKey": "evil"}),
+        ("indexes", {"name": name, "categories": []}),
+    ):
+        answer = send(shop, "POST", f"{KB}/{path}", json=body)
+        assert (answer.status_code, answer.json()["error"][:5]) == (400, "name:"), (path, answer.text)
+
+
+@pytest.mark.parametrize("url", ["manual.pdf", "http://[", "javascript:alert(1)", "http://", ""])
+def test_only_an_address_can_be_linked(shop: Running, url: str):
+    body = {"entityId": POWERJET, "attachmentUrl": url}
+    for action in ("link", "unlink"):
+        answer = send(shop, "POST", f"{KB}/attachments/link", json={**body, "action": action})
+        assert (answer.status_code, answer.json()["error"].split(":")[0]) == (400, "attachmentUrl"), answer.text
