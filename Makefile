@@ -47,6 +47,9 @@ test-hostile: setup-test ## Hostile clients: smuggling through nginx, HAProxy an
 	scripts/servers nginx haproxy
 	.venv/bin/pytest tests/hostile/proxies tests/hostile/mix $(ARGS)
 
+test-install: setup-test ## Install the built wheel and the tool in a temporary folder and start them
+	.venv/bin/pytest tests/install $(ARGS)
+
 test-fuzz: setup-test ## A long hypothesis run over the dispatcher
 	ALMANAC_TEST_EXAMPLES=20000 .venv/bin/pytest tests/surfaces/test_endpoint_fuzz.py $(ARGS)
 
@@ -114,4 +117,4 @@ format: setup-test ## Format and fix what can be fixed
 clean: ## Remove everything that setup made
 	rm -rf .venv .tools .pytest_cache .ruff_cache .hypothesis
 
-.PHONY: help setup setup-test serve lint test test-kill test-hostile test-fuzz test-llm conformance bench-transport bench-http-servers bench-floor bench-ingest bench-external bench-embedding bench-responsive bench-search bench-retrieval bench-catalogue bench-agent bench-memory bench-memory-scale calibrate contracts format clean
+.PHONY: help setup setup-test serve lint test test-kill test-install test-hostile test-fuzz test-llm conformance bench-transport bench-http-servers bench-floor bench-ingest bench-external bench-embedding bench-responsive bench-search bench-retrieval bench-catalogue bench-agent bench-memory bench-memory-scale calibrate contracts format clean

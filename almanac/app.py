@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 from starlette.applications import Starlette
@@ -36,7 +37,7 @@ from almanac.db.read_cache import ReadCache
 from almanac.identity import tokens
 from almanac.knowledge import knowledge_runtime
 from almanac.knowledge.files import FileStore
-from almanac.net import client_address
+from almanac.net import client_address, cors
 from almanac.net.allowed_hosts import AllowedHosts
 from almanac.net.fetcher import Fetcher, FetchRules
 from almanac.operations.context import AppContext
@@ -231,9 +232,21 @@ class Application(Starlette):
 
     endpoints: Mapping[str, EndpointApp] = {}
 
+    def __init__(self, allowed_hosts: AllowedHosts, **options: Any) -> None:
+        super().__init__(**options)
+        self._allowed_hosts = allowed_hosts
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        endpoint = self.endpoints.get(scope["path"]) if scope["type"] == "http" else None
-        await (endpoint or super().__call__)(scope, receive, send)
+        serve, origin = super().__call__, None
+        if scope["type"] == "http":
+            serve = self.endpoints.get(scope["path"], serve)
+            origin = cors.accepted_origin(scope, self._allowed_hosts)
+        if origin is None:
+            await serve(scope, receive, send)
+        elif cors.is_preflight(scope):
+            await cors.answer_preflight(origin, send)
+        else:
+            await serve(scope, receive, cors.readable_from(origin, send))
 
 
 def create_app(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> Application:
@@ -264,7 +277,9 @@ def create_app(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> Ap
             yield
             _log.info("stopping")
 
-    app = Application(lifespan=lifespan, exception_handlers={404: _not_found, 405: _not_allowed})
+    app = Application(
+        AllowedHosts(settings), lifespan=lifespan, exception_handlers={404: _not_found, 405: _not_allowed}
+    )
     app.router.redirect_slashes = False  # a redirect would repeat an unchecked Host header
     return app
 

@@ -245,7 +245,7 @@ def measure(name: str, store: str, scratch: Path, options: argparse.Namespace, c
         server = stack.enter_context(started(ours, scratch / f"{name}.log"))
         external_library.write_texts(scratch / f"{name}-texts")
         searched = int(external_library.run(ALMANAC, "kb", "add", "Notes", "--owner", "admin", env=env))
-        external_library.run(ALMANAC, "ingest", str(searched), str(scratch / f"{name}-texts"), env=env)
+        external_library.run(ALMANAC, "ingest", str(searched), str(scratch / f"{name}-texts"), "--wait", env=env)
         runner.run(_settled(store))
         if store.startswith("postgres"):
             runner.run(_vacuum(store))

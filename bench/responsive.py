@@ -60,11 +60,11 @@ def measure(server: AlmanacServer, scratch: Path, documents: int, seconds: float
     with httpx2.Client(base_url=server.url, headers={"authorization": f"Bearer {server.token}"}, timeout=60) as http:
         for name in ("first", "more"):
             chance.fill(scratch / name, documents)
-        server.command("ingest", base, str(scratch / "first"))
+        server.command("ingest", base, str(scratch / "first"), "--wait")
         _ask(http, chance, 20)  # warm
         rest = Asked("at rest", [_ask(http, chance, 1) for _ in range(int(20 * seconds))])
         busy: list[float] = []
-        words = [ALMANAC, "ingest", base, str(scratch / "more")]  # ends when all is embedded
+        words = [ALMANAC, "ingest", base, str(scratch / "more"), "--wait"]  # ends when all is embedded
         with subprocess.Popen(words, env=server.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as bringing:
             while bringing.poll() is None:
                 busy.append(_ask(http, chance, 1))

@@ -316,7 +316,11 @@ def test_the_rule_recognises_a_sleep(code: str):
 
 
 @pytest.mark.parametrize(
-    "page", ["settings.md", "cli.md", "scopes.md", "errors.md", "tools.md", "rest.md", "knowledge-base.md", "agents.md"]
+    "page",
+    [
+        *("settings.md", "cli.md", "scopes.md", "errors.md", "tools.md", "rest.md", "knowledge-base.md", "agents.md"),
+        *("../../.env.example", "../../llms.txt"),
+    ],
 )
 def test_the_reference_pages_are_up_to_date(generator: Any, page: str):
     assert (REFERENCE / page).read_text("utf-8") == generator.PAGES[page](), "run: python docs/reference/generate.py"

@@ -1,5 +1,6 @@
 """The command line of the operator."""
 
+import gc
 import inspect
 import sys
 from collections.abc import Sequence
@@ -14,39 +15,78 @@ from almanac import __version__
 from almanac.cli.support.output import print_error, print_line
 from almanac.core.errors import AlmanacError
 
-# The module of each command and the name in it. Only the module of the given command is imported, because importing the
-# server takes a second.
+# The module and the name of each command in it, and its line in the list of all commands. Only the module of the given
+# command is imported, and none for the list: importing the server takes a second.
 COMMANDS = {
-    "serve": "serve:serve",
-    "worker": "worker:worker",
-    "stdio": "stdio:stdio",
-    "migrate": "migrate:migrate",
-    "ingest": "ingest:ingest",
-    "search": "search:search",
-    "docs": "docs:docs",
-    "read": "read:read",
-    "retry": "retry:retry",
-    "doctor": "doctor:doctor",
-    "audit": "audit:audit",
-    "contracts": "contracts:contracts",
-    "org": "org:orgs_app",
-    "user": "user:users_app",
-    "agent": "agent:agents_app",
-    "group": "group:groups_app",
-    "token": "token:tokens_app",
-    "kb": "kb:kb_app",
-    "doc": "doc:doc_app",
-    "catalogue": "catalogue:catalogue_app",
-    "index": "index:index_app",
-    "memory": "memory:memory_app",
-    "quota": "quota:quota_app",
-    "jobs": "jobs:jobs_app",
-    "bench": "bench:bench_app",
+    "serve": ("serve:serve", "Start the server. The first start prints a token."),
+    "worker": ("worker:worker", "Run background jobs until stopped."),
+    "stdio": ("stdio:stdio", "Serve the tools to a client that launches this command."),
+    "migrate": ("migrate:migrate", "Bring the database to this version's schema."),
+    "ingest": ("ingest:ingest", "Add files to a knowledge base."),
+    "search": ("search:search", "Search as a user or agent, with their permissions."),
+    "docs": ("docs:docs", "List the documents of a knowledge base."),
+    "read": ("read:read", "Print the text of a document."),
+    "retry": ("retry:retry", "Parse the failed documents of a knowledge base again."),
+    "doctor": ("doctor:doctor", "Print the settings and check the installation."),
+    "audit": ("audit:audit", "Read the audit trail."),
+    "contracts": ("contracts:contracts", "Write or check the contracts of the surfaces."),
+    "org": ("org:orgs_app", "Organisations: nothing is shared between two of them."),
+    "user": ("user:users_app", "Users: people who hold tokens."),
+    "agent": ("agent:agents_app", "Agents: programs that hold tokens of their own."),
+    "group": ("group:groups_app", "Groups: people and agents who share things."),
+    "token": ("token:tokens_app", "Tokens: a client sends one to prove its identity."),
+    "kb": ("kb:kb_app", "Knowledge bases: add, list, share, remove, restore."),
+    "doc": ("doc:doc_app", "Single documents: into the trash and out of it."),
+    "catalogue": ("catalogue:catalogue_app", "The catalogue: import, export, and the right to change it."),
+    "category": ("category:categories_app", "Categories: the tree that groups the entities of the catalogue."),
+    "index": ("index:index_app", "The search index: its status, and rebuilding it."),
+    "memory": ("memory:memory_app", "The notes of agents: export and import."),
+    "quota": ("quota:quota_app", "Monthly quotas of an organisation."),
+    "jobs": ("jobs:jobs_app", "Background jobs: list, retry, discard."),
+    "bench": ("bench:bench_app", "Measurements of this program on your own machine."),
 }
 
 
 def build(only: str | None = None) -> typer.Typer:
     """Return the program with all commands, or with one."""
+    app = _program()
+    for name in COMMANDS if only is None else [only]:
+        target, summary = COMMANDS[name]
+        module, _, attribute = target.partition(":")
+        command: Any = getattr(import_module(f"almanac.cli.{module}"), attribute)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name, cls=_HelpGroup, short_help=summary)
+            registered = command.registered_commands
+        else:
+            app.command(name, short_help=summary)(command)
+            registered = app.registered_commands[-1:]
+        for info in registered:
+            _prepare_help(info)
+    return app
+
+
+def build_overview() -> typer.Typer:
+    """Return the program that only lists the commands, prints the version or refuses an unknown command."""
+    app = _program()
+    for name, (_, summary) in COMMANDS.items():
+        app.command(name, short_help=summary)(_not_loaded)
+    return app
+
+
+def main() -> None:
+    """Run the command. An expected failure prints one line that names the fix, never a stack trace."""
+    name = next(iter(sys.argv[1:]), "")
+    try:
+        gc.disable()  # imports create objects that stay, and each collection would examine them again
+        app = build(name) if name in COMMANDS else build_overview()
+        gc.enable()
+        app()
+    except AlmanacError as error:
+        print_error(error)
+        sys.exit(1)
+
+
+def _program() -> typer.Typer:
     app = typer.Typer(
         name="almanac",
         cls=_HelpGroup,
@@ -56,28 +96,11 @@ def build(only: str | None = None) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_common)
-    for name in COMMANDS if only is None else [only]:
-        module, _, attribute = COMMANDS[name].partition(":")
-        command: Any = getattr(import_module(f"almanac.cli.{module}"), attribute)
-        if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name, cls=_HelpGroup)
-            registered = command.registered_commands
-        else:
-            app.command(name)(command)
-            registered = app.registered_commands[-1:]
-        for info in registered:
-            _prepare_help(info)
     return app
 
 
-def main() -> None:
-    """Run the command. An expected failure prints one line that names the fix, never a stack trace."""
-    name = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-    try:
-        build(name if name in COMMANDS else None)()
-    except AlmanacError as error:
-        print_error(error)
-        sys.exit(1)
+def _not_loaded() -> None:
+    """A command in the list of all commands. It is never run: `main` imports the given command."""
 
 
 class _HelpCommand(TyperCommand):

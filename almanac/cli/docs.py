@@ -9,14 +9,13 @@ from rich.tree import Tree
 
 from almanac.cli.support import operator_call
 from almanac.cli.support.operation_call import print_answer, request_of
-from almanac.cli.support.options import BaseId, Json
+from almanac.cli.support.options import BaseKey, Json
 from almanac.cli.support.output import output_console, print_note, print_rows
 from almanac.cli.support.startup import database_command
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest
 from almanac.knowledge import bases, document_status
 from almanac.knowledge.document_tree import Node
-from almanac.knowledge.documents import Document
 from almanac.knowledge.folders import ROOT
 from almanac.operations import browse
 from almanac.operations.browse import Browse, NodeInfo, NodeList, node_info
@@ -27,7 +26,7 @@ _COLOURS = {"success": "green", "failed": "red"}
 @database_command
 async def docs(
     db: Database,
-    base_id: BaseId,
+    base: BaseKey,
     tree: Annotated[bool, typer.Option("--tree", help="Draw them in their folders.")] = False,
     status: Annotated[
         str | None, typer.Option("--status", help="Only documents with this status, such as failed.")
@@ -40,6 +39,7 @@ async def docs(
     """
     if tree and status is not None:
         raise BadRequest("A tree shows every document.", remedy="Leave --tree or --status out.")
+    base_id = await operator_call.base_id(db, base)
     answer = await (_tree(db, base_id) if tree else _documents(db, base_id, status))
     if as_json:
         print_answer(answer)
@@ -60,9 +60,7 @@ async def _documents(db: Database, base_id: int, status: str | None) -> NodeList
     call = await operator_call.call_for_base(db, base_id)
     base = await bases.get(db, call, base_id)
     paths = await document_status.folder_paths(call, base_id)
-    found: list[Document] = []
-    while page := await document_status.find(call, base_id, status=status, after=found[-1].id if found else 0):
-        found += page
+    found = await document_status.find_all(call, base_id, status)
     nodes = [
         node_info(Node(document, is_orphan=document.folder_id not in paths), paths.get(document.folder_id, ""))
         for document in found

@@ -65,8 +65,11 @@ async def rebuild(
     settings: Settings,
     words: Annotated[bool, typer.Option("--words", help="Also analyse every text again.")] = False,
     vectors: Annotated[bool, typer.Option("--vectors", help="Also embed every passage again.")] = False,
-    base_id: Annotated[
-        int | None, typer.Option("--kb", help="Only this knowledge base, from 'almanac kb list'.", show_default=False)
+    base: Annotated[
+        str | None,
+        typer.Option(
+            "--kb", help="Only this knowledge base, by its id or name from 'almanac kb list'.", show_default=False
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -77,9 +80,11 @@ async def rebuild(
 
     Example: [bold]almanac index rebuild --words[/bold]
     """
-    if base_id is not None:
+    collection = None
+    if base is not None:
+        base_id = await operator_call.base_id(db, base)
         await operator_call.call_for_base(db, base_id)
-    collection = None if base_id is None else document_index.collection_of(base_id)
+        collection = document_index.collection_of(base_id)
     async with stop_on_signal() as stop:
         with open_display(quiet=as_json) as display:
             done = _IndexRebuild(db, settings, collection, display, stop)

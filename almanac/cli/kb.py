@@ -7,7 +7,7 @@ import typer
 from almanac.cli.support import operator_call
 from almanac.cli.support.confirmation import confirm
 from almanac.cli.support.operation_call import all_pages, open_request, print_answer, request_of
-from almanac.cli.support.options import BaseId, Json, OrgName, Withdraw, Yes, command_group
+from almanac.cli.support.options import BaseKey, Json, OrgName, Withdraw, Yes, command_group
 from almanac.cli.support.output import print_line, print_note, print_rows
 from almanac.cli.support.startup import database_command
 from almanac.core.call import Call
@@ -94,7 +94,7 @@ async def list_bases(
 @database_command
 async def share_base(
     db: Database,
-    base_id: BaseId,
+    key: BaseKey,
     user: Annotated[str | None, typer.Option("--user", help="With this user or agent.")] = None,
     group: Annotated[str | None, typer.Option("--group", help="With every member of this group.")] = None,
     role: Annotated[
@@ -109,17 +109,19 @@ async def share_base(
     if (role is None) != withdraw:
         raise BadRequest("Give either --role or --withdraw.")
     new_role = None if role is None else roles.parse(role)
+    base_id = await operator_call.base_id(db, key)
     call = await operator_call.call_for_base(db, base_id)
     await db.write(lambda tx: bases.share(call, tx, base_id, new_role, user=user, group=group))
 
 
 @kb_app.command("shares")
 @database_command
-async def list_shares(db: Database, base_id: BaseId, as_json: Json = False) -> None:
+async def list_shares(db: Database, key: BaseKey, as_json: Json = False) -> None:
     """List the roles of users, agents and groups on a knowledge base, beside its owner and its group.
 
     Example: [bold]almanac kb shares 1[/bold]
     """
+    base_id = await operator_call.base_id(db, key)
     call = await operator_call.call_for_base(db, base_id)
     answer = await base_operations.list_shares(request_of(call), OneBase(base_id=base_id))
     if as_json:
@@ -131,11 +133,12 @@ async def list_shares(db: Database, base_id: BaseId, as_json: Json = False) -> N
 
 @kb_app.command("remove")
 @database_command
-async def remove_base(db: Database, settings: Settings, base_id: BaseId, yes: Yes = False) -> None:
+async def remove_base(db: Database, settings: Settings, key: BaseKey, yes: Yes = False) -> None:
     """Put a knowledge base into the trash, with all its content. Search no longer finds it; it can be restored.
 
     Example: [bold]almanac kb remove 1 --yes[/bold]
     """
+    base_id = await operator_call.base_id(db, key)
     call = await operator_call.call_for_base(db, base_id)
     base = await bases.get(db, call, base_id, "manage")
     confirm(f"Remove the knowledge base {base.name!r}? It can be restored for {settings.trash_days} days.", yes)
@@ -146,16 +149,17 @@ async def remove_base(db: Database, settings: Settings, base_id: BaseId, yes: Ye
 @database_command
 async def restore_base(
     db: Database,
-    base_id: BaseId,
+    key: BaseKey,
     folder: Annotated[
         int | None,
-        typer.Option("--folder", help="Only this folder, from 'almanac kb trash KB_ID'."),
+        typer.Option("--folder", help="Only this folder, from 'almanac kb trash KB'."),
     ] = None,
 ) -> None:
     """Take a knowledge base out of the trash; or a folder that was removed from it, with the content removed with it.
 
     Example: [bold]almanac kb restore 1[/bold]
     """
+    base_id = await operator_call.base_id(db, key, removed=folder is None)
     call = await operator_call.call_for_base(db, base_id)
     if folder is not None:
         await _restore_folder(call, base_id, folder)
@@ -171,9 +175,11 @@ async def restore_base(
 async def list_trash(
     db: Database,
     settings: Settings,
-    base_id: Annotated[
-        int | None,
-        typer.Argument(metavar="KB_ID", help="List the trash of this knowledge base.", show_default=False),
+    key: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="KB", help="List the trash of this knowledge base, by its id or name.", show_default=False
+        ),
     ] = None,
     org: OrgName = None,
     as_json: Json = False,
@@ -182,7 +188,8 @@ async def list_trash(
 
     Example: [bold]almanac kb trash 1[/bold]
     """
-    if base_id is not None:
+    if key is not None:
+        base_id = await operator_call.base_id(db, key)
         answer = await _removed(await operator_call.call_for_base(db, base_id), base_id)
     else:
         async with open_request(settings, await operator_call.call_for_org(db, org)) as ctx:

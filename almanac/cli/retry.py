@@ -4,8 +4,8 @@ import typer
 
 from almanac.cli.support import operator_call
 from almanac.cli.support.ingest_run import IngestRun
-from almanac.cli.support.ingest_session import open_session
-from almanac.cli.support.options import BaseId, Json, NoWait
+from almanac.cli.support.ingest_session import open_session, parse_wait
+from almanac.cli.support.options import BaseKey, Json, NoWait, WaitForVectors
 from almanac.cli.support.startup import database_command
 from almanac.core.call import Call
 from almanac.core.database import Database
@@ -16,18 +16,25 @@ from almanac.knowledge.documents import Document
 
 @database_command
 async def retry(
-    db: Database, settings: Settings, base_id: BaseId, no_wait: NoWait = False, as_json: Json = False
+    db: Database,
+    settings: Settings,
+    base: BaseKey,
+    wait: WaitForVectors = False,
+    no_wait: NoWait = False,
+    as_json: Json = False,
 ) -> None:
     """Parse every failed document of a knowledge base again. Exits with 1 if one fails again.
 
     Example: [bold]almanac retry 1[/bold]
     """
+    awaited = parse_wait(wait, no_wait)
+    base_id = await operator_call.base_id(db, base)
     call = await operator_call.call_for_base(db, base_id)
     failed = await _failed_documents(call, base_id)
     await documents.retry_all(call, base_id)
     run = IngestRun(call, base_id)
     run.expect(failed)
-    async with open_session(call, base_id, settings, is_waiting=not no_wait, as_json=as_json) as session:
+    async with open_session(call, base_id, settings, wait=awaited, as_json=as_json) as session:
         await session.follow(run, [])
     raise typer.Exit(session.exit_code)
 
@@ -35,7 +42,5 @@ async def retry(
 async def _failed_documents(call: Call, base_id: int) -> list[tuple[Document, str]]:
     """Return the failed documents, each with its path in the base."""
     paths = await document_status.folder_paths(call, base_id)
-    failed: list[Document] = []
-    while page := await document_status.find(call, base_id, status="failed", after=failed[-1].id if failed else 0):
-        failed += page
+    failed = await document_status.find_all(call, base_id, "failed")
     return [(document, f"{paths.get(document.folder_id, '')}/{document.name}".strip("/")) for document in failed]

@@ -27,7 +27,8 @@ async def search(
         str, typer.Option("--user", help="Search as this user or agent, with their permissions.", show_default=False)
     ],
     bases: Annotated[
-        list[int] | None, typer.Option("--kb", help="Only this knowledge base; may be repeated.", show_default=False)
+        list[str] | None,
+        typer.Option("--kb", help="Only this knowledge base, by its id or name; may be repeated.", show_default=False),
     ] = None,
     mode: SearchMode = "hybrid",
     top_k: Annotated[int, typer.Option("--top-k", min=1, max=50, help="How many passages.")] = 10,
@@ -45,17 +46,17 @@ async def search(
 
     Example: [bold]almanac search "How often is the pump oiled?" --user maria --kb 1[/bold]
     """
+    organisation = await orgs.get_by_name(db, org)
     arguments = parse_arguments(
         operations.Search,
         query=query,
-        bases=bases or [],
+        bases=[await operator_call.base_id(db, key, organisation.id) for key in bases or ()],
         mode=mode,
         limit=top_k,
         min_score=min_score,
         explain=explain,
         highlight=True,
     )
-    organisation = await orgs.get_by_name(db, org)
     principal = await principals.get_by_name(db, organisation.id, user)
     call = operator_call.call_as_principal(db, organisation, principal)
     async with open_request(settings, call) as ctx:

@@ -53,6 +53,7 @@ def serve(
 
     Example: [bold]almanac serve --port 9000 --home /srv/almanac[/bold]
     """
+    load_settings({"host": host, "port": port, "home": home, "workers": workers})  # an error names the option
     _export_options(host=host, port=port, home=home, workers=workers)
     os.environ["PYTHONSAFEPATH"] = "1"  # server and worker processes import nothing from the current folder
     settings = load_settings().settings

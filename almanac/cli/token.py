@@ -36,8 +36,10 @@ async def add_token(
         ),
     ] = None,
     base: Annotated[
-        list[int] | None,
-        typer.Option("--base", help="Limit it to this knowledge base, without notes and catalogue; repeat for more."),
+        list[str] | None,
+        typer.Option(
+            "--base", help="Limit it to this knowledge base (id or name), without notes and catalogue; repeat for more."
+        ),
     ] = None,
     tool: Annotated[list[str] | None, typer.Option("--tool", help="Limit it to this tool; repeat for more.")] = None,
     expires: Annotated[
@@ -50,11 +52,12 @@ async def add_token(
     """
     _check_tools(tool or [])
     owner = await principals.get_by_name(db, (await orgs.get_by_name(db, org)).id, holder)
-    await operator_call.check_bases(db, owner.org_id, base or ())
+    bases = [await operator_call.base_id(db, key, owner.org_id) for key in base or ()]
+    await operator_call.check_bases(db, owner.org_id, bases)
     expires_at = None if expires is None else clock.now() + parse_duration(expires)
     secret, _ = await db.write(
         lambda tx: tokens.issue(
-            tx, owner, kind=kind, scope=scope or (), bases=base or (), tools=tool or (), expires_at=expires_at
+            tx, owner, kind=kind, scope=scope or (), bases=bases, tools=tool or (), expires_at=expires_at
         )
     )
     print_line(secret)

@@ -1,7 +1,8 @@
 """Every setting in one table. The name, type, default, bounds and help of a setting are one field of `Settings`.
 
 A value comes from, in this order: a command-line option, the environment, the TOML file, the default. The
-environment name is `ALMANAC_` and the field in capitals, unless the row names others.
+environment name is `ALMANAC_` and the field in capitals, unless the row names others. A secret may also be in
+a file, which the variable with the ending `_FILE` names.
 `docs/reference/settings.md` is generated from this table, and a test keeps the two equal.
 """
 

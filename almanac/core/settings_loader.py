@@ -44,6 +44,8 @@ def unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:
     known: dict[str, str] = {}  # the names without the prefix
     for item in fields(Settings):
         names = environment_names(item)
+        if item.metadata["secret"]:
+            names = (*names, *(f"{name}_FILE" for name in names))
         # A setting with a name of its own, such as REDIS_URL, may have been given our prefix.
         known |= {item.name.upper(): names[0]} | {name.removeprefix(_PREFIX): name for name in names}
     accepted = set(known.values())
@@ -68,13 +70,29 @@ def _find(
     item: "Field[Any]", environ: Mapping[str, str], file: Mapping[str, Any], options: Mapping[str, Any]
 ) -> tuple[Any, str]:
     if item.name in options:
-        return options[item.name], "option"
+        return options[item.name], f"option --{item.name.replace('_', '-')}"
     for name in environment_names(item):
         if environ.get(name, "") != "":
+            if environ.get(f"{name}_FILE", "") != "" and item.metadata["secret"]:
+                raise InvalidSetting(f"{name} and {name}_FILE are both set.", remedy="Unset one of them.")
             return environ[name], f"environment {name}"
+        if item.metadata["secret"] and environ.get(f"{name}_FILE", "") != "":
+            return _read_secret(item.name, f"{name}_FILE", environ), f"environment {name}_FILE"
     if item.name in file:
         return file[item.name], "file"
     return None, "default"
+
+
+def _read_secret(setting: str, name: str, environ: Mapping[str, str]) -> str:
+    """The content of the file that a variable such as ALMANAC_SECRET_FILE names, as container platforms mount it."""
+    try:
+        value = Path(environ[name]).expanduser().read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InvalidSetting(f"{setting} (from environment {name}) cannot be read: {reason}.") from None
+    if not value:
+        raise InvalidSetting(f"{setting} (from environment {name}) is an empty file.")
+    return value
 
 
 def _parse(item: "Field[Any]", raw: Any, source: str) -> Any:

@@ -120,6 +120,17 @@ async def get_or_none(db: Reader, base_id: int) -> KnowledgeBase | None:
     return None if row is None else base_from_row(row)
 
 
+async def ids_by_name(db: Reader, name: str, org_id: str | None = None, *, removed: bool = False) -> list[int]:
+    """The ids of all bases with a name, without a permission check. None: in all organisations."""
+    rows = await db.fetch(
+        f"SELECT id FROM bases WHERE name = $1 AND removed_at IS {'NOT ' if removed else ''}NULL"  # noqa: S608
+        " AND ($2 = '' OR org_id = $2) ORDER BY id",
+        name,
+        org_id or "",
+    )
+    return [row["id"] for row in rows]
+
+
 async def get_many(call: Call, base_ids: Sequence[int]) -> list[KnowledgeBase]:
     """The bases with these ids that the caller may read, in the order of the ids."""
     rows = await call.db.fetch(

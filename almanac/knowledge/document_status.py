@@ -59,6 +59,14 @@ async def find(
     return [document_from_row(row) for row in rows]
 
 
+async def find_all(call: Call, base_id: int, status: str | None = None) -> list[Document]:
+    """All documents of a base, ordered by id."""
+    found: list[Document] = []
+    while page := await find(call, base_id, status=status, after=found[-1].id if found else 0):
+        found += page
+    return found
+
+
 async def get_by_name(db: Reader, base_id: int, folder_id: int, name: str) -> Document | None:
     """The document with this name in a folder."""
     sql = f"{SELECT} WHERE d.base_id = $1 AND d.folder_id = $2 AND d.name = $3 AND d.removed_at IS NULL"

@@ -55,8 +55,12 @@ class AllowedHosts:
             if len(self._known) < MAX_CACHED_HOSTS:
                 self._known.add(host)
         origin = headers.get(b"origin")
-        if origin is not None and not _matches(origin.decode("latin-1").lower(), self._origins):
+        if origin is not None and not self.accepts_origin(origin):
             raise InvalidOrigin()
+
+    def accepts_origin(self, origin: bytes) -> bool:
+        """Whether pages of an origin may send requests, and read the answers."""
+        return _matches(origin.decode("latin-1").lower(), self._origins)
 
 
 def _bracketed(name: str) -> str:

@@ -8,6 +8,7 @@ import inspect
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
@@ -45,6 +46,9 @@ def settings_page() -> str:
         "default. The file is `almanac.toml` in the working folder, or the one that `ALMANAC_CONFIG` names; its\n"
         "entries have the names of the first column. `almanac doctor` prints the value and the source of every\n"
         "setting.\n",
+        "Each secret can also be in a file: `ALMANAC_SECRET_FILE=/run/secrets/almanac` reads `ALMANAC_SECRET` from\n"
+        'there. Every variable with the type "text, secret" has such a form, with the ending `_FILE`. White space\n'
+        "around the content is ignored. A missing or empty file is an error, and so are both variables at once.\n",
     ]
     for heading, items in _sections():
         rows = [
@@ -210,6 +214,40 @@ def _requests(operations: Sequence[Operation]) -> Iterator[str]:
                 yield f"It is {_meaning(model, is_always=True).partition('.')[0]}.\n"
 
 
+def environment_file() -> str:
+    """Every setting as a comment, for programs that start the server with variables from a file."""
+    lines = [
+        "# Written by docs/reference/generate.py from the code. Change the code, then run it.",
+        "# Every setting with its default. Almanac does not read this file: see docs/how-to/install.md.",
+        "# A secret can be in a file instead: ALMANAC_SECRET_FILE=/run/secrets/almanac",
+    ]
+    for heading, items in _sections():
+        lines += ["", f"## {heading}"]
+        for item in items:
+            value = "" if _default(item) == "empty" else _default(item).strip("`")
+            help_lines = textwrap.wrap(f"{item.metadata['help']}{' Secret.' * item.metadata['secret']}", 118)
+            lines += [*(f"# {line}" for line in help_lines), f"#{environment_names(item)[0]}={value}"]
+    return "\n".join(lines) + "\n"
+
+
+def documentation_index() -> str:
+    """The documentation for language models, in the form of llmstxt.org: the links of docs/README.md."""
+    page = (FOLDER.parent / "README.md").read_text("utf-8")
+    lines = [
+        "# Almanac\n",
+        "> One self-hosted server that gives AI agents an organisation's knowledge: documents, a catalogue and",
+        "> notes, over MCP, REST and a command line.\n",
+        "The distribution is `almanac-server`, the command `almanac`. Clients connect to `/mcp` with a bearer token.",
+    ]
+    for section in page.split("\n## ")[1:]:
+        heading, _, body = section.partition("\n")
+        links = re.findall(r"\[([^\]]+)\]\(([^)#]+\.md)\)", body.replace("\n", " "))
+        if links:
+            named = (f"- [{' '.join(name.split())}](docs/{target})" for name, target in links)
+            lines += ["", f"## {heading}", "", *named]
+    return "\n".join(lines) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "cli.md": cli_page,
@@ -219,6 +257,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "rest.md": rest_page,
     "knowledge-base.md": knowledge_base_page,
     "agents.md": agents_page,
+    "../../.env.example": environment_file,
+    "../../llms.txt": documentation_index,
 }
 
 
@@ -298,6 +338,8 @@ def _kind(item: "Field[Any]") -> str:
         return " or ".join(f"`{choice}`" for choice in row["choices"] if choice)
     if row["max"] is not None:
         return f"{kind}, {row['min']:g} to {row['max']:g}"
+    if row["secret"]:
+        return f"{kind}, secret"
     return kind if row["min"] is None else f"{kind}, at least {row['min']:g}"
 
 
@@ -305,6 +347,8 @@ def _default(item: "Field[Any]") -> str:
     default = item.default
     if default is MISSING or default in ("", ()):
         return "empty"
+    if isinstance(default, tuple):
+        return f"`{', '.join(cast('tuple[str, ...]', default))}`"
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 

@@ -29,6 +29,23 @@ def test_a_dry_run_lists_what_an_import_then_does(peopled: Almanac):
     assert again["changes"] == []
 
 
+def test_categories_are_added_and_listed_in_their_tree(peopled: Almanac):
+    assert peopled("category", "list").err == "No category yet: almanac category add NAME\n"
+    added = peopled("category", "add", "Washers", "--description", "They clean")
+    assert (added.code, added.err) == (0, "")
+    assert peopled("category", "add", "Hot", "--parent", "Washers").code == 0
+    assert peopled("category", "add", "Small", "--parent", "Washers/Hot").code == 0
+    rows = json.loads(peopled("category", "list", "--json").out)
+    assert [(row["path"], row["entities"]) for row in rows] == [
+        ("Washers", 0), ("Washers/Hot", 0), ("Washers/Hot/Small", 0),
+    ]  # fmt: skip
+    assert rows[0]["id"] == added.out.strip()
+    assert rows[0]["description"] == "They clean"
+    assert "Washers/Hot/Small" in peopled("category", "list").out
+    assert peopled("category", "add", "Cold", "--parent", "Nowhere").complaint().startswith("There is no category")
+    assert "Washers" in peopled("category", "add", "Washers").complaint()
+
+
 def test_what_is_exported_is_imported_again(filled: Almanac, tmp_path: Path):
     written = tmp_path / "out.json"
     assert filled("catalogue", "export", str(written)).code == 0

@@ -88,7 +88,7 @@ def test_the_names_of_arguments_are_alike_and_a_flag_takes_nothing(almanac: Alma
     wanted = {
         "user.add": "{NAME}", "org.add": "{NAME}", "kb.add": "{NAME}", "token.add": "{USER}", "token.list": "{USER}",
         "token.revoke": "{TOKEN_ID}", "group.member": "{GROUP} {USER}", "group.leave": "{GROUP} {USER}",
-        "docs": "{KB_ID}", "read": "{DOC_ID}", "jobs.retry": "{JOB_ID}", "kb.trash": "[KB_ID]",
+        "docs": "{KB}", "read": "{DOC_ID}", "jobs.retry": "{JOB_ID}", "kb.trash": "[KB]",
     }  # fmt: skip
     for path, arguments in wanted.items():
         shown = almanac(*path.split("."), "--help").out
@@ -104,6 +104,11 @@ def test_help_fills_the_width_of_a_narrow_terminal(almanac: Almanac, monkeypatch
     *lines, _ = begun[: begun.index("")]
     assert len(lines) > 2
     assert min(map(len, lines)) > 60
+
+
+def test_a_value_out_of_range_names_its_option(almanac: Almanac):
+    assert almanac("serve", "--port", "99999").complaint() == "port (from option --port) must be at most 65535."
+    assert almanac("serve", "--workers", "0").complaint() == "workers (from option --workers) must be at least 1."
 
 
 def test_help_alone_lists_every_command(almanac: Almanac):

@@ -33,7 +33,7 @@ TEXTS = {"pump.md": "# Pump\n\nForty turns a minute.", "cat.md": "# Cat\n\nA cat
 def library(peopled: Almanac, tmp_path: Path) -> Almanac:
     """The commands, with two ingested and embedded documents in Maria's base, number 1."""
     assert peopled("kb", "add", "Notes", "--owner", "maria").code == 0
-    assert peopled("ingest", "1", str(fill(tmp_path / "in", TEXTS))).code == 0
+    assert peopled("ingest", "1", str(fill(tmp_path / "in", TEXTS)), "--wait").code == 0
     return peopled
 
 
@@ -155,7 +155,7 @@ def test_a_rebuild_of_vectors_changes_over_to_the_model_of_the_settings_and_comp
 
 def test_a_rebuild_of_one_base_leaves_others_alone(library: Almanac, tmp_path: Path):
     assert library("kb", "add", "More", "--owner", "maria").out == "2\n"
-    assert library("ingest", "2", str(fill(tmp_path / "more", {"dog.md": "A dog barks."}))).code == 0
+    assert library("ingest", "2", str(fill(tmp_path / "more", {"dog.md": "A dog barks."})), "--wait").code == 0
     answer = library("index", "rebuild", "--kb", "2", "--words", "--vectors")
     assert answer.out == (
         "1 passage analysed, 0 of them with other words than before; 1 passage embedded; index rebuilt\n"
@@ -329,12 +329,23 @@ def test_bases_are_listed_with_how_many_passages_are_embedded_while_not_all_are(
     assert listed == {"Empty": (None, None), "Notes": (2, 1)}
 
 
-def test_an_ingest_waits_for_vectors_and_says_how_many_there_are(library: Almanac, tmp_path: Path):
+def test_an_ingest_ends_when_words_are_found_and_waits_for_vectors_on_request(library: Almanac, tmp_path: Path):
     more = fill(tmp_path / "more", {"dog.md": "A dog barks.", "owl.md": "An owl hoots."})
-    report = json.loads(library("ingest", "1", str(more), "--json").out)
-    assert (report["added"], report["passages"], report["embedded"]) == (2, 4, 4)
-    queued = json.loads(library("ingest", "1", str(fill(more, {"fox.md": "A fox."})), "--no-wait", "--json").out)
-    assert (queued["queued"], queued["passages"], queued["embedded"]) == (1, 4, 4)
+    answer = library("ingest", "1", str(more))
+    assert answer.code == 0
+    assert answer.err == (
+        "2 of 4 passages embedded. Keyword search finds them all; a running server or 'almanac worker' embeds the "
+        "rest.\n"
+    )
+    words = library("search", "owl hoots", "--user", "maria", "--kb", "1", "--mode", "keyword", "--json")
+    assert len(json.loads(words.out)["results"]) == 1
+    waited = json.loads(library("ingest", "1", str(fill(more, {"fox.md": "A fox."})), "--wait", "--json").out)
+    assert (waited["added"], waited["passages"], waited["embedded"]) == (1, 5, 5)
+    assert waited["embedding_seconds"] >= 0
+    queued = json.loads(library("ingest", "1", str(fill(more, {"cow.md": "A cow."})), "--no-wait", "--json").out)
+    assert (queued["queued"], queued["passages"], queued["embedded"]) == (1, 5, 5)
+    assert queued["embedding_seconds"] is None
+    assert "exclude each other" in library("ingest", "1", str(more), "--wait", "--no-wait").complaint()
 
 
 def test_an_ingest_waits_for_vectors_while_another_base_is_embedded(library: Almanac, tmp_path: Path):
@@ -366,7 +377,7 @@ def test_an_ingest_does_not_wait_for_a_model_that_cannot_be_reached(
 ):
     assert library("kb", "add", "Far", "--owner", "maria").out == "2\n"
     choose_far_model(monkeypatch)
-    answer = library("ingest", "2", str(fill(tmp_path / "more", {"dog.md": "A dog barks."})))
+    answer = library("ingest", "2", str(fill(tmp_path / "more", {"dog.md": "A dog barks."})), "--wait")
     assert answer.code == 0
     assert answer.err.splitlines()[-1] == (
         "0 of 1 passage embedded; see 'almanac doctor'. Keyword search finds them all; a running server or "
@@ -394,12 +405,15 @@ def test_whoever_stops_waiting_for_vectors_is_told_that_words_are_found_already(
     ]
 
 
-def test_the_time_that_vectors_take_is_not_counted_as_reading(library: Almanac):
+def test_the_report_names_the_time_that_vectors_take_beside_that_of_reading(library: Almanac):
     async def work(db: Database) -> None:
         ingest_run = IngestRun(await call_for_base(db, 1), 1, [IngestFile("a.md")], done=1, pages=20)
         ingest_run.began -= 100
         ingest_run.ended = ingest_run.began + 10
         assert progress.rate(ingest_run) == "2.0 pages/s"
+        ingest_run.embedded = ingest_run.ended + 402
+        assert ingest_report.summary(ingest_run, 0).endswith("; 20 pages in 10.0 s, 2.0 pages/s; embedding in 402.0 s")
+        assert ingest_report.to_json(ingest_run, [])["embedding_seconds"] == 402
 
     with_database(work)
     assert progress.stage_line(progress.embedding_stage(Coverage(1024, 312))) == "312 of 1,024 passages embedded"

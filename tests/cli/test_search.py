@@ -27,7 +27,7 @@ FILES = {
 def library(peopled: Almanac, tmp_path: Path) -> Almanac:
     """The commands, with an ingested knowledge base of Maria's."""
     assert peopled("kb", "add", "Manuals", "--owner", "maria").out == "1\n"
-    assert peopled("ingest", "1", str(fill(tmp_path / "manuals", FILES))).code == 0
+    assert peopled("ingest", "1", str(fill(tmp_path / "manuals", FILES)), "--wait").code == 0
     return peopled
 
 
@@ -111,7 +111,7 @@ def test_what_cannot_be_searched_is_one_line_that_says_why(library: Almanac, arg
 
 def test_a_document_cannot_write_to_the_terminal(library: Almanac, tmp_path: Path):
     evil = fill(tmp_path / "evil", {"evil.md": "# Evil \u202e name\n\nA wrench \u009b31m and \u2066 more.\n"})
-    assert library("ingest", "1", str(evil)).code == 0
+    assert library("ingest", "1", str(evil), "--wait").code == 0
     shown = library("search", "wrench", "--user", "maria", "--mode", "keyword").out
     assert "wrench" in shown
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", shown)
@@ -136,7 +136,7 @@ def test_no_stored_name_can_write_to_the_terminal(library: Almanac):
 
 def test_a_long_passage_is_shown_around_the_words(library: Almanac, tmp_path: Path):
     text = "word " * 120 + "the needle lies here " + "word " * 120
-    assert library("ingest", "1", str(fill(tmp_path / "long", {"long.txt": text}))).code == 0
+    assert library("ingest", "1", str(fill(tmp_path / "long", {"long.txt": text})), "--wait").code == 0
     snippet = library("search", "needle", "--user", "maria", "--mode", "keyword").out.splitlines()[1]
     assert (snippet[0], snippet[-1]) == ("…", "…")
     assert "the needle lies here" in snippet
@@ -148,7 +148,7 @@ def test_a_search_works_beside_a_running_server(tmp_path: Path):
     files = fill(tmp_path / "manuals", FILES)
     with serving(home):
         assert run(home, "kb", "add", "Manuals", "--owner", "admin").out == "1\n"
-        assert run(home, "ingest", "1", str(files)).code == 0
+        assert run(home, "ingest", "1", str(files), "--wait").code == 0
         answer = run(home, "search", "How often is the bearing oiled?", "--user", "admin", "--json")
     assert found(answer)[0]["title"] == "Pump P-40"
 

@@ -87,7 +87,7 @@ def test_every_setting_can_be_set_in_the_file(name: str):
 def test_an_option_beats_the_environment_which_beats_the_file_which_beats_the_default():
     environ, file, options = {"ALMANAC_PORT": "2"}, {"port": 3}, {"port": 1}
     steps = [
-        (load(environ, file, options), 1, "option"),
+        (load(environ, file, options), 1, "option --port"),
         (load(environ, file, {"port": None}), 2, "environment ALMANAC_PORT"),
         (load({}, file), 3, "file"),
         (load({}), 8000, "default"),
@@ -197,10 +197,40 @@ def test_a_bad_value_names_the_setting_and_its_source(variable: str, text: str, 
     assert caught.value.text == complaint
 
 
+@pytest.mark.parametrize("name", SECRETS)
+def test_every_secret_can_be_in_a_file(name: str, tmp_path: Path):
+    text = CHOICES.get(name, "a secret of the operator")
+    file = tmp_path / "secret"
+    file.write_text(f"{text}\n")
+    for variable in environment_names(FIELDS[name]):
+        loaded = load({f"{variable}_FILE": str(file)})
+        assert getattr(loaded.settings, name) == text
+        assert loaded.sources[name] == f"environment {variable}_FILE"
+        with pytest.raises(InvalidSetting, match=rf"^{variable} and {variable}_FILE are both set\.$"):
+            load({variable: text, f"{variable}_FILE": str(file)})
+
+
+def test_only_secrets_are_read_from_files(tmp_path: Path):
+    (tmp_path / "host").write_text("0.0.0.0")
+    assert load({"ALMANAC_HOST_FILE": str(tmp_path / "host")}).settings.host == "127.0.0.1"
+
+
+def test_a_secret_file_that_cannot_be_read_names_the_variable_and_never_its_content(tmp_path: Path):
+    for content, reason in (
+        (None, "cannot be read: No such file or directory"), (b" \n", "is an empty file"),
+        (b"hunter2\xff", "cannot be read: it is not UTF-8"),
+    ):  # fmt: skip
+        if content is not None:
+            (tmp_path / "secret").write_bytes(content)
+        with pytest.raises(InvalidSetting) as caught:
+            load({"ALMANAC_SECRET_FILE": str(tmp_path / "secret")})
+        assert caught.value.text == f"secret (from environment ALMANAC_SECRET_FILE) {reason}."
+
+
 def test_a_bad_value_in_the_file_or_an_option_says_so():
     with pytest.raises(InvalidSetting, match=r"^port \(from file\) must be a whole number\.$"):
         load({}, {"port": True})
-    with pytest.raises(InvalidSetting, match=r"^workers \(from option\) must be at least 1\.$"):
+    with pytest.raises(InvalidSetting, match=r"^workers \(from option --workers\) must be at least 1\.$"):
         load({}, None, {"workers": 0})
 
 

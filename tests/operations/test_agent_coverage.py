@@ -114,6 +114,8 @@ COMMANDS: Mapping[str, Tool | Reason] = {
     "catalogue export": BULK,
     "catalogue import": BULK,
     "catalogue share": ACCOUNTS,
+    "category add": VOCABULARY,
+    "category list": Tool("browse_categories"),
     "memory export": BULK,
     "memory import": BULK,
     "audit": Reason("The trail records agents, so that it is not theirs to read."),

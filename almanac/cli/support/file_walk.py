@@ -1,5 +1,6 @@
 """The files of an ingest: all files below the given paths, and the files that are left out, with the reason."""
 
+import hashlib
 import os
 import stat
 from collections.abc import Generator, Iterator, Sequence
@@ -8,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from almanac.cli.support.output import printable_line
+from almanac.knowledge.files import format_size
+from almanac.knowledge.parsers.parsed_file import UnreadableFile
 
 _OWN_DATA = "the data of Almanac itself"
+_READ_BYTES = 1 << 20
 
 Stamp = tuple[int, int, int]  # time of change, size, inode: it differs if the content differs
 
@@ -25,6 +29,16 @@ class FoundFile:
     stamp: Stamp = (0, 0, 0)
     problem: str = ""
     code: str = "unreadable"  # of the problem
+
+    @property
+    def base_path(self) -> str:
+        """The path of the document in the base."""
+        return base_path(self.folder, self.name)
+
+    @property
+    def size(self) -> int:
+        """The size in bytes at the time of the walk."""
+        return self.stamp[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +90,28 @@ def open_file(path: Path) -> Generator[tuple[int, int]]:
         yield descriptor, status.st_size
     finally:
         os.close(descriptor)
+
+
+def check_size(size: int, max_bytes: int) -> None:
+    """Refuse a file that cannot become a document because of its size."""
+    if not size:
+        raise UnreadableFile("empty", "The file is empty.")
+    if size > max_bytes:
+        raise UnreadableFile("too_large", f"The file is larger than the limit of {format_size(max_bytes)}.")
+
+
+def sha256(descriptor: int) -> str:
+    """Return the hash of an open file, as the file store computes it."""
+    digest, offset = hashlib.sha256(), 0
+    while data := os.pread(descriptor, _READ_BYTES, offset):
+        digest.update(data)
+        offset += len(data)
+    return digest.hexdigest()
+
+
+def base_path(folder: str, name: str) -> str:
+    """Return a path in a base: names without outer white space, as folders and documents have them."""
+    return "/".join(part.strip() for part in f"{folder}/{name}".split("/") if part.strip())
 
 
 def _files_below(path: Path, folder: str, avoid: Path) -> Iterator[FoundFile | SkippedFile]:

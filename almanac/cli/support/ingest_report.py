@@ -5,11 +5,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from almanac.cli.support.file_walk import SkippedFile
+from almanac.cli.support.folder_changes import FolderChange
 from almanac.cli.support.ingest_run import OUTCOMES, IngestFile, IngestRun
-from almanac.cli.support.output import print_line, print_note, print_rows
+from almanac.cli.support.output import print_json, print_line, print_note, print_rows, printable_line
 from almanac.cli.support.progress import counted, rate
 
 _MAX_SKIPPED_LINES = 20
+_MAX_CHANGE_LINES = 100
+_ACTIONS = (*OUTCOMES, "failed", "renamed", "removed")
 
 # Every file of a run has one of these results, so their counts add up to the number of files.
 _PARSED, _UNCHANGED, _UNREADABLE, _REFUSED = "read", "unchanged", "kept but not readable", "not taken"
@@ -19,10 +22,8 @@ _RESULTS = (_PARSED, _UNCHANGED, _QUEUED, _UNREADABLE, _REMOVED, _SKIPPED, _REFU
 
 def print_report(run: IngestRun, skipped: Sequence[SkippedFile], *, is_stopped: bool) -> None:
     """Print failures and counts on standard output, and skipped files and the work that is left on standard error."""
-    for file in skipped[:_MAX_SKIPPED_LINES]:
-        print_note(f"skipped {file.label}: {file.reason}")
-    if len(skipped) > _MAX_SKIPPED_LINES:
-        print_note(f"skipped {len(skipped) - _MAX_SKIPPED_LINES} more")
+    _print_notes([f"skipped {file.label}: {file.reason}" for file in skipped], _MAX_SKIPPED_LINES, "skipped")
+    _print_notes([_change_line(change) for change in run.changes], _MAX_CHANGE_LINES, "renamed or removed")
     if run.failures:
         rows = [{"file": file.label, "code": file.code, "message": file.message} for file in run.failures]
         print_rows(rows, False, empty="")
@@ -31,12 +32,38 @@ def print_report(run: IngestRun, skipped: Sequence[SkippedFile], *, is_stopped: 
         print_note(work_left)
 
 
+def print_preview(
+    base_id: int, changes: Sequence[FolderChange], skipped: Sequence[SkippedFile], *, as_json: bool
+) -> None:
+    """Print the changes of a dry run. People see only files and documents that change."""
+    counts = Counter(change.action for change in changes)
+    if as_json:
+        print_json(
+            {
+                "dry_run": True,
+                "base": base_id,
+                **{action: counts[action] for action in _ACTIONS},
+                "skipped": len(skipped),
+                "changes": [_change_to_json(change) for change in changes if change.action != "unchanged"],
+            }
+        )
+        return
+    for change in changes:
+        if change.action != "unchanged":
+            print_line(_change_line(change))
+    numbers = ", ".join(f"{counts[action]} {action}" for action in _ACTIONS if counts[action])
+    print_line(f"Dry run, nothing is changed: {numbers or 'nothing to do'}")
+
+
 def summary(run: IngestRun, skipped: int) -> str:
     """Return a line such as: 40 files: 21 read, 11 kept but not readable, 8 skipped; 31 pages in 0.9 s, 34 pages/s."""
     counts = Counter(_result(file) for file in run.files)
     counts[_SKIPPED] = skipped
     numbers = ", ".join(f"{counts[result]} {result}" for result in _RESULTS if counts[result]) or "nothing to do"
-    return "; ".join(filter(None, (f"{counted(counts.total(), 'file')}: {numbers}", _speed(run))))
+    changed = Counter(change.action for change in run.changes)
+    changes = ", ".join(f"{counted(number, 'document')} {action}" for action, number in changed.items())
+    parts = (f"{counted(counts.total(), 'file')}: {numbers}", changes, _speed(run), _embedding_time(run))
+    return "; ".join(filter(None, parts))
 
 
 def to_json(run: IngestRun, skipped: Sequence[SkippedFile]) -> Mapping[str, Any]:
@@ -53,6 +80,10 @@ def to_json(run: IngestRun, skipped: Sequence[SkippedFile]) -> Mapping[str, Any]
         "passages": run.coverage and run.coverage.passages,
         "embedded": run.coverage and run.coverage.embedded,
         "seconds": round(run.seconds, 3),
+        "embedding_seconds": None if run.embedding_seconds is None else round(run.embedding_seconds, 3),
+        "renamed": sum(change.action == "renamed" for change in run.changes),
+        "removed": sum(change.action == "removed" for change in run.changes),
+        "changes": [_change_to_json(change) for change in run.changes],
         "files": [_file_to_json(file) for file in run.files],
         "left_out": [{"path": skip.label, "reason": skip.reason} for skip in skipped],
     }
@@ -86,6 +117,34 @@ def _speed(run: IngestRun) -> str:
     return ", ".join(filter(None, (f"{parsed} in {run.seconds:.1f} s", rate(run)))) if parsed else ""
 
 
+def _embedding_time(run: IngestRun) -> str:
+    """Return the duration of waiting for vectors, if the run waited."""
+    return "" if run.embedding_seconds is None else f"embedding in {run.embedding_seconds:.1f} s"
+
+
+def _change_to_json(change: FolderChange) -> Mapping[str, Any]:
+    return {
+        "action": change.action,
+        "path": printable_line(change.path),
+        "document_id": change.document_id,
+        "before": change.before or None,
+        "reason": change.reason or None,
+    }
+
+
+def _change_line(change: FolderChange) -> str:
+    """Return a line such as: renamed a.md -> pumps/a.md"""
+    path = f"{change.before} -> {change.path}" if change.before else change.path
+    return printable_line(f"{change.action} {path}{f': {change.reason}' if change.reason else ''}")
+
+
+def _print_notes(lines: Sequence[str], max_lines: int, participle: str) -> None:
+    for line in lines[:max_lines]:
+        print_note(line)
+    if len(lines) > max_lines:
+        print_note(f"{participle} {len(lines) - max_lines} more")
+
+
 def _work_left(run: IngestRun, is_stopped: bool) -> str:
     """Return the work that is left and the program that does it."""
     queued = sum(_result(file) == _QUEUED for file in run.files)
@@ -102,5 +161,11 @@ def _vectors_left(run: IngestRun, is_stopped: bool) -> str:
     if run.coverage is None or run.coverage.embedded >= run.coverage.passages:
         return ""
     embedded = f"{run.coverage.embedded:,} of {counted(run.coverage.passages, 'passage')} embedded"
-    status = f"Stopped; {embedded}." if is_stopped else f"{embedded}; see 'almanac doctor'."
+    status = (
+        f"Stopped; {embedded}."
+        if is_stopped
+        else f"{embedded}."
+        if run.embedded is None
+        else f"{embedded}; see 'almanac doctor'."
+    )
     return f"{status} Keyword search finds them all; a running server or 'almanac worker' embeds the rest."

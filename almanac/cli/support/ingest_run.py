@@ -5,7 +5,6 @@ later files are still being added.
 """
 
 import asyncio
-import hashlib
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -13,11 +12,12 @@ from dataclasses import dataclass, field
 
 from almanac.cli.support import file_walk
 from almanac.cli.support.file_walk import FoundFile
+from almanac.cli.support.folder_changes import FolderChange
 from almanac.core.call import Call
 from almanac.core.errors import AlmanacError
 from almanac.knowledge import document_status, documents, folders
 from almanac.knowledge.documents import AddResult, Document, DocumentDraft
-from almanac.knowledge.files import SNIFF_BYTES, FileStore, IncomingFile, format_size
+from almanac.knowledge.files import SNIFF_BYTES, FileStore, IncomingFile
 from almanac.knowledge.parsers.parsed_file import UnreadableFile
 from almanac.search.index.protocol import Coverage
 
@@ -66,14 +66,21 @@ class IngestRun:
     unpaged: int = 0  # parsed files of formats without pages
     ended: float | None = None  # when the last document was parsed
     coverage: Coverage | None = None  # the vectors of the base at the end of the run
+    embedded: float | None = None  # when the session stopped waiting for vectors, if it did
+    changes: list[FolderChange] = field(default_factory=list[FolderChange])  # documents of renamed and missing files
     _pending: dict[int, IngestFile] = field(default_factory=dict[int, IngestFile])
     _folders: dict[str, int] = field(default_factory=dict[str, int])
     _folder_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def seconds(self) -> float:
-        """Seconds from the beginning to the end, or until now."""
+        """Seconds of parsing: from the beginning until the last document was parsed, or until now."""
         return max((self.ended or time.monotonic()) - self.began, 0.001)
+
+    @property
+    def embedding_seconds(self) -> float | None:
+        """Seconds of waiting for vectors after the last document was parsed."""
+        return None if self.embedded is None or self.ended is None else self.embedded - self.ended
 
     @property
     def is_over(self) -> bool:
@@ -146,10 +153,7 @@ class IngestRun:
 
     async def _add_document(self, source: FoundFile, store: FileStore, max_bytes: int) -> AddResult:
         with file_walk.open_file(source.path) as (descriptor, size):
-            if not size:
-                raise UnreadableFile("empty", "The file is empty.")
-            if size > max_bytes:
-                raise UnreadableFile("too_large", f"The file is larger than the limit of {format_size(max_bytes)}.")
+            file_walk.check_size(size, max_bytes)
             folder_id = await self._folder(source.folder)
             existing = await document_status.get_by_name(self.call.db, self.base_id, folder_id, source.name)
             is_same = existing is not None and await _is_same(descriptor, size, existing)
@@ -173,15 +177,7 @@ class IngestRun:
 
 async def _is_same(descriptor: int, size: int, document: Document) -> bool:
     """Compare a file with a document by hash, which is much cheaper than storing the file."""
-    return size == document.size and await asyncio.to_thread(_sha256, descriptor) == document.blob_hash
-
-
-def _sha256(descriptor: int) -> str:
-    digest, offset = hashlib.sha256(), 0
-    while data := os.pread(descriptor, _READ_BYTES, offset):
-        digest.update(data)
-        offset += len(data)
-    return digest.hexdigest()
+    return size == document.size and await asyncio.to_thread(file_walk.sha256, descriptor) == document.blob_hash
 
 
 async def _copy(descriptor: int, size: int, incoming: IncomingFile) -> None:

@@ -5,11 +5,13 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
 
 from almanac import reactions
-from almanac.cli.support import file_walk, ingest_report
+from almanac.cli.support import file_walk, folder_changes, ingest_report
 from almanac.cli.support.file_walk import FoundFile, SkippedFile, Stamp
+from almanac.cli.support.folder_changes import FolderChange
 from almanac.cli.support.ingest_run import IngestRun
 from almanac.cli.support.local_worker import EXIT_INTERRUPTED, local_worker, stop_on_signal
 from almanac.cli.support.output import print_json, print_note
@@ -17,6 +19,7 @@ from almanac.cli.support.progress import Display, embedding_stage, open_display,
 from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Database
+from almanac.core.errors import BadRequest
 from almanac.core.settings import Settings
 from almanac.knowledge import document_index
 from almanac.knowledge.files import FileStore
@@ -30,6 +33,14 @@ _COVERAGE_POLL_SECONDS = 0.5  # counting passages costs more than reading the st
 _WALK_INTERVAL_SECONDS = 1.0  # between two walks of --watch, and at least ten times as long as a walk takes
 
 
+class Wait(IntEnum):
+    """The state of the documents at which a session ends."""
+
+    QUEUED = 0
+    PARSED = 1  # keyword search finds them
+    EMBEDDED = 2  # vector search finds them too
+
+
 @dataclass(slots=True)
 class IngestSession:
     """The knowledge base and options of one command, and the files that have failed so far."""
@@ -39,7 +50,7 @@ class IngestSession:
     settings: Settings
     search: SearchEngine
     stop: asyncio.Event
-    is_waiting: bool
+    wait: Wait
     as_json: bool
     is_watching: bool = False
     failing: set[str] = field(default_factory=set[str])
@@ -49,10 +60,12 @@ class IngestSession:
         """The exit status of the command."""
         return EXIT_INTERRUPTED if self.stop.is_set() and not self.is_watching else int(bool(self.failing))
 
-    async def watch(self, paths: Sequence[Path], folder: str) -> None:
-        """Add all files, and then every new or changed one. A changed file is added once two walks found it equal."""
+    async def watch(self, paths: Sequence[Path], folder: str, *, prune: bool) -> None:
+        """Add all files, and then every new or changed one. A changed file is added once two walks found it equal, and
+        a missing file is pruned once two walks found the same files."""
         added: dict[str, Stamp] = {}
         before: dict[str, Stamp] | None = None
+        pruned: dict[str, str] | None = None
         while not self.stop.is_set():
             started = time.monotonic()
             files = await asyncio.to_thread(file_walk.walk, paths, folder, self.settings.home)
@@ -60,18 +73,34 @@ class IngestSession:
             now = {file.label: file.stamp for file in files.found}
             changed = [file for file in files.found if added.get(file.label) != file.stamp]
             settled = [file for file in changed if before is None or before.get(file.label) == file.stamp]
-            if settled or before is None:
-                await self.add(settled, files.skipped if before is None else [])
+            changes: list[FolderChange] = []
+            problems = {file.label: file.problem for file in files.found}
+            if prune and before in (None, now) and pruned != problems:
+                changes = await self.prune(folder, files.found)
+                pruned = problems
+            if settled or changes or before is None:
+                await self.add(settled, files.skipped if before is None else [], changes)
                 added |= {file.label: file.stamp for file in settled}
                 if before is None and not self.as_json:
                     print_note("Watching for changes; Ctrl-C stops.")
             before = now
             await self._rest(max(_WALK_INTERVAL_SECONDS, 10 * walk_seconds))
 
-    async def add(self, found: list[FoundFile], skipped: list[SkippedFile]) -> None:
-        """Add files to the base and follow them."""
+    async def prune(self, folder: str, found: Sequence[FoundFile]) -> list[FolderChange]:
+        """Move the documents of renamed files and remove those of missing files, below a folder of the base."""
+        if reason := folder_changes.keep_reason(found):
+            print_note(reason)
+            return []
+        changes = await folder_changes.open_changes(self.call, self.base_id)
+        await changes.find_missing(folder, found)
+        return await changes.apply()
+
+    async def add(
+        self, found: list[FoundFile], skipped: list[SkippedFile], changes: Sequence[FolderChange] = ()
+    ) -> None:
+        """Add files to the base and follow them; report them with the changes that were made before."""
         files = FileStore(self.settings.home, self.settings.max_file_bytes)
-        run = IngestRun(self.call, self.base_id)
+        run = IngestRun(self.call, self.base_id, changes=list(changes))
         try:
             adding = asyncio.create_task(run.add(found, files, self.settings.max_file_bytes, self.stop))
             await self.follow(run, skipped, adding)
@@ -87,13 +116,14 @@ class IngestSession:
                 all_added = adding is None or adding.done()
                 await run.update()
                 display.show(parsing_stage(run))
-                if all_added and (self.stop.is_set() or not self.is_waiting or run.is_over):
+                if all_added and (self.stop.is_set() or self.wait == Wait.QUEUED or run.is_over):
                     break
                 await self._rest(_STATUS_POLL_SECONDS)
             run.ended = time.monotonic()
-            if self.is_waiting and not self.is_watching:
+            if self.wait == Wait.EMBEDDED and not self.is_watching:
                 run.coverage = await self._follow_embedding(display)
-            elif self.as_json:
+                run.embedded = time.monotonic()
+            elif self.as_json or self.wait == Wait.PARSED:
                 run.coverage = await self._coverage()
         if adding is not None:
             await adding
@@ -129,25 +159,37 @@ class IngestSession:
         await asyncio.sleep(_STATUS_POLL_SECONDS)  # after Ctrl-C, until the work in progress is finished
 
 
+def parse_wait(wait: bool, no_wait: bool) -> Wait:
+    """Return the state that the options --wait and --no-wait name."""
+    if wait and no_wait:
+        raise BadRequest("--wait and --no-wait exclude each other.", remedy="Leave one of them out.")
+    return Wait.EMBEDDED if wait else Wait.QUEUED if no_wait else Wait.PARSED
+
+
 @asynccontextmanager
 async def open_session(
-    call: Call, base_id: int, settings: Settings, *, is_waiting: bool, as_json: bool, is_watching: bool = False
+    call: Call, base_id: int, settings: Settings, *, wait: Wait, as_json: bool, is_watching: bool = False
 ) -> AsyncGenerator[IngestSession]:
-    """Open search for a session and, if it waits for the documents, run its workers. Ctrl-C stops the session."""
+    """Open search for a session and run the workers of the work that it waits for. Ctrl-C stops the session."""
     async with open_search(settings, call.db) as search, stop_on_signal() as stop, AsyncExitStack() as stack:
-        if is_waiting:
-            await stack.enter_async_context(_ingest_workers(call.db, settings, stop))
-        yield IngestSession(call, base_id, settings, search, stop, is_waiting, as_json, is_watching)
+        if wait != Wait.QUEUED:
+            embeds = wait == Wait.EMBEDDED or is_watching
+            await stack.enter_async_context(_ingest_workers(call.db, settings, stop, embeds=embeds))
+        yield IngestSession(call, base_id, settings, search, stop, wait, as_json, is_watching)
 
 
 @asynccontextmanager
-async def _ingest_workers(db: Database, settings: Settings, stop: asyncio.Event) -> AsyncGenerator[None]:
-    """Run one worker for documents and one for vectors, beside those of a server if there is one."""
+async def _ingest_workers(
+    db: Database, settings: Settings, stop: asyncio.Event, *, embeds: bool
+) -> AsyncGenerator[None]:
+    """Run one worker for documents and, if the session embeds, one for vectors, beside those of a server."""
     grace = round(settings.shutdown_grace_seconds * clock.SECOND)
-    async with (
-        reactions.open_job_handlers(db, settings) as handlers,
-        local_worker(db, settings, {"ingest": handlers["ingest"]}, stop, settings.job_concurrency, grace),
-        # Separate, so that no document waits for a model, and without grace: the rest may belong to other bases.
-        local_worker(db, settings, {embed_queue.KIND: handlers[embed_queue.KIND]}, stop, 1, 0),
-    ):
+    async with AsyncExitStack() as stack:
+        handlers = await stack.enter_async_context(reactions.open_job_handlers(db, settings))
+        ingest = {"ingest": handlers["ingest"]}
+        await stack.enter_async_context(local_worker(db, settings, ingest, stop, settings.job_concurrency, grace))
+        if embeds:
+            # Separate, so that no document waits for a model, and without grace: the rest may belong to other bases.
+            embed = {embed_queue.KIND: handlers[embed_queue.KIND]}
+            await stack.enter_async_context(local_worker(db, settings, embed, stop, 1, 0))
         yield

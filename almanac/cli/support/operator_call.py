@@ -6,7 +6,7 @@ from almanac.core import scopes
 from almanac.core.arguments import MAX_ID
 from almanac.core.call import Actor, Call
 from almanac.core.database import Database
-from almanac.core.errors import NotFound
+from almanac.core.errors import Conflict, NotFound
 from almanac.identity import orgs, principals
 from almanac.identity.orgs import Org
 from almanac.identity.principals import Principal
@@ -28,6 +28,20 @@ async def call_for_org(db: Database, name: str | None, user: str | None = None) 
     return _operator_call(db, org, owner.id, owner.name)
 
 
+async def base_id(db: Database, key: str, org_id: str | None = None, *, removed: bool = False) -> int:
+    """Return the id of a knowledge base from its id or name. Digits are always an id, also if they are a name."""
+    if key.isascii() and key.isdigit():
+        return int(key)
+    ids = await bases.ids_by_name(db, key, org_id, removed=removed)
+    if not ids:
+        raise _missing_base(repr(key[: bases.MAX_NAME_CHARS]))
+    if len(ids) > 1:
+        raise Conflict(
+            f"{len(ids)} knowledge bases are named {key!r}.", remedy=f"Use an id: {', '.join(map(str, ids))}."
+        )
+    return ids[0]
+
+
 async def call_for_base(db: Database, base_id: int) -> Call:
     """Return a call in the name of a knowledge base's owner."""
     base = await _base_or_none(db, base_id)
@@ -41,7 +55,7 @@ async def call_for_document(db: Database, document_id: int) -> Call:
     """Return a call in the name of the owner of a document's knowledge base."""
     base_id = await document_status.base_of(db, document_id) if document_id <= MAX_ID else None
     if base_id is None:
-        raise NotFound(f"There is no document {document_id}.", remedy="See 'almanac docs KB_ID'.")
+        raise NotFound(f"There is no document {document_id}.", remedy="See 'almanac docs KB'.")
     return await call_for_base(db, base_id)
 
 
@@ -73,8 +87,8 @@ async def _base_or_none(db: Database, base_id: int) -> KnowledgeBase | None:
     return await bases.get_or_none(db, base_id) if base_id <= MAX_ID else None
 
 
-def _missing_base(base_id: int) -> NotFound:
-    return NotFound(f"There is no knowledge base {base_id}.", remedy="See 'almanac kb list'.")
+def _missing_base(key: int | str) -> NotFound:
+    return NotFound(f"There is no knowledge base {key}.", remedy="See 'almanac kb list'.")
 
 
 def _operator_call(db: Database, org: Org, id: int, name: str) -> Call:

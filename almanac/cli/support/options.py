@@ -19,12 +19,13 @@ SearchMode = Annotated[
     str, typer.Option("--mode", help="hybrid, vector (by meaning) or keyword (by exact words).", metavar="MODE")
 ]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Only queue the documents; the worker of a server reads them.")]
+WaitForVectors = Annotated[bool, typer.Option("--wait", help="Also embed the passages, and wait for their vectors.")]
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False)]
 UserName = Annotated[str, typer.Argument(metavar="USER", help="A user's or agent's name.", show_default=False)]
-BaseId = Annotated[int, typer.Argument(metavar="KB_ID", help="Its id, from 'almanac kb list'.")]
-DocumentId = Annotated[int, typer.Argument(metavar="DOC_ID", help="Its id, from 'almanac docs KB_ID'.")]
-DocumentIds = Annotated[list[int], typer.Argument(metavar="DOC_ID", help="Their ids, from 'almanac docs KB_ID'.")]
+BaseKey = Annotated[str, typer.Argument(metavar="KB", help="Its id or name, from 'almanac kb list'.")]
+DocumentId = Annotated[int, typer.Argument(metavar="DOC_ID", help="Its id, from 'almanac docs KB'.")]
+DocumentIds = Annotated[list[int], typer.Argument(metavar="DOC_ID", help="Their ids, from 'almanac docs KB'.")]
 
 
 def parse_duration(text: str) -> int:

@@ -197,6 +197,28 @@ def test_a_foreign_host_or_origin_is_refused(served: Served):
     assert not served.blocker.calls_in_flight
 
 
+def test_pages_of_accepted_origins_alone_may_read_answers_and_learn_what_they_may_send(served: Served):
+    page, served.blocker.failure = b"http://localhost:3000", RuntimeError(SECRET)
+    for sample in SAMPLES:
+        answer = served.send(sample, "page", origin=page)
+        assert answer.headers["access-control-allow-origin"] == page.decode(), sample
+        assert answer.headers["access-control-expose-headers"] == "mcp-session-id, x-request-id", sample
+        assert answer.headers["x-request-id"] == "page", sample
+        assert "access-control-allow-credentials" not in answer.headers
+        preflight = replace(sample, method="OPTIONS", body=None, headers={})
+        asked = {"access_control_request_method": sample.method.encode(), "origin": page}
+        told = served.send(preflight, "preflight", **asked)
+        assert (told.status, told.headers["access-control-allow-origin"]) == (204, page.decode()), sample
+        assert sample.method in told.headers["access-control-allow-methods"].split(", "), sample
+        allowed = told.headers["access-control-allow-headers"].split(", ")
+        assert {name.lower() for name in sample.headers} <= set(allowed), sample
+        for foreign in (served.send(preflight, "foreign", **{**asked, "origin": b"https://evil.example"}),
+                        served.send(sample, "foreign", origin=b"https://evil.example")):  # fmt: skip
+            assert foreign.status in (403, 405), sample
+            assert not [name for name in foreign.headers if name.startswith("access-control")], sample
+    assert len(served.blocker.calls_in_flight) == len(SAMPLES)
+
+
 def test_a_repeated_header_is_refused(served: Served):
     for sample in SAMPLES:
         raw = sample.raw(served).replace(b"\r\n", b"\r\nhost: 127.0.0.1\r\n", 1)

@@ -1,0 +1,1 @@
+"""Tests of the installation; `make test-install` runs them."""
