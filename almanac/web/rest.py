@@ -107,11 +107,13 @@ class RestEndpoint(Endpoint):
         if answer.value is None:
             await ctx.http.reply_empty(answer.status)
             return
-        headers = (*answer.headers, _UNTRUSTED) if isinstance(answer.value, UntrustedAnswer) else answer.headers
+        value, headers = answer.value, answer.headers
         if rest.location and answer.status == 201:
-            fields = {name: getattr(answer.value, name) for name in answer.value.__dataclass_fields__}
+            fields = {name: getattr(value, name) for name in value.__dataclass_fields__}
             headers = (*headers, (b"location", (self._prefix + rest.location.format(**fields)).encode()))
-        await ctx.http.reply(answer.status, orjson.dumps(answer.value), headers)
+        if isinstance(value, UntrustedAnswer):
+            headers = (*headers, _UNTRUSTED)
+        await ctx.http.reply(answer.status, orjson.dumps(value), headers)
 
     async def send_error(self, http: HttpExchange, ctx: RequestContext | None, error: AlmanacError) -> None:
         """Send an error in the operation's form, or in the usual one."""

@@ -69,7 +69,7 @@ def test_text_of_documents_is_labelled_as_untrusted_outside_of_the_text(
         assert result["_meta"]["almanac/trust"] == "untrusted", tool
         assert "almanac/trust" not in result["content"][0]["text"]
         if route is not None:
-            body = {"json": arguments} if route[0] == "POST" else {}
+            body: dict[str, Any] = {"json": arguments} if route[0] == "POST" else {}
             headers = {"x-api-key": server.token}
             answer = server.http.request(route[0], f"/api/v1{route[1]}", headers=headers, **body)
             assert (answer.status_code, answer.headers["x-almanac-trust"]) == (200, "untrusted"), route

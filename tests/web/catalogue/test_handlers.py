@@ -370,11 +370,12 @@ def test_categories_are_not_nested_deeper_than_they_can_be_read(shop: Running):
 
 @pytest.mark.parametrize("name", ["Pump\x9b31m", "Pump \u202egpj.exe", "Pump\x1b[2J", "Two\nlines"])
 def test_a_name_that_would_change_a_terminal_is_refused(shop: Running, name: str):
-    for path, body in (
-        ("entities", {"name": name, "category": "washers"}),
-        ("category-aliases", {"name": name, "aliasKey": "evil"}),
-        ("indexes", {"name": name, "categories": []}),
-    ):
+    bodies: dict[str, dict[str, Any]] = {
+        "entities": {"name": name, "category": "washers"},
+        "category-aliases": {"name": name, "aliasKey": "evil"},
+        "indexes": {"name": name, "categories": []},
+    }
+    for path, body in bodies.items():
         answer = send(shop, "POST", f"{KB}/{path}", json=body)
         assert (answer.status_code, answer.json()["error"][:5]) == (400, "name:"), (path, answer.text)
 
