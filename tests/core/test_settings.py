@@ -197,7 +197,7 @@ def test_a_bad_value_names_the_setting_and_its_source(variable: str, text: str, 
     assert caught.value.text == complaint
 
 
-@pytest.mark.parametrize("name", SECRETS)
+@pytest.mark.parametrize("name", sorted(SECRETS))
 def test_every_secret_can_be_in_a_file(name: str, tmp_path: Path):
     text = CHOICES.get(name, "a secret of the operator")
     file = tmp_path / "secret"
