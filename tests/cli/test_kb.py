@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -1010,7 +1011,7 @@ def test_the_command_line_does_not_load_the_parsers(tmp_path: Path):
     script = (
         "import sys, almanac.cli; print([m for m in ('kreuzberg', 'pypdfium2', 'python_calamine') if m in sys.modules])"
     )
-    shown = subprocess.run([*command()[:1], "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert shown.stdout == "[]\n"
 
 
@@ -1020,7 +1021,7 @@ def test_a_command_does_not_load_the_server(name: str):
         f"import sys, typer.main, almanac.cli; typer.main.get_command(almanac.cli.build({name!r}));"
         "print([m for m in ('mcp', 'uvicorn', 'starlette.applications', 'redis') if m in sys.modules])"
     )
-    shown = subprocess.run([*command()[:1], "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert shown.stdout == "[]\n"
 
 
