@@ -49,7 +49,7 @@ async def search(
     arguments = parse_arguments(
         operations.Search,
         query=query,
-        bases=bases or [],
+        base_ids=bases or [],
         mode=mode,
         limit=top_k,
         min_score=min_score,

@@ -36,7 +36,7 @@ from almanac.search.index.protocol import Coverage
 
 
 class ListBases(Arguments):
-    scope: Literal["all", "personal", "group", "organization"] = "all"
+    scope: Annotated[Literal["all", "personal", "group", "organization"], Field(description="Only this level.")] = "all"
     group: Annotated[str | None, Field(max_length=200, description="Only those of this group.")] = None
     query: Annotated[str | None, Field(max_length=200, description="Words of the name or description.")] = None
     removed: Annotated[bool, Field(description="Those in the trash.")] = False
@@ -79,12 +79,14 @@ class UnshareBase(OneBase):
 
 
 class ManageBase(Arguments):
-    action: Literal["create", "change", "share", "unshare", "delete", "restore", "retry"]
+    action: Annotated[
+        Literal["create", "change", "share", "unshare", "delete", "restore", "retry"], Field(description="What to do.")
+    ]
     base_id: Annotated[RecordId | None, Field(description="All but create.")] = None
-    name: str | None = None
-    description: str | None = None
-    level: Level = "personal"
-    group: Annotated[str | None, Field(description="create at level group; share with a group.")] = None
+    name: Annotated[str | None, Field(description="create, change")] = None
+    description: Annotated[str | None, Field(description="create, change")] = None
+    level: Annotated[Level, Field(description="create: its owner.")] = "personal"
+    group: Annotated[str | None, Field(description="create, share: with a group.")] = None
     user: Annotated[str | None, Field(description="share with a user or agent.")] = None
     role: Annotated[RoleName | None, Field(description="share")] = None
     splitter: Annotated[

@@ -1,7 +1,8 @@
 """The operations of the catalogue. REST has them under /knowledge-base, in the form of the gateway's contract."""
 
+import re
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import Field
 
@@ -19,37 +20,40 @@ GATEWAY_SCOPES = frozenset({"catalogue:read", "search:read"})
 
 _READ = frozenset({"catalogue:read"})
 _WRITE = frozenset({"catalogue:write"})
+_CAPITAL = re.compile("([A-Z])")
 
 
 class FindEntities(Arguments):
-    query: Annotated[str, Field(min_length=1, max_length=4000)]
+    query: Annotated[
+        str, Field(min_length=1, max_length=4000, description='In words; bounds such as "under 2000 PSI" rank first.')
+    ]
     category: Annotated[str | None, Field(description="Id, alias key or path; all below counts.")] = None
-    namespace: str | None = None
+    namespace: Annotated[str | None, Field(description="Id or name.")] = None
     metadata: Annotated[
         dict[str, Any] | None, Field(description='Filter: {"psi": {"$lt": 2000}, "status": "active"}.')
     ] = None
-    limit: Annotated[int, Field(ge=1, le=50)] = 10
+    limit: Annotated[int, Field(ge=1, le=50, description="Entities.")] = 10
 
 
 class GetEntity(Arguments):
-    key: Annotated[str, Field(min_length=1, max_length=2000, description="Id or exact name.")]
+    key: Annotated[str, Field(min_length=1, max_length=2000, description="Id, exact name or SKU.")]
 
 
 class BrowseCategories(Arguments):
-    category: Annotated[str | None, Field(description="Id, alias key or path; otherwise the whole tree.")] = None
+    category: Annotated[str | None, Field(description="Id, alias key or path. Default: all.")] = None
 
 
 class SaveEntity(Arguments):
-    id: Annotated[str | None, Field(description="To change one; otherwise one is made.")] = None
-    name: Annotated[str | None, Field(max_length=500)] = None
-    category: str | None = None
-    description: str | None = None
-    details: str | None = None
-    source: str | None = None
-    sku: str | None = None
-    status: Status | None = None
-    tags: Tags | None = None
-    metadata: Metadata | None = None
+    id: Annotated[str | None, Field(description="To change one.")] = None
+    name: Annotated[str | None, Field(max_length=500, description="For a new one.")] = None
+    category: Annotated[str | None, Field(description="Id, alias key or path; for a new one.")] = None
+    description: Annotated[str | None, Field(description="Short.")] = None
+    details: Annotated[str | None, Field(description="Long: Markdown or HTML.")] = None
+    source: Annotated[str | None, Field(description="Where it comes from.")] = None
+    sku: Annotated[str | None, Field(description="Article number.")] = None
+    status: Annotated[Status | None, Field(description="Searches leave archived out.")] = None
+    tags: Annotated[Tags | None, Field(description="Replace all.")] = None
+    metadata: Annotated[Metadata | None, Field(description="Replaces all.")] = None
 
 
 @dataclass(slots=True)
@@ -104,13 +108,14 @@ async def find_entities(ctx: RequestContext, args: FindEntities) -> FoundEntitie
 
 async def get_entity(ctx: RequestContext, args: GetEntity) -> OneEntity:
     """All that the catalogue has of one thing: details, relations, attachments."""
-    return OneEntity(await contract_json.entity_with_links(ctx, await entities.get(ctx.db, ctx, args.key)))
+    entity = await entities.get(ctx.db, ctx, args.key, ("name", "sku"))
+    return OneEntity(_snake_case(await contract_json.entity_with_links(ctx, entity)))
 
 
 async def browse_categories(ctx: RequestContext, args: BrowseCategories) -> CategoryTrees:
     """The tree of categories, or one category with what is in it."""
     found = await contract_json.structure(ctx, args.category)
-    return CategoryTrees(found if isinstance(found, list) else [found])
+    return CategoryTrees(_snake_case(found if isinstance(found, list) else [found]))
 
 
 async def save_entity(ctx: RequestContext, args: SaveEntity) -> OneEntity:
@@ -124,7 +129,19 @@ async def save_entity(ctx: RequestContext, args: SaveEntity) -> OneEntity:
     else:
         id, changes = args.id, EntityChanges.model_validate(fields)
         saved = await ctx.db.write(lambda tx: entities.update(tx, ctx, id, changes))
-    return OneEntity(await contract_json.entity_with_links(ctx, saved))
+    return OneEntity(_snake_case(await contract_json.entity_with_links(ctx, saved)))
+
+
+def _snake_case(value: Any) -> Any:
+    """An answer in the gateway's spelling, with the field names of our own surface. Metadata stays as it is stored."""
+    if isinstance(value, list):
+        return [_snake_case(item) for item in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    return {
+        _CAPITAL.sub(r"_\1", name).lower().lstrip("_"): member if name == "metadata" else _snake_case(member)
+        for name, member in cast("dict[str, Any]", value).items()
+    }
 
 
 OPERATIONS = (

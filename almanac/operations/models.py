@@ -21,8 +21,8 @@ write_operation = partial(operation, scopes=WRITE_KNOWLEDGE)
 
 # Bounds of ids are checked but not described: two numbers for each id would tell an agent nothing.
 BaseId = Annotated[RecordId, Field(description="A knowledge base.")]
-Limit = Annotated[int, Field(ge=1, le=500)]
-Offset = Annotated[Id, Field(ge=0)]
+Limit = Annotated[int, Field(ge=1, le=500, description="Items.")]
+Offset = Annotated[Id, Field(ge=0, description="First item.")]
 
 Level = Literal["personal", "group", "organization"]
 RoleName = Literal["Owner", "Maintainer", "Developer", "Reporter", "RestrictedAnalyst"]

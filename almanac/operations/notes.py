@@ -34,30 +34,30 @@ Names = Annotated[list[str], Field(default_factory=list[str])]
 
 
 class Remember(Arguments):
-    title: str
-    body: str
-    tags: Names
-    confidence: Annotated[int, AfterValidator(_check_percent)] = 80
-    expires_at: str | None = None
+    title: Annotated[str, Field(description="One line.")]
+    body: Annotated[str, Field(description="One fact, with its source.")]
+    tags: Annotated[Names, Field(description="kebab-case.")]
+    confidence: Annotated[int, AfterValidator(_check_percent), Field(description="0 to 100.")] = 80
+    expires_at: Annotated[str | None, Field(description="ISO 8601.")] = None
     task: Annotated[str | None, Field(description="Id of its task.")] = None
     cites: Annotated[Names, Field(description="Ids of notes it rests on.")]
     client_token: Annotated[str | None, Field(description="UUID; again within 60 s: the same note.")] = None
 
 
 class Recall(Arguments):
-    query: str | None = None
+    query: Annotated[str | None, Field(description="In words.")] = None
     id: Annotated[str | None, Field(description="Or one note, with its history.")] = None
-    limit: Annotated[int, AfterValidator(_check_limit)] = 10
-    tags: Names
-    task: str | None = None
+    limit: Annotated[int, AfterValidator(_check_limit), Field(description="Notes, up to 50.")] = 10
+    tags: Annotated[Names, Field(description="All of these.")]
+    task: Annotated[str | None, Field(description="Of this task.")] = None
     as_of: Annotated[str | None, Field(description="ISO-8601: what was known then.")] = None
     past: Annotated[bool, Field(description="Superseded and expired too.")] = False
 
 
 class Revise(Arguments):
-    id: str
+    id: Annotated[str, Field(description="Of the old note.")]
     body: Annotated[str | None, Field(description="What holds now.")] = None
-    title: str | None = None
+    title: Annotated[str | None, Field(description="If it changes.")] = None
     by: Annotated[str | None, Field(description="Or the note that replaces it.")] = None
 
 
@@ -101,7 +101,8 @@ async def remember(ctx: RequestContext, args: Remember) -> RememberedNote:
         id=note.id,
         embedding=note.embedding_status,
         may_contradict=[
-            {"id": it.id, "title": it.title, "author": it.author, "text": it.snippet, "score": it.score} for it in close
+            {"id": it.id, "title": it.title, "author": it.author, "text": it.snippet, "similarity": it.score}
+            for it in close
         ],
     )
 
@@ -135,7 +136,7 @@ async def recall(ctx: RequestContext, args: Recall) -> RecalledNotes:
         as_of=at,
     )
     found = await note_search.find(ctx, ctx.app.search, query)
-    shown = [{**_facts(hit.note), "score": hit.score, "text": hit.snippet} for hit in found.hits]
+    shown = [{**_facts(hit.note), "rank_score": hit.score, "text": hit.snippet} for hit in found.hits]
     return RecalledNotes(shown, [], list(found.remarks), "untrusted")
 
 

@@ -148,6 +148,7 @@ class Operation:
     covers: tuple[str, ...] = ()  # REST operations that this MCP tool makes possible for agents
     people_only: str = ""  # why agents cannot do this
     example: Example = NO_EXAMPLE
+    tool: str = ""  # the tool that reads the same data: a token limited to tools needs it; empty: this operation
 
     def check_count(self, raw: dict[str, Any]) -> None:
         """Refuse more arguments than any operation takes, before they are validated one by one."""

@@ -13,6 +13,8 @@ from almanac.operations.operation import RestOnly
 Schema = dict[str, Any]
 
 _IMPLIED = (("default", None), ("additionalProperties", True))
+# Bounds that an agent hardly meets; the error of a call that breaks one names it.
+_UNSAID_BOUNDS = frozenset({"minimum", "minLength", "maxLength", "minItems", "maxItems"})
 _DIGITS = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 
@@ -26,13 +28,21 @@ def input_schema(model: type[BaseModel], omit: frozenset[str] = frozenset()) -> 
     An optional argument is not said to be nullable as well, because some clients cannot read that.
     """
     schema = _compact_schema(model, nulls=False)
-    if omit:
-        schema["properties"] = {name: part for name, part in schema["properties"].items() if name not in omit}
+    schema["properties"] = {
+        name: {key: value for key, value in part.items() if key not in _UNSAID_BOUNDS and not _is_implied(key, value)}
+        for name, part in schema["properties"].items()
+        if name not in omit
+    }
     return schema
 
 
+def _is_implied(key: str, value: Any) -> bool:
+    """Whether a part of an argument's schema is the default that an agent expects: false, zero or empty."""
+    return key == "default" and not value
+
+
 def output_schema(answer: type[Any]) -> Schema:
-    """Return the outline of an answer: its fields, and the fields of the objects in its lists."""
+    """Return the outline of an answer: its fields with their types, and the names of the fields in its lists."""
     schema = _compact_schema(answer, nulls=True)
     hidden = {cls.__name__: _hidden_fields(cls) for cls in _classes_in(answer)}
     outline = _outline(schema, answer.__name__, schema.get("$defs", {}), hidden)
@@ -78,10 +88,19 @@ def _outline_field(field: Schema, definitions: Schema, hidden: Mapping[str, froz
             return description | {"type": ["object", "null"]}
         case {"items": {"$ref": str(reference)}}:
             name = reference.rpartition("/")[2]
-            return field | {"items": _outline(definitions[name], name, definitions, hidden)}
+            items = _outline(definitions[name], name, definitions, hidden)["properties"]
+            names = {
+                key: {"description": item["description"]} if "description" in item else {}
+                for key, item in items.items()
+            }
+            return field | {"items": {"properties": names, "type": "object"}}
         case _:
-            # The values of a map are not described, unless there are none.
-            return {key: value for key, value in field.items() if key != "additionalProperties" or value is False}
+            # The members of a list and the values of a map are not described, unless a map has none.
+            return {
+                key: value
+                for key, value in field.items()
+                if key != "items" and (key != "additionalProperties" or value is False)
+            }
 
 
 def _compact(node: Any, nulls: bool, is_names: bool = False) -> Any:
@@ -103,6 +122,8 @@ def _simplify(schema: Schema, nulls: bool) -> Schema:
     if "ge" in schema:  # as pydantic writes the bound of a number that is strict as well
         schema["minimum"] = schema.pop("ge")
     match schema.get("anyOf"):
+        case [*kinds, {"type": "null"}] if len(kinds) > 1 and not nulls:
+            return {**schema, "anyOf": kinds}
         case [{"type": str(kind)} as known, {"type": "null"}]:
             rest = {key: value for key, value in schema.items() if key != "anyOf"}
             return {**cast("Schema", known), **rest, "type": [kind, "null"] if nulls else kind}

@@ -78,6 +78,15 @@ class ToolDispatcher:
             return self.surface.render_error(error)
         return self.surface.render_result(answer)
 
+    def resources_for(self, actor: Actor) -> list[ResourceTemplate]:
+        """Return the resources that a caller may read."""
+        return [
+            each
+            for each in self.surface.resources
+            if (actor.tools is None or each.tool in actor.tools)
+            and (self.surface.lists_all_tools or each.scopes <= actor.scopes)
+        ]
+
     async def read_resource(self, actor: Actor, uri: str, request_id: str) -> Result:
         """Run one `resources/read`. Its failures are JSON-RPC errors."""
         for resource in self.surface.resources:
@@ -130,7 +139,9 @@ def _reader(resource: ResourceTemplate, uri: str, parts: dict[str, str]) -> Oper
         entry: dict[str, Any] = {"uri": uri, "mimeType": resource.mime_type, "text": content.text}
         return RawResult({"contents": [{**entry, "_meta": dict(content.meta)} if content.meta else entry]})
 
-    return Operation("resources/read", resource.description, read, arguments=None, scopes=resource.scopes)
+    return Operation(
+        "resources/read", resource.description, read, arguments=None, scopes=resource.scopes, tool=resource.tool
+    )
 
 
 def _prompter(prompt: Prompt, arguments: dict[str, str]) -> Operation:
@@ -138,4 +149,4 @@ def _prompter(prompt: Prompt, arguments: dict[str, str]) -> Operation:
         message = {"role": "user", "content": {"type": "text", "text": await prompt.render(ctx, arguments)}}
         return RawResult({"description": prompt.description, "messages": [message]})
 
-    return Operation("prompts/get", prompt.description, render, arguments=None)
+    return Operation("prompts/get", prompt.description, render, arguments=None, tool=prompt.tool)

@@ -25,6 +25,7 @@ class ResourceTemplate:
     title: str
     description: str
     mime_type: str
+    tool: str  # that reads the same data: a token limited to tools needs it
     read: Callable[[RequestContext, dict[str, str]], Awaitable[ResourceContent]]
     scopes: frozenset[str] = frozenset()
 
@@ -53,6 +54,7 @@ class Prompt:
     title: str
     description: str
     arguments: Mapping[str, str]  # name: description; all are optional
+    tool: str  # that the text is about: a token limited to tools needs it
     render: Callable[[RequestContext, dict[str, str]], Awaitable[str]]
 
     def describe(self) -> dict[str, Any]:

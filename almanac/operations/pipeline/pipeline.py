@@ -114,7 +114,7 @@ def check_rights(actor: Actor, operation: Operation) -> None:
     """Refuse an operation that the token's scopes or its list of tools exclude."""
     if missing := operation.scopes - actor.scopes:
         raise InsufficientScope(f"Your token lacks the scope {', '.join(sorted(missing))}.")
-    if actor.tools is not None and operation.name not in actor.tools:
+    if actor.tools is not None and (operation.tool or operation.name) not in actor.tools:
         raise Forbidden(f"Your token is limited to some tools; {operation.name} is not one of them.")
 
 

@@ -1,6 +1,7 @@
 """Our own surface: the operations of the table that are MCP tools."""
 
 from almanac.operations.table import OPERATIONS
+from almanac.surfaces.almanac.resources import PROMPTS, RESOURCES
 from almanac.surfaces.surface import Surface
 
 INSTRUCTIONS = (
@@ -16,4 +17,6 @@ SURFACE = Surface(
     title="Almanac",
     instructions=INSTRUCTIONS,
     operations=tuple(operation for operation in OPERATIONS if operation.mcp is not None),
+    resources=RESOURCES,
+    prompts=PROMPTS,
 )

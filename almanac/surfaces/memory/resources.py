@@ -106,6 +106,7 @@ def _argument(arguments: dict[str, str], name: str, default: str) -> str:
 
 
 _READS = frozenset({"knowledge:read"})
+_TOOL = "search_knowledge"
 _COMMON_ARGUMENTS = {
     "agent_name": "The agent's name. Default: the caller's name.",
     "org_slug": "The organisation. Default: the caller's.",
@@ -117,6 +118,7 @@ RESOURCES = tuple(
         title="A note in full",
         description="The body of a note, by its id. ?as_of= and a time in ISO 8601 give its state at that time.",
         mime_type="text/plain",
+        tool=_TOOL,
         read=read,
         scopes=_READS,
     )
@@ -128,6 +130,7 @@ PROMPTS = (
         "Start a work session",
         "Begin a task with the existing notes, and store new findings.",
         {**_COMMON_ARGUMENTS, "task_id": "The task that you begin."},
+        _TOOL,
         start_work_session,
     ),
     Prompt(
@@ -139,6 +142,7 @@ PROMPTS = (
             "topic": "A topic. Default: all notes.",
             "task_id": "Only notes about this task.",
         },
+        _TOOL,
         summarize_knowledge,
     ),
 )
