@@ -176,17 +176,20 @@ async def remove(tx: Transaction, call: Call, id: str) -> None:
     call.record_access("entity", id)
 
 
-async def get(db: Reader, call: Call, key: str) -> Entity:
-    """The entity with this id or exactly this name. Raises Conflict if several entities have the name."""
+async def get(db: Reader, call: Call, key: str, columns: Sequence[Literal["name", "sku"]] = ("name",)) -> Entity:
+    """The entity with this id, or with exactly this value in the first of the columns in which an entity has it. Raises
+    Conflict if several entities have the value."""
     entity = await get_or_none(db, call.actor.org_id, key) if ids.is_id(key) else None
-    if entity is None:
+    for column in columns if entity is None else ():
         rows = await db.fetch(
-            f"{SELECT} WHERE e.org_id = $1 AND e.name = $2 ORDER BY e.id LIMIT 6", call.actor.org_id, key
+            f"{SELECT} WHERE e.org_id = $1 AND e.{column} = $2 ORDER BY e.id LIMIT 6", call.actor.org_id, key
         )
         if len(rows) > 1:
             listed = ", ".join(row["id"] for row in rows[:5])
-            raise Conflict("More than one entity has this name.", remedy=f"Use an id: {listed}.")
-        entity = entity_from_row(rows[0]) if rows else None
+            raise Conflict(f"More than one entity has this {column}.", remedy=f"Use an id: {listed}.")
+        if rows:
+            entity = entity_from_row(rows[0])
+            break
     if entity is None:
         raise missing(key)
     call.record_access("entity", entity.id)

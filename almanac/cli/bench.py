@@ -130,7 +130,7 @@ async def _search(
     """Search as a user does, and measure the results. A second search, which is not timed, reads deeper."""
     base_ids = [library.bases[query.part]] if query.part else []
     most_per_document = 0 if query.part else 1  # a turn of a conversation is a passage, any other line a document
-    changes = {"query": query.text[:MAX_QUERY_CHARS], "bases": base_ids, "most_per_document": most_per_document}
+    changes = {"query": query.text[:MAX_QUERY_CHARS], "base_ids": base_ids, "most_per_document": most_per_document}
     search_arguments = arguments.model_copy(update=changes)
     started = time.perf_counter()
     results = await document_search.search_documents(call, search, search_arguments)

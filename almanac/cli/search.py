@@ -50,7 +50,7 @@ async def search(
     arguments = parse_arguments(
         operations.Search,
         query=query,
-        bases=[await operator_call.base_id(db, key, organisation.id) for key in bases or ()],
+        base_ids=[await operator_call.base_id(db, key, organisation.id) for key in bases or ()],
         mode=mode,
         limit=top_k,
         min_score=min_score,

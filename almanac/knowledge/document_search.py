@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from almanac.core import clock
-from almanac.core.arguments import MAX_ID, Arguments, Id
+from almanac.core.arguments import MAX_ID, Arguments, Id, RecordId
 from almanac.core.call import Call
 from almanac.core.errors import BadRequest, NotFound
 from almanac.db.sql import Parameters, id_list
@@ -38,6 +38,15 @@ _DOCUMENT_REF = re.compile(r"document:([1-9][0-9]{0,18})", re.ASCII)
 
 
 # The arguments of a search and of a citation check
+
+
+def _id_of_ref(value: Any) -> Any:
+    """The number in an id from search results. Any other value is returned as it is, to be validated as a number."""
+    match = _DOCUMENT_REF.fullmatch(value) if isinstance(value, str) else None
+    return value if match is None else int(match[1])
+
+
+DocumentId = Annotated[RecordId, BeforeValidator(_id_of_ref, json_schema_input_type=int | str)]
 
 
 def _check_timestamp(text: str) -> str:
@@ -81,9 +90,13 @@ class SearchArguments(Arguments):
     """A query, and the documents to search."""
 
     query: Annotated[str, Field(max_length=MAX_QUERY_CHARS), AfterValidator(_check_query)]
-    bases: Annotated[Ids, Field(description="Only these; else all you may read.")]
-    folders: Annotated[Ids, Field(description="With all below them.")]
-    documents: Ids
+    base_ids: Annotated[Ids, Field(description="Default: all you may read.")]
+    folder_ids: Annotated[Ids, Field(description="With all below them.")]
+    document_ids: Annotated[
+        list[DocumentId],
+        Field(description="12 or document:12.", default_factory=list[int]),
+        BeforeValidator(_check_length),
+    ]
     kinds: Annotated[
         list[str],
         Field(description="Media types: application/pdf, image/.", default_factory=list[str]),
@@ -164,7 +177,7 @@ class DocumentResults:
 
 async def search_documents(call: Call, search: SearchEngine, arguments: SearchArguments) -> DocumentResults:
     """Search the documents that the caller may read."""
-    scope = await resolve_scope(call, arguments.bases, arguments.folders, arguments.documents)
+    scope = await resolve_scope(call, arguments.base_ids, arguments.folder_ids, arguments.document_ids)
     results = await find(call, search, build_query(arguments, scope), scope.notes)
     restricting = [name for name in RESTRICTING_FIELDS if getattr(arguments, name)]
     if results.hits or arguments.offset or not (scope.collections and restricting):
@@ -225,7 +238,7 @@ def build_query(arguments: SearchArguments, scope: DocumentScope) -> SearchQuery
         min_score=arguments.min_score,
         rerank=arguments.rerank,
         # A caller that names one document wants all of its passages.
-        max_per_source=0 if len(set(arguments.documents)) == 1 else arguments.most_per_document,
+        max_per_source=0 if len(set(arguments.document_ids)) == 1 else arguments.most_per_document,
         explain=arguments.explain,
     )
 
@@ -368,7 +381,7 @@ async def _all_readable_bases(call: Call) -> tuple[set[int], tuple[str, ...]]:
     if len(rows) > MAX_SEARCHED_BASES:
         notes = (
             f"You may read more than {MAX_SEARCHED_BASES:,} knowledge bases; the newest were searched."
-            " Name others in 'bases'.",
+            " Name others in 'base_ids'.",
         )
     return {row["id"] for row in rows[:MAX_SEARCHED_BASES]}, notes
 

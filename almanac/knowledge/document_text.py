@@ -15,6 +15,7 @@ from almanac.knowledge.parsers.parse_message import ParsedDocument
 
 TEXT_PART_CHARS = 32_768
 MAX_READ_CHARS = 100_000  # returned by one call
+DEFAULT_READ_CHARS = 20_000  # for an agent: about 5,000 tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ def _modes(text: str) -> dict[str, str]:
 async def _search(call: Call, search: SearchEngine, query: RuntimeQuery) -> RuntimeAnswer:
     # One search of all bases gives the same records as one search of each base, merged and cut to the limit.
     arguments = SearchArguments(
-        query=query.text, bases=list(query.base_ids), folders=[], documents=[], kinds=[], tags=[],
+        query=query.text, base_ids=list(query.base_ids), folder_ids=[], document_ids=[], kinds=[], tags=[],
         limit=query.limit, most_per_document=0,
     )  # fmt: skip
     results = await document_search.search_documents(call, search, arguments)

@@ -84,7 +84,7 @@ class ManageBase(Arguments):
     name: str | None = None
     description: str | None = None
     level: Level = "personal"
-    group: Annotated[str | None, Field(description="create at level group; share with a group.")] = None
+    group: Annotated[str | None, Field(description="create, share: with a group.")] = None
     user: Annotated[str | None, Field(description="share with a user or agent.")] = None
     role: Annotated[RoleName | None, Field(description="share")] = None
     splitter: Annotated[

@@ -28,9 +28,7 @@ from almanac.operations.operation import REST_ONLY, Example, Mcp, Rest
 class Browse(Arguments):
     base_id: RecordId
     folder_id: Annotated[Id, Field(ge=0, description="0 is the top.")] = ROOT
-    recursive: Annotated[
-        bool, Field(description="Everything below, up to 5,000 items; limit and offset do not apply.")
-    ] = False
+    recursive: Annotated[bool, Field(description="All below, up to 5,000; no limit or offset.")] = False
     limit: Limit = 100
     offset: Offset = 0
 

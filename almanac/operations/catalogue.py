@@ -1,7 +1,8 @@
 """The operations of the catalogue. REST has them under /knowledge-base, in the form of the gateway's contract."""
 
+import re
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import Field
 
@@ -19,10 +20,13 @@ GATEWAY_SCOPES = frozenset({"catalogue:read", "search:read"})
 
 _READ = frozenset({"catalogue:read"})
 _WRITE = frozenset({"catalogue:write"})
+_CAPITAL = re.compile("([A-Z])")
 
 
 class FindEntities(Arguments):
-    query: Annotated[str, Field(min_length=1, max_length=4000)]
+    query: Annotated[
+        str, Field(min_length=1, max_length=4000, description='Bounds such as "under 2000 PSI" rank first.')
+    ]
     category: Annotated[str | None, Field(description="Id, alias key or path; all below counts.")] = None
     namespace: str | None = None
     metadata: Annotated[
@@ -32,17 +36,17 @@ class FindEntities(Arguments):
 
 
 class GetEntity(Arguments):
-    key: Annotated[str, Field(min_length=1, max_length=2000, description="Id or exact name.")]
+    key: Annotated[str, Field(min_length=1, max_length=2000, description="Id, exact name or SKU.")]
 
 
 class BrowseCategories(Arguments):
-    category: Annotated[str | None, Field(description="Id, alias key or path; else the whole tree.")] = None
+    category: Annotated[str | None, Field(description="Id, alias key or path. Default: all.")] = None
 
 
 class SaveEntity(Arguments):
-    id: Annotated[str | None, Field(description="Changes one; else adds one.")] = None
+    id: Annotated[str | None, Field(description="To change one.")] = None
     name: Annotated[str | None, Field(max_length=500)] = None
-    category: str | None = None
+    category: Annotated[str | None, Field(description="Id, alias key or path.")] = None
     description: str | None = None
     details: str | None = None
     source: str | None = None
@@ -106,13 +110,14 @@ async def find_entities(ctx: RequestContext, args: FindEntities) -> FoundEntitie
 
 async def get_entity(ctx: RequestContext, args: GetEntity) -> OneEntity:
     """One thing of the catalogue: details, relations, attachments."""
-    return OneEntity(await contract_json.entity_with_links(ctx, await entities.get(ctx.db, ctx, args.key)))
+    entity = await entities.get(ctx.db, ctx, args.key, ("name", "sku"))
+    return OneEntity(_snake_case(await contract_json.entity_with_links(ctx, entity)))
 
 
 async def browse_categories(ctx: RequestContext, args: BrowseCategories) -> CategoryTrees:
     """The tree of categories, or one category with what is in it."""
     found = await contract_json.structure(ctx, args.category)
-    return CategoryTrees(found if isinstance(found, list) else [found])
+    return CategoryTrees(_snake_case(found if isinstance(found, list) else [found]))
 
 
 async def save_entity(ctx: RequestContext, args: SaveEntity) -> OneEntity:
@@ -126,7 +131,19 @@ async def save_entity(ctx: RequestContext, args: SaveEntity) -> OneEntity:
     else:
         id, changes = args.id, EntityChanges.model_validate(fields)
         saved = await ctx.db.write(lambda tx: entities.update(tx, ctx, id, changes))
-    return OneEntity(await contract_json.entity_with_links(ctx, saved))
+    return OneEntity(_snake_case(await contract_json.entity_with_links(ctx, saved)))
+
+
+def _snake_case(value: Any) -> Any:
+    """An answer in the gateway's spelling, with the field names of our own surface. Metadata stays as it is stored."""
+    if isinstance(value, list):
+        return [_snake_case(item) for item in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    return {
+        _CAPITAL.sub(r"_\1", name).lower().lstrip("_"): member if name == "metadata" else _snake_case(member)
+        for name, member in cast("dict[str, Any]", value).items()
+    }
 
 
 OPERATIONS = (

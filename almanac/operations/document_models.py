@@ -8,12 +8,13 @@ from pydantic import Field
 from almanac.core import clock
 from almanac.core.arguments import Arguments, Id, RecordId
 from almanac.knowledge import document_text, documents
+from almanac.knowledge.document_search import DocumentId
 from almanac.knowledge.documents import Document, DocumentDraft
 from almanac.knowledge.ingest import queue
 from almanac.operations.models import EXAMPLE_TIMESTAMP, IfExists, Limit, Offset, Timestamp, UntrustedAnswer, timestamp
 from almanac.operations.operation import REST_ONLY
 
-Ids = Annotated[list[RecordId], Field(min_length=1, max_length=documents.MAX_BATCH_DOCUMENTS)]
+Ids = Annotated[list[DocumentId], Field(min_length=1, max_length=documents.MAX_BATCH_DOCUMENTS)]
 Tags = Annotated[list[str], Field(max_length=documents.MAX_TAGS)]
 
 
@@ -21,7 +22,7 @@ Tags = Annotated[list[str], Field(max_length=documents.MAX_TAGS)]
 
 
 class OneDocument(Arguments):
-    document_id: RecordId
+    document_id: Annotated[DocumentId, Field(description="12 or document:12.")]
 
 
 class Content(Arguments):
@@ -34,15 +35,13 @@ class Content(Arguments):
 
 class AddDocument(Content):
     base_id: Annotated[RecordId | None, Field(description="Where a new document goes.")] = None
-    document_id: Annotated[
-        RecordId | None, Field(description="Instead of base_id: give this document new content.")
-    ] = None
-    name: Annotated[str, Field(max_length=255, description="File name; may be left out with a url.")] = ""
+    document_id: Annotated[DocumentId | None, Field(description="Instead of base_id: replace its content.")] = None
+    name: Annotated[str, Field(max_length=255, description="File name; optional with url.")] = ""
     folder: Annotated[str, Field(max_length=2000, description="Path such as manuals/pumps; made if missing.")] = ""
     folder_id: Annotated[Id, Field(ge=0, description="A folder instead of its path; 0 is the top.")] = 0
     tags: Annotated[Tags, Field(default_factory=list[str])]
     metadata: dict[str, Any] | None = None
-    if_exists: Annotated[IfExists, Field(description="If the name is taken in that folder.")] = "error"
+    if_exists: Annotated[IfExists, Field(description="If the name is taken.")] = "error"
 
     def draft(self, file_name: str = "") -> DocumentDraft:
         """Return the document to add. `file_name` is the name of an uploaded file."""
@@ -82,14 +81,16 @@ class ManageDocument(Arguments):
     name: Annotated[str | None, Field(max_length=255, description="rename: of one document.")] = None
     folder_id: Annotated[Id | None, Field(ge=0, description="move: to here; 0 is the top.")] = None
     base_id: Annotated[RecordId | None, Field(description="move: into another base.")] = None
-    tags: Annotated[list[str] | None, Field(description="tag: these instead of those it had.")] = None
-    metadata: Annotated[dict[str, Any] | None, Field(description="describe: this instead.")] = None
+    tags: Annotated[list[str] | None, Field(description="tag: replace all.")] = None
+    metadata: Annotated[dict[str, Any] | None, Field(description="describe: replaces all.")] = None
 
 
 class ReadDocument(OneDocument):
-    page: Annotated[int | None, Field(ge=1, description="One page, slide or sheet instead of offset and limit.")] = None
-    offset: Annotated[Id, Field(ge=0, description="First character.")] = 0
-    limit: Annotated[int, Field(ge=1, le=document_text.MAX_READ_CHARS, description="Characters.")] = 20_000
+    page: Annotated[int | None, Field(ge=1, description="Instead of offset and limit.")] = None
+    offset: Annotated[Id, Field(ge=0)] = 0
+    limit: Annotated[int, Field(ge=1, le=document_text.MAX_READ_CHARS, description="Characters.")] = (
+        document_text.DEFAULT_READ_CHARS
+    )
 
 
 class ListPassages(OneDocument):

@@ -51,10 +51,10 @@ class ManageFolder(Arguments):
     base_id: Annotated[RecordId | None, Field(description="create")] = None
     folder_id: Annotated[Id | None, Field(ge=1, description="All but create.")] = None
     name: Annotated[str | None, Field(max_length=2000, description="create: a path such as a/b; rename.")] = None
-    parent_id: Annotated[Id | None, Field(ge=0, description="move; create, if not at the top. 0 is the top.")] = None
-    contents: Annotated[
-        Literal["move", "delete"] | None, Field(description="delete: what is inside moves up, or goes too.")
-    ] = None
+    parent_id: Annotated[Id | None, Field(ge=0, description="move, create; 0 is the top.")] = None
+    contents: Annotated[Literal["move", "delete"] | None, Field(description="delete: contents move up or go too.")] = (
+        None
+    )
 
 
 @dataclass(slots=True)

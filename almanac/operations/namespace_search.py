@@ -6,7 +6,15 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from almanac.catalogue import attachments, categories, entities, entity_index, metadata_filters, namespaces
+from almanac.catalogue import (
+    attachments,
+    categories,
+    entities,
+    entity_index,
+    metadata_filters,
+    namespaces,
+    number_conditions,
+)
 from almanac.catalogue.attachments import Attachment
 from almanac.catalogue.categories import Tree
 from almanac.catalogue.entity import Entity
@@ -16,7 +24,8 @@ from almanac.core.errors import BadRequest
 from almanac.knowledge import document_search
 from almanac.knowledge.document_search import DocumentResult
 from almanac.search.engine import SearchEngine
-from almanac.search.query import SearchQuery, SearchResult, SourceFilter
+from almanac.search.filters import metadata_index
+from almanac.search.query import MAX_QUERY_CHARS, SearchQuery, SearchResult, SourceFilter
 
 MAX_TOP_K = 50
 DEFAULT_TOP_K = 10
@@ -44,10 +53,11 @@ class NamespaceMatch:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceScope:
-    """The collections and the filter of a namespace."""
+    """The collections and the filter of a namespace, and the condition whose matches come first."""
 
     collections: tuple[str, ...]
     filter: SourceFilter = field(default_factory=SourceFilter)
+    preference: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +73,7 @@ async def retrieve(
 ) -> tuple[list[NamespaceMatch], tuple[str, ...]]:
     """The best matches in a namespace, at most one per entity, document or image, and the notes of the search."""
     scope = await _resolve_namespace(call, query)
-    best = await best_per_object(search, query.query, scope, query.topK)
+    best = await preferred_first(search, query.query, scope, query.topK)
     return await _matches(call, best.results, scope), best.notes
 
 
@@ -85,9 +95,29 @@ async def find(
     if category is not None:
         below = tree.descend([tree.pick(category).number])
         folders = tuple(below) if folders is None else tuple(set(below) & set(folders))
-    best = await best_per_object(search, query, _entity_scope(call, tree, folders, metadata), limit)
+    scope = await _entity_scope(call, query, tree, folders, metadata)
+    best = await preferred_first(search, query, scope, limit)
     known = await entities.get_many(call.db, call.actor.org_id, [result.object_id for result in best.results])
     return [(known[result.object_id], result) for result in best.results if result.object_id in known], best.notes
+
+
+async def preferred_first(search: SearchEngine, query: str, scope: NamespaceScope, limit: int) -> BestPassages:
+    """The best passage of each matching object: first the objects that meet the preference, then the others. No score
+    rises from one result to the next."""
+    if scope.preference is None:
+        return await best_per_object(search, query, scope, limit)
+    filter = replace(scope.filter, number_condition=scope.preference)
+    first = await best_per_object(search, query, replace(scope, filter=filter), limit)
+    if not first.results:
+        return await best_per_object(search, query, scope, limit)
+    if len(first.results) == limit:
+        return first
+    known = tuple((result.kind, result.object_id) for result in first.results)
+    filter = replace(scope.filter, excluded_objects=(*scope.filter.excluded_objects, *known))
+    others = await best_per_object(search, query, replace(scope, filter=filter), limit - len(first.results))
+    lowest = first.results[-1].score
+    rest = [replace(result, score=min(result.score, lowest)) for result in others.results]
+    return BestPassages([*first.results, *rest], tuple(dict.fromkeys((*first.notes, *others.notes))))
 
 
 async def best_per_object(search: SearchEngine, query: str, scope: NamespaceScope, limit: int) -> BestPassages:
@@ -125,17 +155,20 @@ async def _resolve_namespace(call: Call, query: NamespaceQuery) -> NamespaceScop
     namespace = await namespaces.get_by_key(call.db, call.actor.org_id, query.namespace)
     needs_tree = namespace.categories or metadata_filters.names_category(query.metadata)
     tree = await categories.tree(call.db, call.actor.org_id) if needs_tree else Tree(())
-    return _entity_scope(call, tree, namespace.folders(tree), query.metadata)
+    return await _entity_scope(call, query.query, tree, namespace.folders(tree), query.metadata)
 
 
-def _entity_scope(
-    call: Call, tree: Tree, folders: tuple[int, ...] | None, metadata: dict[str, Any] | None
+async def _entity_scope(
+    call: Call, query: str, tree: Tree, folders: tuple[int, ...] | None, metadata: dict[str, Any] | None
 ) -> NamespaceScope:
     condition = metadata_filters.to_condition(metadata, tree)
     if folders is not None and not folders:
         return NamespaceScope(())
     filter = SourceFilter(folders=folders or (), condition=condition)
-    return NamespaceScope((entity_index.catalogue_of(call.actor.org_id),), filter)
+    collection = entity_index.catalogue_of(call.actor.org_id)
+    bounds = number_conditions.find_bounds(query[:MAX_QUERY_CHARS])
+    fields = await metadata_index.field_names(call.db, collection) if bounds else ()
+    return NamespaceScope((collection,), filter, number_conditions.to_condition(bounds, fields))
 
 
 async def _matches(call: Call, results: Sequence[SearchResult], scope: NamespaceScope) -> list[NamespaceMatch]:

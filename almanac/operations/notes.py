@@ -47,7 +47,7 @@ class Remember(Arguments):
 class Recall(Arguments):
     query: str | None = None
     id: Annotated[str | None, Field(description="Or one note, with its history.")] = None
-    limit: Annotated[int, AfterValidator(_check_limit)] = 10
+    limit: Annotated[int, AfterValidator(_check_limit), Field(description="Up to 50.")] = 10
     tags: Names
     task: str | None = None
     as_of: Annotated[str | None, Field(description="ISO-8601: what was known then.")] = None
@@ -101,7 +101,8 @@ async def remember(ctx: RequestContext, args: Remember) -> RememberedNote:
         id=note.id,
         embedding=note.embedding_status,
         may_contradict=[
-            {"id": it.id, "title": it.title, "author": it.author, "text": it.snippet, "score": it.score} for it in close
+            {"id": it.id, "title": it.title, "author": it.author, "text": it.snippet, "similarity": it.score}
+            for it in close
         ],
     )
 
@@ -135,7 +136,7 @@ async def recall(ctx: RequestContext, args: Recall) -> RecalledNotes:
         as_of=at,
     )
     found = await note_search.find(ctx, ctx.app.search, query)
-    shown = [{**_facts(hit.note), "score": hit.score, "text": hit.snippet} for hit in found.hits]
+    shown = [{**_facts(hit.note), "rank_score": hit.score, "text": hit.snippet} for hit in found.hits]
     return RecalledNotes(shown, [], list(found.remarks), "untrusted")
 
 

@@ -12,7 +12,13 @@ from almanac.operations.operation import RestOnly
 
 Schema = dict[str, Any]
 
-_IMPLIED = (("default", None), ("additionalProperties", True))
+_IMPLIED: tuple[tuple[str, Any], ...] = (
+    ("default", None),
+    ("default", False),  # equal to 0 and 0.0 as well
+    ("default", ""),
+    ("additionalProperties", True),
+    ("items", {}),
+)
 _DIGITS = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 
@@ -103,6 +109,8 @@ def _simplify(schema: Schema, nulls: bool) -> Schema:
     if "ge" in schema:  # as pydantic writes the bound of a number that is strict as well
         schema["minimum"] = schema.pop("ge")
     match schema.get("anyOf"):
+        case [*kinds, {"type": "null"}] if len(kinds) > 1 and not nulls:
+            return {**schema, "anyOf": kinds}
         case [{"type": str(kind)} as known, {"type": "null"}]:
             rest = {key: value for key, value in schema.items() if key != "anyOf"}
             return {**cast("Schema", known), **rest, "type": [kind, "null"] if nulls else kind}

@@ -20,11 +20,15 @@ from almanac.operations.operation import REST_ONLY, Example, Mcp, Rest, operatio
 
 
 class Search(SearchArguments):
-    highlight: Annotated[bool, Field(description="Also where words of the query stand.")] = False
+    highlight: bool = False
 
 
 class Fetch(Arguments):
-    id: Annotated[str, Field(max_length=100, description="From search.")]
+    id: Annotated[str, Field(max_length=100)]
+    offset: Annotated[Id, Field(ge=0)] = 0
+    limit: Annotated[int, Field(ge=1, le=document_text.MAX_READ_CHARS, description="Characters.")] = (
+        document_text.DEFAULT_READ_CHARS
+    )
 
 
 def _check_span(span: list[int] | None) -> list[int] | None:
@@ -112,7 +116,8 @@ async def search(ctx: RequestContext, args: Search) -> ResultList:
 
 async def fetch(ctx: RequestContext, args: Fetch) -> FetchedDocument:
     """The text of a document that search found, and what is known of it."""
-    excerpt = await document_text.read(ctx, document_search.parse_document_ref(args.id))
+    document_id = document_search.parse_document_ref(args.id)
+    excerpt = await document_text.read(ctx, document_id, offset=args.offset, limit=args.limit)
     document = excerpt.document
     return FetchedDocument(
         id=document_search.document_ref(document.id),
@@ -165,11 +170,11 @@ def _metadata(excerpt: TextExcerpt) -> dict[str, Any]:
     if document.failure is not None:
         metadata["failure"] = failure_text(document)
     if excerpt.has_more:
-        end = len(excerpt.text)
+        end = excerpt.offset + len(excerpt.text)
         metadata["next_offset"] = end
         metadata["note"] = (
-            f"These are the first {end:,} of {excerpt.total:,} characters. "
-            f"Read on with read_document: document_id {document.id}, offset {end}."
+            f"The text continues: these are the characters {excerpt.offset:,} to {end:,} of {excerpt.total:,}. "
+            f"Call fetch again with offset {end}."
         )
     return metadata
 
@@ -200,7 +205,7 @@ OPERATIONS = (
         rest=Rest("POST", "/search"),
         mcp=Mcp(advice="Begin here; then fetch a document whole, or read_document around a span."),
         example=Example(
-            {"query": "How often is the pump oiled?", "bases": [7], "limit": 5, "highlight": True},
+            {"query": "How often is the pump oiled?", "base_ids": [7], "limit": 5, "highlight": True},
             ResultList([_RESULT], False, [], None, 0),
         ),
     ),

@@ -42,7 +42,7 @@ class TokenInfo:
     id: int
     kind: str
     expires_at: str | None
-    bases: Annotated[list[int] | None, Field(description="null: all you may see.")]
+    base_ids: Annotated[list[int] | None, Field(description="null: all you may see.")]
     tools: Annotated[list[str] | None, Field(description="null: all its scopes allow.")]
 
 
@@ -105,7 +105,7 @@ async def whoami(ctx: RequestContext, _: NoArguments) -> CallerInfo:
             id=actor.token_id,
             kind=actor.token_kind,
             expires_at=clock.format_timestamp(actor.expires_at),
-            bases=None if actor.bases is None else sorted(actor.bases),
+            base_ids=None if actor.bases is None else sorted(actor.bases),
             tools=None if actor.tools is None else sorted(actor.tools),
         ),
         rate_limit=RateLimitInfo(

@@ -25,6 +25,7 @@ class SourceFilter:
     updated_from: int | None = None
     updated_until: int | None = None  # exclusive
     condition: dict[str, Any] | None = None  # on the metadata; see search/filters/conditions.py
+    number_condition: dict[str, Any] | None = None  # must hold too; apart, because a condition has a maximum depth
     excluded_objects: tuple[tuple[str, str], ...] = ()  # (kind, object id)
     media: tuple[str, ...] = ()  # media types, or their beginnings up to the slash, such as image/
 

@@ -83,6 +83,15 @@ class ToolDispatcher:
             return self.surface.render_error(error)
         return self.surface.render_result(answer)
 
+    def resources_for(self, actor: Actor) -> list[ResourceTemplate]:
+        """Return the resources that a caller may read."""
+        return [
+            each
+            for each in self.surface.resources
+            if (actor.tools is None or each.tool in actor.tools)
+            and (self.surface.lists_all_tools or each.scopes <= actor.scopes)
+        ]
+
     async def read_resource(self, actor: Actor, uri: str, request_id: str) -> Result:
         """Run one `resources/read`. Its failures are JSON-RPC errors."""
         for resource in self.surface.resources:

@@ -263,11 +263,16 @@ def _other_handlers(dispatcher: ToolDispatcher, identify: Identify) -> list[tupl
         actor, request_id = await identify(ctx)
         return await _as_result(dispatcher.get_prompt(actor, params.name, params.arguments or {}, request_id))
 
+    async def list_templates(ctx: Context, params: types.PaginatedRequestParams) -> Result:
+        _require_first_page(params)
+        actor, _ = await identify(ctx)
+        templates = [each.describe() for each in dispatcher.resources_for(actor)]
+        return {"resultType": "complete", "resourceTemplates": templates}
+
     if surface.resources:
-        templates = [each.describe() for each in surface.resources]
         handlers += [
             ("resources/list", types.PaginatedRequestParams, list_handler("resources", [])),
-            ("resources/templates/list", types.PaginatedRequestParams, list_handler("resourceTemplates", templates)),
+            ("resources/templates/list", types.PaginatedRequestParams, list_templates),
             ("resources/read", types.ReadResourceRequestParams, read),
         ]
     if surface.prompts:

@@ -102,7 +102,7 @@ def test_a_search_explains_itself(library: Almanac):
         (["oil", "--user", "nobody"], "There is no user or agent named 'nobody' in this organisation."),
         (["oil", "--user", "maria", "--mode", "magic"], "mode: Input should be 'hybrid', 'vector' or 'keyword'."),
         ([" ", "--user", "maria"], "query: has no words."),
-        (["oil", "--user", "maria", "--kb", str(2**70)], "bases.0: is not an id."),
+        (["oil", "--user", "maria", "--kb", str(2**70)], "base_ids.0: is not an id."),
     ],
 )
 def test_what_cannot_be_searched_is_one_line_that_says_why(library: Almanac, arguments: list[str], said: str):

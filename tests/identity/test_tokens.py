@@ -238,7 +238,7 @@ def test_what_a_token_is_not_limited_to_is_neither_listed_nor_callable(server: R
     listed = [tool["name"] for tool in server.rpc("tools/list", token=secret).json()["result"]["tools"]]
     assert listed == ["whoami"]
     facts = server.call("whoami", token=secret)["structuredContent"]["token"]
-    assert (facts["tools"], facts["bases"]) == (["whoami"], [4])
+    assert (facts["tools"], facts["base_ids"]) == (["whoami"], [4])
     hidden = server.rpc("tools/call", {"name": "server_status", "arguments": {}}, token=secret).json()
     never = server.rpc("tools/call", {"name": "server_statux", "arguments": {}}, token=secret).json()
     assert hidden["error"]["code"] == never["error"]["code"] == -32602

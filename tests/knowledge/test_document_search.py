@@ -57,7 +57,7 @@ async def refusal(call: Call, search: SearchEngine, **more: Any) -> AlmanacError
 
 
 def ids_by_kind(ids: BaseIds) -> dict[str, int]:
-    return {"bases": ids.base, "folders": ids.folder, "documents": ids.document}
+    return {"base_ids": ids.base, "folder_ids": ids.folder, "document_ids": ids.document}
 
 
 async def test_search_finds_exactly_the_documents_that_the_table_permits(workspace: Workspace, search: SearchEngine):
@@ -69,9 +69,9 @@ async def test_search_finds_exactly_the_documents_that_the_table_permits(workspa
         if (f"base:{ids_of_base.base}" in (await document_search.resolve_scope(call)).collections) is not may_read:
             wrong.append(f"{name} searching everything: a {level} base")
         for what, named in {
-            "bases": ids_of_base.base,
-            "folders": ids_of_base.folder,
-            "documents": ids_of_base.document,
+            "base_ids": ids_of_base.base,
+            "folder_ids": ids_of_base.folder,
+            "document_ids": ids_of_base.document,
         }.items():
             try:
                 found = await ids(call, search, query="one two", **{what: [named]})
@@ -91,9 +91,9 @@ async def test_search_errors_for_a_hidden_and_for_a_missing_object_are_the_same(
     call = scenario.town.call(scenario.actors["foreign-admin"])
     for ids_of_base in scenario.base_ids.values():
         for what, named in {
-            "bases": ids_of_base.base,
-            "folders": ids_of_base.folder,
-            "documents": ids_of_base.document,
+            "base_ids": ids_of_base.base,
+            "folder_ids": ids_of_base.folder,
+            "document_ids": ids_of_base.document,
         }.items():
             hidden = await refusal(call, search, **{what: [named]})
             missing = await refusal(call, search, **{what: [77_001]})
@@ -105,14 +105,14 @@ async def test_search_gives_the_usual_error_for_a_base_that_cannot_be_read(works
     stranger = await caller(workspace, "stranger")
     with pytest.raises(NotFound) as elsewhere:
         await bases.get(workspace.db, stranger, workspace.base.id)
-    assert (await refusal(stranger, search, bases=[workspace.base.id])).text == elsewhere.value.text
+    assert (await refusal(stranger, search, base_ids=[workspace.base.id])).text == elsewhere.value.text
 
 
 async def test_a_search_of_several_bases_is_refused_if_one_of_them_cannot_be_read(
     workspace: Workspace, search: SearchEngine
 ):
     await workspace.add_parsed("a.txt", "A pump.")
-    assert isinstance(await refusal(workspace.call, search, bases=[workspace.base.id, 77_001]), NotFound)
+    assert isinstance(await refusal(workspace.call, search, base_ids=[workspace.base.id, 77_001]), NotFound)
 
 
 async def test_a_restricted_analyst_finds_no_text(workspace: Workspace, search: SearchEngine):
@@ -122,7 +122,7 @@ async def test_a_restricted_analyst_finds_no_text(workspace: Workspace, search: 
         lambda tx: bases.share(workspace.call, tx, workspace.base.id, Role.RestrictedAnalyst, user="analyst")
     )
     assert await ids(analyst, search) == set()
-    assert isinstance(await refusal(analyst, search, bases=[workspace.base.id]), Forbidden)
+    assert isinstance(await refusal(analyst, search, base_ids=[workspace.base.id]), Forbidden)
 
 
 async def test_a_token_limited_to_bases_finds_nothing_in_others(workspace: Workspace, search: SearchEngine):
@@ -131,7 +131,7 @@ async def test_a_token_limited_to_bases_finds_nothing_in_others(workspace: Works
     await workspace.add_parsed("b.txt", "Another pump.", base=other)
     limited = workspace.town.call(await workspace.town.actor(workspace.owner, bases=[workspace.base.id]))
     assert await ids(limited, search) == {here.id}
-    assert isinstance(await refusal(limited, search, bases=[other.id]), NotFound)
+    assert isinstance(await refusal(limited, search, base_ids=[other.id]), NotFound)
 
 
 async def test_a_revoked_role_finds_nothing(workspace: Workspace, search: SearchEngine):
@@ -156,7 +156,7 @@ async def test_a_base_in_the_trash_is_not_searched_until_it_is_restored(workspac
     document = await workspace.add_parsed("a.txt", "A pump.")
     await workspace.do(lambda tx: bases.remove(workspace.call, tx, workspace.base.id))
     assert await ids(workspace.call, search) == set()
-    for named in ({"bases": [workspace.base.id]}, {"documents": [document.id]}):
+    for named in ({"base_ids": [workspace.base.id]}, {"document_ids": [document.id]}):
         assert isinstance(await refusal(workspace.call, search, **named), NotFound)
     await workspace.do(lambda tx: bases.restore(workspace.call, tx, workspace.base.id))
     assert await ids(workspace.call, search) == {document.id}
@@ -168,7 +168,7 @@ async def test_disabled_and_removed_documents_are_not_found(workspace: Workspace
     assert await ids(workspace.call, search) == {second.id}
     await workspace.do(lambda tx: documents.remove(workspace.call, tx, [second.id]))
     assert await ids(workspace.call, search) == set()
-    assert isinstance(await refusal(workspace.call, search, documents=[second.id]), NotFound)
+    assert isinstance(await refusal(workspace.call, search, document_ids=[second.id]), NotFound)
 
 
 @pytest.mark.parametrize("way", ["removed", "moved"])
@@ -188,7 +188,7 @@ async def test_a_document_that_is_removed_or_moved_during_a_search_is_not_shown(
         return response
 
     monkeypatch.setattr(search, "search", find)
-    assert await ids(workspace.call, search, bases=[workspace.base.id]) == set()
+    assert await ids(workspace.call, search, base_ids=[workspace.base.id]) == set()
 
 
 # Scopes
@@ -209,14 +209,14 @@ async def test_a_search_of_a_folder_includes_all_folders_below_it(workspace: Wor
     names, made = await nested_folders(workspace)
     for named, expected in ((["a"], "a aa aaa"), (["aa"], "aa aaa"), (["aa", "b"], "aa aaa b")):
         places = [names[name] for name in named]
-        assert await ids(workspace.call, search, folders=places) == {made[name].id for name in expected.split()}
+        assert await ids(workspace.call, search, folder_ids=places) == {made[name].id for name in expected.split()}
 
 
 async def test_a_moved_folder_is_searched_in_its_new_place(workspace: Workspace, search: SearchEngine):
     names, made = await nested_folders(workspace)
     await workspace.do(lambda tx: folders.move(workspace.call, tx, names["aa"], names["b"]))
-    assert await ids(workspace.call, search, folders=[names["b"]]) == {made[name].id for name in ("b", "aa", "aaa")}
-    assert await ids(workspace.call, search, folders=[names["a"]]) == {made["a"].id}
+    assert await ids(workspace.call, search, folder_ids=[names["b"]]) == {made[name].id for name in ("b", "aa", "aaa")}
+    assert await ids(workspace.call, search, folder_ids=[names["a"]]) == {made["a"].id}
 
 
 async def test_a_search_finds_the_intersection_of_bases_folders_and_documents(
@@ -225,13 +225,13 @@ async def test_a_search_finds_the_intersection_of_bases_folders_and_documents(
     names, made = await nested_folders(workspace)
     other = await add_base(workspace, "Other")
     there = await workspace.add_parsed("x.txt", "A pump elsewhere.", base=other)
-    assert await ids(workspace.call, search, documents=[made["a"].id, there.id]) == {made["a"].id, there.id}
-    assert await ids(workspace.call, search, documents=[made["a"].id, there.id], bases=[other.id]) == {there.id}
-    assert await ids(workspace.call, search, documents=[made["a"].id, made["b"].id], folders=[names["b"]]) == {
+    assert await ids(workspace.call, search, document_ids=[made["a"].id, there.id]) == {made["a"].id, there.id}
+    assert await ids(workspace.call, search, document_ids=[made["a"].id, there.id], base_ids=[other.id]) == {there.id}
+    assert await ids(workspace.call, search, document_ids=[made["a"].id, made["b"].id], folder_ids=[names["b"]]) == {
         made["b"].id
     }
     nothing = await document_search.search_documents(
-        workspace.call, search, about(folders=[names["a"]], bases=[other.id])
+        workspace.call, search, about(folder_ids=[names["a"]], base_ids=[other.id])
     )
     assert nothing.hits == ()
     assert nothing.notes == ("The requested bases, folders and documents have no document in common.",)
@@ -249,7 +249,7 @@ async def test_only_the_newest_bases_are_searched_if_there_are_too_many(
     results = await document_search.search_documents(workspace.call, search, about())
     assert {hit.document_id for hit in results.hits} == {each.id for each in newer}
     assert results.notes[0].startswith("You may read more than 2 knowledge bases; the newest were searched.")
-    assert await ids(workspace.call, search, bases=[workspace.base.id]) == {old.id}
+    assert await ids(workspace.call, search, base_ids=[workspace.base.id]) == {old.id}
 
 
 async def test_too_many_folders_are_refused(
@@ -257,10 +257,10 @@ async def test_too_many_folders_are_refused(
 ):
     names, _ = await nested_folders(workspace)
     monkeypatch.setattr(document_search, "MAX_SEARCHED_FOLDERS", 2)
-    error = await refusal(workspace.call, search, folders=[names["a"]])
+    error = await refusal(workspace.call, search, folder_ids=[names["a"]])
     assert isinstance(error, BadRequest)
     assert "more than 2 folders" in error.message
-    assert len(await ids(workspace.call, search, folders=[names["aa"]])) == 2
+    assert len(await ids(workspace.call, search, folder_ids=[names["aa"]])) == 2
 
 
 # Filters and pages
@@ -317,10 +317,10 @@ async def test_a_page_follows_the_one_before_it(workspace: Workspace, search: Se
         {"min_score": 1.01},
         {"min_score": "0.5"},
         {"mode": "magic"},
-        {"bases": ["1"]},
-        {"bases": [-1]},
-        {"folders": [2**63]},
-        {"documents": list(range(501))},
+        {"base_ids": ["1"]},
+        {"base_ids": [-1]},
+        {"folder_ids": [2**63]},
+        {"document_ids": list(range(501))},
         {"tags": [1]},
         {"created_from": "yesterday"},
         {"updated_until": "2024-13-01"},
@@ -357,7 +357,7 @@ async def test_requested_and_found_objects_are_in_the_audit_trail(workspace: Wor
     found = await workspace.add_parsed("a.txt", "A pump.")
     await workspace.add_parsed("b.txt", "Nothing of the kind.")
     named = replace(workspace.call, accessed=[])
-    await document_search.search_documents(named, search, about(bases=[workspace.base.id]))
+    await document_search.search_documents(named, search, about(base_ids=[workspace.base.id]))
     assert named.accessed == [f"base:{workspace.base.id}", f"document:{found.id}"]
     unnamed = replace(workspace.call, accessed=[])
     await document_search.search_documents(unnamed, search, about())

@@ -179,7 +179,7 @@ async def check(run: RandomRun) -> None:
     for call in (run.workspace.call, run.reader):
         assert set(await search_ids(run, call, word, mode="keyword")) == run.expected(call, word)
     base = run.rng.choice(run.bases)
-    narrow = await search_ids(run, run.workspace.call, word, bases=[base.id])
+    narrow = await search_ids(run, run.workspace.call, word, base_ids=[base.id])
     assert run.expected(run.workspace.call, word, base.id) <= set(narrow)
     assert {run.documents[id].base for id in narrow} <= {base.id}
     assert not any(run.documents[id].is_removed or not run.documents[id].is_enabled for id in narrow)

@@ -40,6 +40,7 @@ def test_entities_are_found_and_had(live: Running, era: str):
     whole = ask(live, "get_entity", key=brook["id"], era=era)["entity"]
     assert whole["description"] == "The quietest pressure washer we have, for balconies."
     assert ask(live, "get_entity", key="Brook 1400", era=era)["entity"] == whole
+    assert ask(live, "get_entity", key=brook["sku"], era=era)["entity"] == whole
     lawn = ask(live, "find_entities", query="washer", category="Mowers", namespace="washers only", era=era)
     assert lawn["entities"] == []
 
@@ -58,6 +59,13 @@ def test_a_search_names_the_entities_without_vectors(live: Running):
     assert "x-search-notes" not in live.http.post("/knowledge-base/retrieve", json=body, headers=headers).headers
 
 
+def test_a_sku_of_several_entities_is_refused_with_their_ids(live: Running):
+    made = [ask(live, "save_entity", name=name, category="policies", sku="TWICE") for name in ("One", "Two")]
+    result = live.call("get_entity", {"key": "TWICE"})
+    assert result["content"][0]["text"].startswith("conflict: More than one entity has this sku.")
+    assert all(each["entity"]["id"] in result["content"][0]["text"] for each in made)
+
+
 def test_the_tree_is_browsed(live: Running):
     tree = ask(live, "browse_categories")["categories"]
     assert [each["name"] for each in tree] == ["Products", "Support Policies"]
@@ -69,10 +77,10 @@ def test_an_entity_is_saved_and_at_once_found(live: Running):
     made = ask(live, "save_entity", name="Geyser", category="washers", description="zwolfberg", metadata={"psi": 9})[
         "entity"
     ]
-    assert made["_id"] in [each["id"] for each in ask(live, "find_entities", query="zwolfberg")["entities"]]
-    changed = ask(live, "save_entity", id=made["_id"], status="archived")["entity"]
+    assert made["id"] in [each["id"] for each in ask(live, "find_entities", query="zwolfberg")["entities"]]
+    changed = ask(live, "save_entity", id=made["id"], status="archived")["entity"]
     assert (changed["status"], changed["metadata"]) == ("archived", {"psi": 9})
-    assert made["_id"] not in [each["id"] for each in ask(live, "find_entities", query="zwolfberg")["entities"]]
+    assert made["id"] not in [each["id"] for each in ask(live, "find_entities", query="zwolfberg")["entities"]]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +103,7 @@ def test_what_is_wrong_is_said(live: Running, tool: str, arguments: dict[str, An
 
 def test_the_scopes_and_the_role_decide_who_writes(live: Running):
     reader = live.new_token("reads only", kind="agent")
-    assert ask(live, "get_entity", key=POWERJET, token=reader)["entity"]["_id"] == POWERJET
+    assert ask(live, "get_entity", key=POWERJET, token=reader)["entity"]["id"] == POWERJET
     refused = live.rpc("tools/call", {"name": "save_entity", "arguments": {"id": POWERJET, "name": "x"}}, token=reader)
     assert "Unknown tool" in refused.json()["error"]["message"]
     everyday = live.new_token("everyday")

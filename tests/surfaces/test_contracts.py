@@ -84,6 +84,12 @@ def test_our_own_list_costs_an_agent_at_most_5000_tokens(live: Running):
     assert len(json.dumps(almanacs_tools(live), separators=(",", ":"))) / 4 <= 5000
 
 
+def test_every_argument_of_our_own_tools_is_in_snake_case(live: Running):
+    for tool in almanacs_tools(live):
+        for name in tool["inputSchema"]["properties"]:
+            assert re.fullmatch(r"[a-z]+(_[a-z0-9]+)*", name), (tool["name"], name)
+
+
 @each_surface
 def test_every_tool_says_what_an_agent_needs_to_choose_it(live: Running, surface: Surface):
     tools = listed(live, surface)

@@ -308,7 +308,7 @@ METHODS: Rows = [
     Case("an empty method", http(rpc("")), 200, unknown_method("")),
     Case("a method that Python has", http(rpc("__init__")), 200, unknown_method("__init__")),
     Case("a method reserved by JSON-RPC", http(rpc("rpc.discover")), 200, unknown_method("rpc.discover")),
-    Case("a method of servers with resources", http(rpc("resources/list")), 200, unknown_method("resources/list")),
+    Case("a method of servers with tasks", http(rpc("tasks/list")), 200, unknown_method("tasks/list")),
     Case("an initialize without a word", http(rpc("initialize")), 200, BAD_PARAMS),
     Case("a call without params", message('"id":1,"method":"tools/call"'), 200, BAD_PARAMS),
     Case("a call without a name", call("{}"), 200, BAD_PARAMS),

@@ -25,6 +25,11 @@ GUIDED = {
     *("remember", "whoami"),
 }
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28", None)
+CAPABILITIES = {
+    "prompts": {"listChanged": False},
+    "resources": {"listChanged": False, "subscribe": False},
+    "tools": {"listChanged": False},
+}
 
 
 class SdkOnlyEndpoint(McpEndpoint):
@@ -138,7 +143,7 @@ def test_initialize_agrees_on_the_version_asked_for(live: Running, version: str)
     answer = ask(live, None, "initialize", hello, path="/mcp").json()["result"]
     assert answer["protocolVersion"] == version
     assert answer["serverInfo"]["name"] == "almanac"
-    assert answer["capabilities"] == {"tools": {"listChanged": False}}
+    assert answer["capabilities"] == CAPABILITIES
     assert answer["instructions"].startswith("Almanac contains the knowledge of this organisation. ")
 
 
@@ -168,7 +173,7 @@ def test_server_discover_says_what_is_here(live: Running):
     result = answer.json()["result"]
     assert answer.status_code == 200
     assert result["supportedVersions"] == [MODERN]
-    assert result["capabilities"] == {"tools": {"listChanged": False}}
+    assert result["capabilities"] == CAPABILITIES
     assert (result["ttlMs"], result["cacheScope"], result["resultType"]) == (60_000, "private", "complete")
     assert result["instructions"].startswith("Almanac contains the knowledge of this organisation. ")
 

@@ -37,7 +37,7 @@ def test_what_one_agent_remembers_another_recalls(server: Running, ada: str, bob
     stored = ask(server, "remember", ada, era, title="Pump", body="It runs hot.", tags=["Pump Room"], task="T-1")
     assert (stored["embedding"], stored["may_contradict"]) == ("pending", [])
     [note] = ask(server, "recall", bob, era, query="hot", tags=["pump-room"], task="T-1")["notes"]
-    assert (note["id"], note["author"], note["text"], note["score"]) == (stored["id"], "ada", "It runs hot.", 0.5)
+    assert (note["id"], note["author"], note["text"], note["rank_score"]) == (stored["id"], "ada", "It runs hot.", 0.5)
     whole = ask(server, "recall", bob, era, id=stored["id"])
     assert whole["trust"] == "untrusted"
     assert whole["notes"][0]["tasks"] == ["T-1"]

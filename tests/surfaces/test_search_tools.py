@@ -84,7 +84,7 @@ def test_the_schemas_are_those_a_connector_looks_for(server: Running):
 
 
 def test_a_result_says_where_it_stands_and_how_sure_it_is(server: Running, base: int, shelf: dict[str, int]):
-    answer = ask(server, "search", query="bearing spring", bases=[base], explain=True)
+    answer = ask(server, "search", query="bearing spring", base_ids=[base], explain=True)
     held(server, "search", answer)
     best = answer["results"][0]
     assert "Oil the bearing every spring." in best["text"]
@@ -140,8 +140,8 @@ def test_a_search_is_narrowed_by_what_it_names(server: Running, base: int, shelf
         return {each["title"] for each in answer["results"]}
 
     assert found() == {"Pumps", "Lamps"}
-    assert found(documents=[shelf["lamps.md"]]) == {"Lamps"}
-    assert found(folders=[shelf["pump"]]) == {"Pumps"}
+    assert found(document_ids=[shelf["lamps.md"]]) == {"Lamps"}
+    assert found(folder_ids=[shelf["pump"]]) == {"Pumps"}
     assert found(tags=["lamp"]) == {"Lamps"}
     assert found(created_until="2020-01-01") == set()
     assert len(found(limit=1)) == 1
@@ -179,7 +179,7 @@ def test_what_belongs_to_others_is_not_found(server: Running, base: int, shelf: 
     answer = server.call("search", {"query": "oil"}, token=sam)["structuredContent"]
     assert (answer["results"], answer["notes"]) == ([], ["There is no knowledge base that you may read."])
     name = f"document:{shelf['pumps.md']}"
-    assert refused(server, "search", token=sam, query="oil", bases=[base]).startswith("not_found: ")
+    assert refused(server, "search", token=sam, query="oil", base_ids=[base]).startswith("not_found: ")
     assert refused(server, "fetch", token=sam, id=name).startswith("not_found: ")
     verdict = server.call("verify_citation", {"id": name, "text": "whale oil"}, token=sam)["structuredContent"]
     assert verdict["outcome"] == "gone"
@@ -197,19 +197,46 @@ def test_a_token_is_shown_search_only_with_its_scope(server: Running):
     assert names(searcher) & {"search", "fetch", "verify_citation"} == {"search", "verify_citation"}
 
 
-def test_a_long_document_is_fetched_in_part_and_says_how_to_read_on(
-    server: Running, base: int, monkeypatch: pytest.MonkeyPatch
-):
-    text = "\n\n".join(f"Paragraph {number} of many." for number in range(6000)) + "\n"
+def test_a_long_document_is_fetched_in_part_and_says_how_to_read_on(server: Running, base: int):
+    text = "\n\n".join(f"Paragraph {number} of many." for number in range(4000)) + "\n"
     id = ask(server, "add_document", base_id=base, name="long.txt", content=text)["document"]["id"]
     server.work(embed=False)
     fetched = ask(server, "fetch", id=f"document:{id}")
     held(server, "fetch", fetched)
     at = fetched["metadata"]["next_offset"]
-    assert fetched["text"] == text[: document_text.MAX_READ_CHARS]
-    assert f"document_id {id}, offset {at}" in fetched["metadata"]["note"]
-    rest = ask(server, "read_document", document_id=id, offset=at, limit=document_text.MAX_READ_CHARS)
-    assert fetched["text"] + rest["text"] == text
+    assert fetched["text"] == text[: document_text.DEFAULT_READ_CHARS]
+    assert f"Call fetch again with offset {at}." in fetched["metadata"]["note"]
+    second = ask(server, "fetch", id=f"document:{id}", offset=at, limit=1000)
+    assert second["metadata"]["next_offset"] == at + 1000
+    last = ask(server, "fetch", id=f"document:{id}", offset=at + 1000, limit=document_text.MAX_READ_CHARS)
+    assert fetched["text"] + second["text"] + last["text"] == text
+    assert "next_offset" not in last["metadata"]
+
+
+def test_a_passage_has_the_same_score_on_every_interface(server: Running, base: int, shelf: dict[str, int]):
+    question = "How often is the bearing oiled?"
+    scores = {(each["id"], each["text"]): each["score"] for each in ask(server, "search", query=question)["results"]}
+    assert {id for id, _ in scores} == {f"document:{id}" for id in (shelf["pumps.md"], shelf["lamps.md"])}
+    headers = {"authorization": f"Bearer {server.token}"}
+    found = server.http.post("/api/v1/search", json={"query": question}, headers=headers).json()["results"]
+    assert {(each["id"], each["text"]): each["score"] for each in found} == scores
+    body = {"namespace": "general_helper_documents", "query": question}  # the best passage of each document
+    found = server.http.post("/knowledge-base/retrieve", json=body, headers={"x-api-key": server.token}).json()
+    assert len(found) == 2
+    assert all(each["score"] == scores[each["id"], each["metadata"]["text"]] for each in found)
+
+
+def test_every_tool_takes_the_id_of_a_search_result(server: Running, base: int, shelf: dict[str, int]):
+    ref = ask(server, "search", query="bearing spring", base_ids=[base])["results"][0]["id"]
+    assert ref == f"document:{shelf['pumps.md']}"
+    assert ask(server, "read_document", document_id=ref)["text"] == PUMPS
+    assert ask(server, "download_document", document_id=ref)["file_name"] == "pumps.md"
+    assert ask(server, "manage_document", action="tag", document_ids=[ref], tags=["x"])["ids"] == [shelf["pumps.md"]]
+    assert ask(server, "search", query="bearing spring", document_ids=[ref])["results"]
+    text = f"{PUMPS}More.\n"
+    assert ask(server, "add_document", document_id=ref, content=text)["document"]["id"] == shelf["pumps.md"]
+    for wrong in ("52", "note:52", "document:0", "document:99999999999999999999", "document:5.2"):
+        assert refused(server, "read_document", document_id=wrong).startswith("bad_request: document_id")
 
 
 def test_a_document_that_could_not_be_read_says_so_when_it_is_fetched(server: Running, base: int):
@@ -247,7 +274,7 @@ def test_a_citation_is_verified(server: Running, shelf: dict[str, int]):
 def test_a_search_is_in_the_audit_trail_with_what_it_showed_and_not_with_its_words(
     server: Running, base: int, shelf: dict[str, int]
 ):
-    server.call("search", {"query": "bearing", "bases": [base]}, headers={"x-request-id": "a-search"})
+    server.call("search", {"query": "bearing", "base_ids": [base]}, headers={"x-request-id": "a-search"})
     [row] = audit_of(server, "a-search")
     assert (row["tool"], row["outcome"]) == ("search", "ok")
     assert row["touched"].split()[:2] == [f"base:{base}", f"document:{shelf['pumps.md']}"]

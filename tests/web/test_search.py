@@ -20,7 +20,7 @@ def base(api: Api) -> int:
 
 
 def found(api: Api, base: int, query: str = "oil", **more: Any) -> list[dict[str, Any]]:
-    return api.ask("POST", "/search", json={"query": query, "bases": [base], "highlight": True, **more})["results"]
+    return api.ask("POST", "/search", json={"query": query, "base_ids": [base], "highlight": True, **more})["results"]
 
 
 def test_a_result_carries_all_that_is_needed_to_show_and_to_cite_it(api: Api, base: int):
@@ -47,7 +47,9 @@ def test_a_search_is_narrowed_and_paged(api: Api, base: int):
     assert worst["title"] == "Pumps"
     assert titles(query="lamp oil", min_score=worst["score"] + 0.001) == {"Lamps"}
     pages = [
-        api.ask("POST", "/search", json={"query": "oil", "bases": [base], "mode": "keyword", "limit": 1, "offset": at})
+        api.ask(
+            "POST", "/search", json={"query": "oil", "base_ids": [base], "mode": "keyword", "limit": 1, "offset": at}
+        )
         for at in (0, 1, 2)
     ]
     assert [(page["offset"], len(page["results"]), page["has_more"]) for page in pages] == [
@@ -71,9 +73,9 @@ def test_a_search_is_narrowed_to_kinds_of_documents(api: Api, base: int):
 
 
 def test_a_search_explains_itself_when_asked(api: Api, base: int):
-    plain = api.ask("POST", "/search", json={"query": "oil", "bases": [base]})
+    plain = api.ask("POST", "/search", json={"query": "oil", "base_ids": [base]})
     assert plain["explanation"] is None
-    explained = api.ask("POST", "/search", json={"query": "oil", "bases": [base], "explain": True})
+    explained = api.ask("POST", "/search", json={"query": "oil", "base_ids": [base], "explain": True})
     told = explained["explanation"]
     assert told["passages"]["returned"] == len(explained["results"]) > 0
     assert told["milliseconds"]
@@ -85,19 +87,19 @@ def test_what_makes_no_sense_is_refused(api: Api, base: int):
         {},
         {"query": " "},
         {"query": "x", "limit": 0},
-        {"query": "x", "bases": ["1"]},
+        {"query": "x", "base_ids": ["1"]},
         {"query": "x", "q": 1},
     ):
         assert api.refused("POST", "/search", json=given) == (400, "bad_request")
     wrong = {"query": "x", "condition": {"key": "year", "op": "near", "value": 1}}
     assert api.refused("POST", "/search", json=wrong) == (400, "bad_request")
-    assert api.refused("POST", "/search", json={"query": "x", "bases": [77_001]}) == (404, "not_found")
+    assert api.refused("POST", "/search", json={"query": "x", "base_ids": [77_001]}) == (404, "not_found")
 
 
 def test_a_stranger_finds_nothing_and_a_narrow_token_may_not_ask(api: Api, base: int):
     stranger = api.by(api.live.new_token("searching stranger"))
     assert stranger.ask("POST", "/search", json={"query": "oil"})["results"] == []
-    assert stranger.refused("POST", "/search", json={"query": "oil", "bases": [base]}) == (404, "not_found")
+    assert stranger.refused("POST", "/search", json={"query": "oil", "base_ids": [base]}) == (404, "not_found")
     narrow = api.by(api.live.new_token("narrow", scope=["memory:read"]))
     assert narrow.refused("POST", "/search", json={"query": "oil"}) == (403, "insufficient_scope")
 
@@ -114,7 +116,7 @@ def test_a_citation_is_verified(api: Api, base: int):
 
 
 def test_a_search_is_in_the_audit_trail(api: Api, base: int):
-    api.ask("POST", "/search", json={"query": "oil", "bases": [base]}, headers={"x-request-id": "rest-search"})
+    api.ask("POST", "/search", json={"query": "oil", "base_ids": [base]}, headers={"x-request-id": "rest-search"})
     [row] = audit_of(api.live, "rest-search")
     assert (row["surface"], row["tool"], row["outcome"]) == ("rest", "search", "ok")
     assert f"base:{base}" in row["touched"]

@@ -110,9 +110,9 @@ async def search_anywhere(call: Call, engine: SearchEngine, arguments: WeKnoraSe
     """Search the named bases or documents, or all documents that the actor may read if none is named."""
     query = SearchArguments(
         query=arguments.text,
-        bases=[_parse_id(id) for id in arguments.base_ids],
-        folders=[],
-        documents=[_parse_id(id) for id in arguments.document_ids],
+        base_ids=[_parse_id(id) for id in arguments.base_ids],
+        folder_ids=[],
+        document_ids=[_parse_id(id) for id in arguments.document_ids],
         kinds=[],
         tags=[tag for tag in arguments.tag_ids if tag],
         mode=arguments.search_mode,
@@ -122,7 +122,7 @@ async def search_anywhere(call: Call, engine: SearchEngine, arguments: WeKnoraSe
         most_per_document=0,
         explain=True,
     )
-    scope = await document_search.resolve_scope(call, query.bases, query.folders, query.documents)
+    scope = await document_search.resolve_scope(call, query.base_ids, query.folder_ids, query.document_ids)
     graded = replace(document_search.build_query(query, scope), profile=GRADED_DOCUMENTS)
     results = await document_search.find(call, engine, graded, scope.notes)
     above = results.counts.get("above_min_score", 0)

@@ -13,12 +13,21 @@ from typing import Any, cast
 
 import orjson
 
-from almanac.core.database import Transaction
+from almanac.core.database import Reader, Transaction
 from almanac.db.sql import Parameters
-from almanac.search.filters.conditions import MAX_LIST_MEMBERS, UNFIT_KEY, Condition, ConditionGroup, ConditionTest
+from almanac.search.filters.conditions import (
+    MAX_KEY_CHARS,
+    MAX_LIST_MEMBERS,
+    UNFIT_KEY,
+    Condition,
+    ConditionGroup,
+    ConditionTest,
+)
 
 MAX_INDEXED_CHARS = 40  # of a text
 MAX_COLLECTIONS = 200  # for more, the index is not used
+
+MAX_FIELD_NAMES = 2_000
 
 _SIGNS = {"eq": "IN", "in": "IN", "gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _BOOLEAN = "\1"  # appended to the keys of Booleans; no key that can be tested contains it
@@ -120,6 +129,14 @@ def _lookup(test: ConditionTest, names: str, parameters: Parameters) -> IndexedC
         for (key, column), placeholders in by_column.items()
     ]
     return IndexedCondition(f"{_AMONG}{' UNION ALL '.join(found)})", is_exact)
+
+
+async def field_names(db: Reader, collection: str) -> list[str]:
+    """Return the metadata keys of a collection that can be tested, at most `MAX_FIELD_NAMES`."""
+    rows = await db.fetch(
+        "SELECT name FROM fields WHERE collection = $1 ORDER BY name LIMIT $2", collection, MAX_FIELD_NAMES
+    )
+    return [row["name"] for row in rows if len(row["name"]) <= MAX_KEY_CHARS and not UNFIT_KEY.search(row["name"])]
 
 
 async def _field(tx: Transaction, collection: str, name: str) -> int:

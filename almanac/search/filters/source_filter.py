@@ -39,8 +39,10 @@ def resolve(filter: SourceFilter, start: int = 1, collections: Sequence[str] = (
     parts = [*_attributes(filter, parameters), *_times(filter, parameters)]
     if filter.tags:
         parts += _tags(tuple(dict.fromkeys(filter.tags)), collections, parameters)
-    if filter.condition is not None:
-        condition = conditions.parse(filter.condition)
+    for given in (filter.condition, filter.number_condition):
+        if given is None:
+            continue
+        condition = conditions.parse(given)
         found = metadata_index.indexed_condition(condition, collections, parameters)
         parts += [found.sql] if found.sql else []
         parts += [] if found.is_exact else [conditions.to_sql(condition, parameters)]

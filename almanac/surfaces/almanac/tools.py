@@ -3,6 +3,7 @@
 from collections.abc import Container
 
 from almanac.operations.table import OPERATIONS
+from almanac.surfaces.almanac.resources import PROMPTS, RESOURCES
 from almanac.surfaces.surface import Surface
 
 # Tools, and a sentence about those of them that the caller has.
@@ -32,4 +33,6 @@ SURFACE = Surface(
     title="Almanac",
     instructions=instructions,
     operations=tuple(operation for operation in OPERATIONS if operation.mcp is not None),
+    resources=RESOURCES,
+    prompts=PROMPTS,
 )

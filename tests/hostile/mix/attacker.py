@@ -32,7 +32,7 @@ def unknown_arguments() -> Request:
 
 def many_numbers() -> Request:
     numbers = "1," * random.choice((50_000, 7_000_000))
-    return "POST", "/api/v1/search", f'{{"query":"x","documents":[{numbers}1]}}'
+    return "POST", "/api/v1/search", f'{{"query":"x","document_ids":[{numbers}1]}}'
 
 
 def missing_quotation(document: str) -> Callable[[], Request]:

@@ -230,11 +230,11 @@ def test_an_answer_says_which_passages_lack_vectors(library: Library):
     api.text(base, "fresh.md", "# Gears\n\nThe gear is greased in May.")
     library.live.work(embed=False)
     note = "Some passages have no vectors yet: only keyword search finds them."
-    assert api.ask("POST", "/search", json={"query": "gear", "bases": [base]})["notes"] == [note]
+    assert api.ask("POST", "/search", json={"query": "gear", "base_ids": [base]})["notes"] == [note]
     answer = ask(library, {"question": "gear", "knowledge_base_ids": [base]})
     assert answer.headers["x-search-notes"] == note
     library.live.work()
-    assert api.ask("POST", "/search", json={"query": "gear", "bases": [base]})["notes"] == []
+    assert api.ask("POST", "/search", json={"query": "gear", "base_ids": [base]})["notes"] == []
     answer = ask(library, {"question": "gear", "knowledge_base_ids": [base]})
     assert "x-search-notes" not in answer.headers
 
