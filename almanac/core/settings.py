@@ -269,18 +269,20 @@ class Settings:
     external_rate_limit_enabled: bool = setting(
         True, "Enables external MCP transport rate limiting.", _EXTERNAL + "RATE_LIMIT_ENABLED"
     )
-    external_rate_limit_requests: int = setting(120, "Requests allowed per window.", _EXTERNAL + "RATE_LIMIT_REQUESTS")
+    external_rate_limit_requests: int = setting(
+        120, "Requests allowed per window.", _EXTERNAL + "RATE_LIMIT_REQUESTS", min=0
+    )
     external_rate_limit_window_seconds: int = setting(
-        60, "Rate limit window in seconds.", _EXTERNAL + "RATE_LIMIT_WINDOW_SECONDS"
+        60, "Rate limit window in seconds.", _EXTERNAL + "RATE_LIMIT_WINDOW_SECONDS", min=0
     )
     external_search_rate_limit_enabled: bool = setting(
         True, "Enables search tool rate limiting.", _EXTERNAL + "SEARCH_RATE_LIMIT_ENABLED"
     )
     external_search_rate_limit_requests: int = setting(
-        30, "Search requests allowed per window.", _EXTERNAL + "SEARCH_RATE_LIMIT_REQUESTS"
+        30, "Search requests allowed per window.", _EXTERNAL + "SEARCH_RATE_LIMIT_REQUESTS", min=0
     )
     external_search_rate_limit_window_seconds: int = setting(
-        60, "Search rate limit window in seconds.", _EXTERNAL + "SEARCH_RATE_LIMIT_WINDOW_SECONDS"
+        60, "Search rate limit window in seconds.", _EXTERNAL + "SEARCH_RATE_LIMIT_WINDOW_SECONDS", min=0
     )
     external_download_rate_limit_enabled: bool = setting(
         True, "Enables document file download rate limiting.", _EXTERNAL + "DOWNLOAD_RATE_LIMIT_ENABLED"
@@ -289,27 +291,37 @@ class Settings:
         300,
         "Download requests allowed per client IP window before token verification.",
         _EXTERNAL + "DOWNLOAD_PREAUTH_IP_RATE_LIMIT_REQUESTS",
+        min=0,
     )
     external_download_preauth_ip_rate_limit_window_seconds: int = setting(
         60,
         "Client IP rate limit window before token verification.",
         _EXTERNAL + "DOWNLOAD_PREAUTH_IP_RATE_LIMIT_WINDOW_SECONDS",
+        min=0,
     )
     external_download_preauth_document_rate_limit_requests: int = setting(
         60,
         "Download requests allowed per client IP and document window before token verification.",
         _EXTERNAL + "DOWNLOAD_PREAUTH_DOCUMENT_RATE_LIMIT_REQUESTS",
+        min=0,
     )
     external_download_preauth_document_rate_limit_window_seconds: int = setting(
         60,
         "Client IP and document rate limit window before token verification.",
         _EXTERNAL + "DOWNLOAD_PREAUTH_DOCUMENT_RATE_LIMIT_WINDOW_SECONDS",
+        min=0,
     )
     external_download_rate_limit_requests: int = setting(
-        20, "Download requests allowed per window after token verification.", _EXTERNAL + "DOWNLOAD_RATE_LIMIT_REQUESTS"
+        20,
+        "Download requests allowed per window after token verification.",
+        _EXTERNAL + "DOWNLOAD_RATE_LIMIT_REQUESTS",
+        min=0,
     )
     external_download_rate_limit_window_seconds: int = setting(
-        60, "Download rate limit window after token verification.", _EXTERNAL + "DOWNLOAD_RATE_LIMIT_WINDOW_SECONDS"
+        60,
+        "Download rate limit window after token verification.",
+        _EXTERNAL + "DOWNLOAD_RATE_LIMIT_WINDOW_SECONDS",
+        min=0,
     )
     external_extension: str = setting(
         "",

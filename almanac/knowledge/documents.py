@@ -137,7 +137,7 @@ async def add(call: Call, tx: Transaction, base_id: int, draft: DocumentDraft, s
                 f"There is already a document named {draft.name!r} here, with the id {existing_id}.",
                 remedy="Use if_exists 'replace' to give it this content, 'keep_both' to number the name, or rename it.",
             )
-    await queue.enqueue(tx, document_id, 1)
+    await queue.enqueue(tx, document_id)
     return AddResult(await get(tx, call, document_id), "added")
 
 
@@ -151,10 +151,10 @@ async def replace(
     if document.blob_hash == stored.hash and document.index_status != "failed":
         return AddResult(document, "unchanged")
     kind = file_types.detect_file_type(stored.head, document.name)
-    row = await tx.fetch_one(
+    await tx.execute(
         "UPDATE documents SET blob_id = $2, size = $3, mime_type = $4, extension = $5, source_type = $6,"
         " source_url = $7, generation = generation + 1, index_status = 'queued', failure = NULL, updated_at = $8"
-        " WHERE id = $1 RETURNING generation",
+        " WHERE id = $1",
         document_id,
         await files.ensure_blob(tx, stored),
         stored.size,
@@ -164,8 +164,7 @@ async def replace(
         draft.source_url if draft else None,
         clock.now(),
     )
-    assert row is not None
-    await queue.enqueue(tx, document_id, row["generation"])
+    await queue.enqueue(tx, document_id)
     return AddResult(await get(tx, call, document_id), "replaced")
 
 

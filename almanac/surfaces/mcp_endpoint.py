@@ -5,17 +5,18 @@ invalid request to the SDK, which knows the error answers of each protocol versi
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import orjson
-from starlette.types import Message
+from starlette.types import Message, Receive
 
 from almanac.core.errors import AlmanacError
 from almanac.net import json_rpc
 from almanac.net.http_exchange import HeaderList, Headers, HttpExchange, ServerStopping, replay
 from almanac.net.json_rpc import INVALID_PARAMS, InvalidJsonRpc
 from almanac.operations.context import AppContext, Authentication, RequestContext
-from almanac.operations.pipeline.endpoint import Endpoint, Invocation
+from almanac.operations.pipeline.endpoint import Endpoint, HandOver, Invocation
 from almanac.operations.pipeline.errors import (
     MethodNotAllowed,
     UnknownOperation,
@@ -32,14 +33,6 @@ _JSON = b"application/json"
 _HOT_METHODS = frozenset({"tools/call", "tools/list"})
 _CALL_KEYS = frozenset({"name", "arguments", "_meta"})
 _EMPTY: dict[str, Any] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class SdkRequest:
-    """A request that the SDK serves."""
-
-    body: bytes | None  # None: it has not been read
-    headers: HeaderList = ()  # of the answer
 
 
 @dataclass(slots=True)
@@ -78,11 +71,11 @@ class McpEndpoint(Endpoint):
         """Return the limit per call, unless the surface has counted the request already."""
         return None if self._surface.limit_before_body is not None else self._surface.rate_limit(ctx.app, ctx.actor)
 
-    async def read(self, ctx: RequestContext) -> Invocation | SdkRequest | bytes:
+    async def read(self, ctx: RequestContext) -> Invocation | HandOver | bytes:
         """Read a message: a tool call to run, a tool list that is ready, or a request for the SDK."""
         http = ctx.http
         if http.scope["method"] != "POST":
-            return await self._read_other(http)
+            return await self._read_other(ctx)
         if http.content_type != _JSON:
             raise UnsupportedMediaType(
                 "The request body must be application/json.", remedy="Send the header 'Content-Type: application/json'."
@@ -101,13 +94,13 @@ class McpEndpoint(Endpoint):
             params = message["params"]
             ctx.endpoint_data = RpcCall(message["id"], call_version)
             return self.dispatcher.invocation(ctx.actor, params["name"], params.get("arguments", {}))
-        return SdkRequest(body, headers) if version is None else self._tool_list(ctx, message, version)
+        if version is None:
+            return HandOver(partial(self._hand_over, ctx, replay(body, http.receive), headers))
+        return self._tool_list(ctx, message, version)
 
     async def send(self, ctx: RequestContext, answer: Any) -> None:
-        """Send the result of a call or a list, or hand the request to the SDK."""
-        if isinstance(answer, SdkRequest):
-            await self._hand_over(ctx, answer)
-        elif isinstance(answer, bytes):
+        """Send the result of a call or a list."""
+        if isinstance(answer, bytes):
             await ctx.http.reply(200, answer)
         else:
             await self._send_result(ctx, self._surface.render_result(answer))
@@ -128,13 +121,14 @@ class McpEndpoint(Endpoint):
         else:
             await self._send_result(ctx, self._surface.render_error(error))
 
-    async def _read_other(self, http: HttpExchange) -> SdkRequest | bytes:
+    async def _read_other(self, ctx: RequestContext) -> HandOver | bytes:
         """Serve a request that is no POST: the end of a session or, where the SDK keeps sessions, any other."""
+        http = ctx.http
         if http.scope["method"] == "DELETE" and await self._authenticator.end_session(http):
             http.ignore_body()
             return b"{}"
         if self._surface.sessions:
-            return SdkRequest(None)
+            return HandOver(partial(self._hand_over, ctx, http.receive))
         # The surface sends no messages of its own, so a stream would stay empty.
         raise MethodNotAllowed(
             ["POST"],
@@ -180,7 +174,7 @@ class McpEndpoint(Endpoint):
         body = {"jsonrpc": "2.0", "id": rpc.id, "result": self.sdk.format_result(rpc.version, result)}
         await ctx.http.reply(200, orjson.dumps(body))
 
-    async def _hand_over(self, ctx: RequestContext, request: SdkRequest) -> None:
+    async def _hand_over(self, ctx: RequestContext, receive: Receive, answer_headers: HeaderList = ()) -> None:
         http = ctx.http
         # The SDK compares header values as they are.
         normalised = {b"content-type": _JSON, b"host": http.headers.get(b"host", b"").lower()}
@@ -189,10 +183,10 @@ class McpEndpoint(Endpoint):
 
         async def send(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), *request.headers]
+                ctx.guard.stop()
+                message["headers"] = [*message.get("headers", []), *answer_headers]
             await http.send_with_request_id(message)
 
-        receive = http.receive if request.body is None else replay(request.body, http.receive)
         await self.sdk.handle(scope, receive, send, ctx.actor, http)
 
 

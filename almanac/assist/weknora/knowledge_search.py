@@ -20,7 +20,9 @@ from almanac.search.query import GRADED_DOCUMENTS, MAX_QUERY_CHARS
 MAX_TOP_K = 50
 DEFAULT_TOP_K = 10
 MIN_SCORE = 0.5
-NOWHERE = "At least one knowledge_base_id, knowledge_base_ids, knowledge_ids, or scoped tag must be provided"
+NO_SEARCH_SCOPE_MESSAGE = (
+    "At least one knowledge_base_id, knowledge_base_ids, knowledge_ids, or scoped tag must be provided"
+)
 
 Mode = Literal["hybrid", "vector", "keyword"]
 WireId = str | int  # WeKnora's ids are strings, ours are numbers
@@ -102,7 +104,7 @@ class GradedResults:
 async def search(call: Call, engine: SearchEngine, arguments: WeKnoraSearchArguments) -> GradedResults:
     """Search the named bases or documents. Raises BadRequest if none is named."""
     if not arguments.base_ids and not arguments.document_ids:
-        raise BadRequest(NOWHERE)
+        raise BadRequest(NO_SEARCH_SCOPE_MESSAGE)
     return await search_anywhere(call, engine, arguments)
 
 

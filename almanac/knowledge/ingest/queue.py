@@ -19,28 +19,27 @@ INDEX_STATUS = "CASE WHEN d.is_enabled = 0 AND d.index_status = 'success' THEN '
 # conditions finds the documents that no job will finish. The first repeats the condition of the partial index
 # `documents_unfinished` to the letter, or SQLite would not use the index.
 IS_UNFINISHED = "d.index_status IN ('queued', 'pending_conversion', 'converting', 'indexing')"
-HAS_JOB = """EXISTS (SELECT 1 FROM jobs j
-    WHERE j.key = 'ingest:' || d.id || ':' || d.generation AND j.state IN ('queued', 'running'))"""
+_JOB_KEY = "'ingest:' || d.id || ':' || d.generation"
+HAS_JOB = f"EXISTS (SELECT 1 FROM jobs j WHERE j.key = {_JOB_KEY} AND j.state IN ('queued', 'running'))"  # noqa: S608
 
-_ORG_OF_DOCUMENT = "SELECT b.org_id FROM documents d JOIN bases b ON b.id = d.base_id WHERE d.id = $1"
+_JOB_OF_DOCUMENT = f"""SELECT d.generation, b.org_id, {_JOB_KEY} AS job_key
+    FROM documents d JOIN bases b ON b.id = d.base_id WHERE d.id = $1"""  # noqa: S608
 
 
-async def enqueue(tx: Transaction, document_id: int, generation: int) -> None:
-    """Queue the job that parses this generation of a document."""
-    payload = {"document_id": document_id, "generation": generation}
-    key = f"ingest:{document_id}:{generation}"  # `HAS_JOB` builds the same key
-    row = await tx.fetch_one(_ORG_OF_DOCUMENT, document_id)
+async def enqueue(tx: Transaction, document_id: int) -> None:
+    """Queue the job that parses the current generation of a document."""
+    row = await tx.fetch_one(_JOB_OF_DOCUMENT, document_id)
     assert row is not None
-    await queue.add(tx, "ingest", payload, key=key, org_id=row["org_id"])
+    payload = {"document_id": document_id, "generation": row["generation"]}
+    await queue.add(tx, "ingest", payload, key=row["job_key"], org_id=row["org_id"])
 
 
 async def requeue(tx: Transaction, document_id: int) -> None:
     """Parse a document again, as its next generation. The text of the last generation stays until then."""
-    row = await tx.fetch_one(
+    await tx.execute(
         "UPDATE documents SET generation = generation + 1, index_status = 'queued', failure = NULL, updated_at = $2"
-        " WHERE id = $1 RETURNING generation",
+        " WHERE id = $1",
         document_id,
         clock.now(),
     )
-    assert row is not None
-    await enqueue(tx, document_id, row["generation"])
+    await enqueue(tx, document_id)

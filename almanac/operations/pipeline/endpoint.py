@@ -1,5 +1,6 @@
 """The adapter between the pipeline and one protocol at one path."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +19,17 @@ class Invocation:
     operation: Operation | None
     arguments: dict[str, Any]
     is_admitted: bool = False  # limits and rights have been checked
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """A request that another application answers, such as the MCP SDK.
+
+    `serve` sends the answer, and calls `RequestGuard.stop` when the answer begins. Each operation that it runs has a
+    deadline and a record of its own (`run_recorded`).
+    """
+
+    serve: Callable[[], Awaitable[None]]
 
 
 class Endpoint(Protocol):
@@ -41,7 +53,7 @@ class Endpoint(Protocol):
         return ctx.app.call_limit
 
     async def read(self, ctx: RequestContext) -> Any:
-        """Read the body. Return the `Invocation` to run, or any other value, which `send` then sends."""
+        """Read the body. Return the `Invocation` to run, a `HandOver`, or any other value, which `send` then sends."""
         ...
 
     async def send(self, ctx: RequestContext, answer: Any) -> None:

@@ -50,12 +50,7 @@ class RequestGuard:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if self._http is not None:
-            self._http.on_progress = None
-        if not self._is_armed:
-            self._queue.stop(self)
-        else:
-            self._disarm()
+        self.stop()
         # Another party may have cancelled the task too; its cancellation goes on.
         if self.error and self._task.uncancel() <= self._cancellations and kind is asyncio.CancelledError:
             raise self.error from error
@@ -65,6 +60,15 @@ class RequestGuard:
         if self.error is None:
             self.error = error
             self._task.cancel()
+
+    def stop(self) -> None:
+        """Let the rest of the block run without limits, because its answer has begun."""
+        if self._http is not None:
+            self._http.on_progress = None
+        if not self._is_armed:
+            self._queue.stop(self)
+        else:
+            self._disarm()
 
     def lift_deadline(self) -> None:
         """Remove the time limit, for work that has a limit of its own. A disconnect still ends it."""

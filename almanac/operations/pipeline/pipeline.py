@@ -14,6 +14,10 @@
 
 The guard (`RequestGuard`) covers stages 1 to 9. It ends them if the body is late, the deadline is over or the client
 has disconnected. Stage 10 is outside: a file may take longer than the deadline.
+
+`Endpoint.read` may hand a request over to another application (`HandOver`), which takes the place of stages 7 to 10.
+The guard ends it if the client disconnects before the answer begins. It has no deadline, because a session of the SDK
+may keep a stream open; each operation that it runs enters at `run_recorded`, with its own record and deadline.
 """
 
 import asyncio
@@ -28,7 +32,7 @@ from almanac.net.client_address import client_address
 from almanac.net.http_exchange import HttpExchange, ServerStopping
 from almanac.operations.context import AppContext, RequestContext
 from almanac.operations.operation import Operation
-from almanac.operations.pipeline.endpoint import Endpoint, Invocation
+from almanac.operations.pipeline.endpoint import Endpoint, HandOver, Invocation
 from almanac.operations.pipeline.errors import UNKNOWN, UnknownOperation
 from almanac.operations.pipeline.guard import ClientDisconnected, RequestGuard
 from almanac.operations.pipeline.recording import CallRecord
@@ -68,6 +72,10 @@ async def handle(endpoint: Endpoint, app: AppContext, http: HttpExchange) -> Non
                 answer = await endpoint.read(ctx)
                 if isinstance(answer, Invocation):
                     answer = await invoke(ctx, answer, endpoint.call_limit(ctx))
+            if isinstance(answer, HandOver):
+                guard.lift_deadline()
+                await answer.serve()
+                return
         await endpoint.send(ctx, answer)
     except ClientDisconnected:
         pass  # there is nobody to answer

@@ -44,6 +44,7 @@ class CallRecord:
         asyncio.get_running_loop().call_soon(self._close, outcome, nanoseconds)
         if self._span is not None:
             self._span_scope.__exit__(kind, error, trace)
+        if self._span is not None and ctx.operation:  # a span that is not ended is not exported
             self._span.update_name(f"{ctx.surface} {ctx.operation}")
             self._span.set_attribute("almanac.surface", ctx.surface)
             self._span.set_attribute("almanac.request_id", ctx.request_id)

@@ -16,7 +16,7 @@ CURVES: dict[str, tuple[float, float]] = {name: (curve[0], curve[1]) for name, c
 # The probability that best separates answers from other passages. It is far below one half, because most hits are no
 # answers.
 RELATED: dict[str, float] = dict(_FITTED["related"])
-LIKELY = 0.5
+DIRECTLY_RELEVANT = 0.5
 
 
 def probability(curve: str, values: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -36,7 +36,7 @@ def grade(curve: str, probability: float) -> float:
 
     Grades mean the same on all curves, and have the same order as probabilities.
     """
-    return round(float(np.interp(probability, (0.0, RELATED[curve], LIKELY, 1.0), (0.0, 0.5, 0.8, 1.0))), 4)
+    return round(float(np.interp(probability, (0.0, RELATED[curve], DIRECTLY_RELEVANT, 1.0), (0.0, 0.5, 0.8, 1.0))), 4)
 
 
 def non_increasing(values: NDArray[np.float64]) -> list[float]:

@@ -1,7 +1,8 @@
 """The properties that every endpoint has, because all of them run through one pipeline.
 
-SAMPLES has a valid request for each operation that is served: generated from the tables for REST, and one tool call for
-each MCP surface. A route that no sample reaches fails a test, so a new endpoint cannot miss a property.
+SAMPLES has a valid request for each operation that is served: generated from the tables for REST, one tool call for
+each MCP surface, and a request for each way in which the SDK runs an operation. A route that no sample reaches fails a
+test, so a new endpoint cannot miss a property.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ from almanac.web.agents.a2a import AGENT_RPC
 from almanac.web.agents.messages import AGENT_OPERATIONS
 from almanac.web.api_v1 import API_OPERATIONS
 from almanac.web.catalogue.routes import CATALOGUE_OPERATIONS
-from tests.live_server import MODERN, Running, request, running, settings_for
+from tests.live_server import LEGACY, MODERN, Running, request, running, settings_for
 from tests.surfaces.wire import beside, exchange, http
 from tests.waiting import never, wait_until
 
@@ -91,11 +92,29 @@ def tool_sample(path: str, name: str, arguments: dict[str, Any], **headers: str)
     return Sample(name, "POST", path, message, {**sent, **headers})
 
 
+def sdk_sample(path: str, method: str, params: dict[str, Any], era: str, operation: str = "", **headers: str) -> Sample:
+    """A request that the SDK answers."""
+    message, sent = request(method, params, era=era)
+    return Sample(operation or method, "POST", path, message, {**sent, **headers})
+
+
+NOTE_URI = "almanac://knowledge/68dfc8fd5e40fe1ae99c6b5b"
+PROMPT = "start-work-session"
+SDK_SAMPLES = [
+    # The endpoint does not know the key, so the SDK reads the call.
+    sdk_sample("/mcp", "tools/call", {"name": "whoami", "arguments": {}, "unknown": 1}, LEGACY, "whoami"),
+    sdk_sample("/mcp/memory", "resources/read", {"uri": NOTE_URI}, LEGACY),
+    sdk_sample("/mcp/memory", "resources/read", {"uri": NOTE_URI}, MODERN, **{"mcp-name": NOTE_URI}),
+    sdk_sample("/mcp/memory", "prompts/get", {"name": PROMPT}, LEGACY),
+    sdk_sample("/mcp/memory", "prompts/get", {"name": PROMPT}, MODERN, **{"mcp-name": PROMPT}),
+]
+
 SAMPLES = [
     tool_sample("/mcp", "whoami", {}),
     tool_sample("/mcp/memory", "search_knowledge", {"query": "oil"}),
     tool_sample("/gateway/mcp", "health-check", {}, **{"x-api-key": "@TOKEN@"}),
     tool_sample("/mcp/knowledge-external/sse", "wegent_kb_list_knowledge_bases", {}),
+    *SDK_SAMPLES,
     Sample(
         "document_file", "GET", "/mcp/knowledge-external/documents/@DOCUMENT@/file",
         headers={"x-wegent-download-token": "@DOWNLOAD@"},
@@ -262,6 +281,14 @@ def test_a_call_is_counted_traced_and_in_flight(served: Served):
     for sample in SAMPLES:
         labels = rf'outcome="internal_error",surface="\w+",tool="{sample.operation}"'
         assert re.search(f"almanac_calls_total{{{labels}}}", metrics), sample
+
+
+def test_a_request_that_runs_no_operation_has_no_span(served: Served):
+    messages = [request("tools/list"), request("tools/list", {"cursor": "2"}), request("ping"), request("unknown")]
+    for message, headers in messages:
+        served.send(Sample("", "POST", "/mcp", message, headers), "untraced")
+    served.send(replace(SAMPLES[0], body=[]), "invalid")
+    assert not served.spans.get_finished_spans()
 
 
 def test_a_call_ends_when_its_client_disconnects(served: Served):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from almanac.assist.weknora.knowledge_search import NOWHERE
+from almanac.assist.weknora.knowledge_search import NO_SEARCH_SCOPE_MESSAGE
 from tests.surfaces.weknora.conftest import Library
 from tests.surfaces.weknora.stand_ins import EXAMPLE_REQUEST, EXAMPLE_RESPONSE
 from tests.surfaces.wire import audit_of
@@ -74,7 +74,7 @@ def test_what_a_real_weknora_s_clients_send_for_nothing_is_nothing(library: Libr
     assert ask(library, {**asked, **blanks}, "?resource_urls=").json() == usual
     for nowhere in (None, [], [""]):
         answer = ask(library, {"question": "oil", "knowledge_base_ids": nowhere, "knowledge_base_id": ""})
-        assert (answer.status_code, answer.json()["error"]) == (400, NOWHERE)
+        assert (answer.status_code, answer.json()["error"]) == (400, NO_SEARCH_SCOPE_MESSAGE)
 
 
 def test_another_organisation_s_base_is_unknown(library: Library):
@@ -88,7 +88,7 @@ def test_another_organisation_s_base_is_unknown(library: Library):
 
 def test_whoever_names_nothing_is_told_so_in_the_server_s_words(library: Library):
     answer = ask(library, {"question": "oil"})
-    assert (answer.status_code, answer.json()["error"]) == (400, NOWHERE)
+    assert (answer.status_code, answer.json()["error"]) == (400, NO_SEARCH_SCOPE_MESSAGE)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from almanac.search.index.embedded.segments import NOT_ANALYSED
 MIN_CHANGES = 5_000  # changes, or passages of changed sources, that justify a new file
 MAX_MASKED_SHARE = 0.2  # share of the passages in files that may be masked before the files are written again
 PASSAGES_AT_ONCE = 5_000  # held in memory while a file is written
-_ATTEMPTS = 3
+_COMPARISON_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def _delete_unlisted(folder: Path, files: Sequence[IndexFile]) -> None:
 
 async def _compare(db: Database, index: EmbeddedIndex, collection: str) -> list[Difference]:
     found: list[Difference] = []
-    for _ in range(_ATTEMPTS):  # a write between the two reads looks like a difference
+    for _ in range(_COMPARISON_ATTEMPTS):  # a write between the two reads looks like a difference
         stored, indexed = await change_log.passage_ids(db, collection), _indexed_ids(await index.views(), collection)
         none = np.zeros(0, np.int64)
         pairs = {part: (stored.get(part, none), indexed.get(part, none)) for part in sorted({*stored, *indexed})}

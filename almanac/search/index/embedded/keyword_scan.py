@@ -18,7 +18,7 @@ from almanac.search.index.embedded.segments import Segment
 from almanac.search.index.protocol import Hits, KeywordHits
 from almanac.search.ranking import bm25
 
-_MARGIN = 1e-4  # more than the same sum can differ if its terms are added in another order
+_SCORE_SUM_TOLERANCE = 1e-4  # more than the same sum can differ if its terms are added in another order
 _SAMPLE_PASSAGES = 50_000  # from which a lower bound for the best scores is computed
 _MIN_FILTERED_RATIO = 16  # with fewer than one passage in 16, looking terms up in them is cheaper than reading postings
 
@@ -224,7 +224,7 @@ def _lowest_of_sample(scores: NDArray[np.float32], found: Sequence[NDArray[np.in
 
 
 def _lowest_of_best(scores: NDArray[np.float32], limit: int) -> float:
-    """Return the lowest of the `limit` best scores, less the margin; 0 if there are fewer scores."""
+    """Return the lowest of the `limit` best scores, less the tolerance; 0 if there are fewer scores."""
     if not 0 < limit <= len(scores):
         return 0.0
-    return float(np.partition(scores, len(scores) - limit)[len(scores) - limit]) * (1 - _MARGIN)
+    return float(np.partition(scores, len(scores) - limit)[len(scores) - limit]) * (1 - _SCORE_SUM_TOLERANCE)
