@@ -108,7 +108,7 @@ class RemoteKeyVerifier:
             sealed=sealed,
             tenant=actor.org_id,
             name=actor.name,
-            scopes=sorted(actor.scopes),
+            scopes=tuple(sorted(actor.scopes)),
             expires_at=actor.expires_at,
         )
 

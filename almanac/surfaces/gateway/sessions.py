@@ -6,9 +6,9 @@ The store contains neither session ids nor keys: ids are hashed, and keys are ha
 
 import hashlib
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, cast
 
 import orjson
@@ -35,7 +35,7 @@ class GatewaySession:
     sealed: str = ""
     tenant: str = ""
     name: str = ""
-    scopes: Sequence[str] = ()
+    scopes: tuple[str, ...] = ()
     expires_at: int | None = None
 
 
@@ -87,7 +87,7 @@ class DatabaseSessions:
         if row["used_at"] <= now - self._use_interval:
             sql = "UPDATE gateway_sessions SET used_at = $2 WHERE hash = $1"
             await self._db.write(lambda tx: tx.execute(sql, _hash(id), now))
-        return GatewaySession(**orjson.loads(row["content"]))
+        return _session_from(row["content"])
 
     async def end(self, id: str) -> None:
         await self._db.write(lambda tx: tx.execute("DELETE FROM gateway_sessions WHERE hash = $1", _hash(id)))
@@ -107,7 +107,7 @@ class RedisSessions:
 
     async def get(self, id: str) -> GatewaySession | None:
         content = await self._run(self._redis.getex(_name(id), ex=self._seconds))
-        return None if content is None else GatewaySession(**orjson.loads(content))
+        return None if content is None else _session_from(content)
 
     async def end(self, id: str) -> None:
         await self._run(self._redis.delete(_name(id)))
@@ -128,6 +128,11 @@ async def open_sessions(db: Database, redis_url: str, minutes: int) -> AsyncGene
         return
     async with open_redis(redis_url) as redis:
         yield RedisSessions(redis, idle)
+
+
+def _session_from(content: str | bytes) -> GatewaySession:
+    session = GatewaySession(**orjson.loads(content))
+    return replace(session, scopes=tuple(session.scopes))  # JSON has lists only
 
 
 def _new_id() -> str:
