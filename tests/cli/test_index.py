@@ -355,7 +355,8 @@ def test_an_ingest_waits_for_vectors_while_another_base_is_embedded(library: Alm
         await db.write(lambda tx: embed_queue.enqueue(tx, "base:2", clock.now() + embed_queue.BUSY_RETRY_DELAY))
 
     with_database(postpone)
-    report = json.loads(library("ingest", "2", str(fill(tmp_path / "more", {"dog.md": "A dog barks."})), "--json").out)
+    folder = fill(tmp_path / "more", {"dog.md": "A dog barks."})
+    report = json.loads(library("ingest", "2", str(folder), "--wait", "--json").out)
     assert (report["added"], report["passages"], report["embedded"]) == (1, 1, 1)
 
 

@@ -96,7 +96,7 @@ def test_a_backup_is_restored_for_an_ordinary_database_user(operator: Operator, 
     fill = ("almanac org add main", "almanac user add maria", "almanac kb add Manuals --owner maria")
     operator.run(settings, migrate, *fill)
     (operator.folder / "pumps.md").write_text("# Pump P-40\n\nOil the bearing every spring.\n")
-    operator.run(settings, "almanac ingest 1 pumps.md")
+    operator.run(settings, "almanac ingest 1 pumps.md --wait")
     [backup] = commands("back-up-and-restore.md", "PostgreSQL")
     operator.run(settings, backup)
     operator.run(*commands("back-up-and-restore.md", way))

@@ -13,7 +13,7 @@ from tests.cli.conftest import Almanac
 # Everything that the list of commands and the version need.
 OVERVIEW = {
     *("almanac", "almanac.cli", "almanac.cli.support", "almanac.cli.support.output", "almanac.core"),
-    "almanac.core.errors",
+    *("almanac.core.errors", "almanac.core.text"),
 }
 OVERVIEW_PACKAGES = {
     *("almanac", "annotated_doc", "attr", "click", "markdown_it", "mdurl", "pygments", "rich", "shellingham", "typer"),
