@@ -128,7 +128,7 @@ async def test_old_runs_are_forgotten(database: Database) -> None:
         st.just(Cron("*/20 1-3 * * *", "Europe/London")),
     ),
     start=st.integers(0, 400 * 86_400),
-    steps=st.lists(st.tuples(st.integers(0, 900), st.integers(1, 3), st.booleans()), max_size=12),
+    steps=st.lists(st.tuples(st.integers(0, 60) | st.integers(0, 900), st.integers(1, 3), st.booleans()), max_size=12),
 )
 async def test_no_moment_is_added_twice_or_skipped(
     database: Database, database_url: str, rule: Cron | Every, start: int, steps: list[tuple[int, int, bool]]
@@ -143,7 +143,8 @@ async def test_no_moment_is_added_twice_or_skipped(
     for step, processes, stale in steps:
         before, now = now, now + step * SECOND
         ticks = [schedule.tick(db, [mine], now) for db in (database, other) for _ in range(processes)]
-        ticks += [schedule.tick(other, [mine], max(before, now - queue.MAX_CLOCK_SKEW))] if stale else []
+        if stale and now - before <= queue.MAX_CLOCK_SKEW:
+            ticks.append(schedule.tick(other, [mine], before))
         await asyncio.gather(*ticks)
         if following <= now:
             expected.append(following)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from almanac.core import clock
-from almanac.core.clock import SECOND
+from almanac.core.clock import MINUTE, SECOND
 from almanac.core.database import Database, Row, Transaction, Value
 from almanac.core.errors import BadRequest
 from almanac.db.connect import connect
@@ -195,7 +195,7 @@ async def test_a_handler_is_cancelled_when_its_lease_is_lost(db: Database) -> No
 
     async with working(db, {"mow": handler}, lease=SECOND // 10):
         await held.wait()
-        await db.write(lambda tx: tx.execute("UPDATE jobs SET fence = 99, lease_until = $1", clock.now() * 2))
+        await db.write(lambda tx: tx.execute("UPDATE jobs SET fence = 99, lease_until = $1", clock.now() + MINUTE))
         async with asyncio.timeout(5):
             await cancelled.wait()
     assert (await state(db, id)).fence == 99
