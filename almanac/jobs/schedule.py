@@ -17,6 +17,9 @@ from almanac.core import clock
 from almanac.core.database import Database, Transaction
 from almanac.jobs import queue
 
+# Clocks of several processes may differ by this much; a clock that is further behind was set back.
+MAX_CLOCK_SKEW = 15 * clock.MINUTE
+
 _MOVE = "UPDATE schedules SET next_at = $3 WHERE name = $1 AND rule = $2 AND next_at = $4"
 # A clock that was set back reaches a due time twice.
 _RECORD = """
@@ -107,7 +110,7 @@ async def tick(db: Database, schedules: Sequence[Schedule], now: int | None = No
 
     async def enter(tx: Transaction) -> list[int]:
         for schedule in fresh:
-            latest = schedule.rule.after(now + queue.MAX_CLOCK_SKEW)
+            latest = schedule.rule.after(now + MAX_CLOCK_SKEW)
             await tx.execute(_REGISTER, schedule.name, schedule.rule.text, schedule.rule.after(now), latest)
         added = [await _run(tx, schedule, known[schedule.name][1], now) for schedule in due]
         return [id for id in added if id is not None]
@@ -124,7 +127,7 @@ def _is_fresh(schedule: Schedule, known: tuple[str, int] | None, now: int) -> bo
     """Whether the next time of a schedule is missing, of an earlier rule, or from before the clock was set back."""
     if known is None or known[0] != schedule.rule.text:
         return True
-    return known[1] > now and known[1] > schedule.rule.after(now + queue.MAX_CLOCK_SKEW)
+    return known[1] > now and known[1] > schedule.rule.after(now + MAX_CLOCK_SKEW)
 
 
 async def _run(tx: Transaction, schedule: Schedule, due_at: int, now: int) -> int | None:
