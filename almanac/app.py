@@ -34,9 +34,9 @@ from almanac.core.database import Transaction
 from almanac.core.settings import InvalidSetting, Settings
 from almanac.core.timers import TimerQueue
 from almanac.db.read_cache import ReadCache
+from almanac.files.file_store import FileStore
 from almanac.identity import tokens
 from almanac.knowledge import knowledge_runtime
-from almanac.knowledge.files import FileStore
 from almanac.net import client_address, cors
 from almanac.net.allowed_hosts import AllowedHosts
 from almanac.net.fetcher import Fetcher, FetchRules

@@ -13,12 +13,12 @@ from almanac.catalogue.entity_index import REINDEX_CATEGORY_JOB, ReindexCategory
 from almanac.core import clock
 from almanac.core.database import Database, Transaction
 from almanac.core.settings import Settings
+from almanac.files.file_store import FileStore
 from almanac.jobs import process_memory, queue, schedule
 from almanac.jobs.queue import Job
 from almanac.jobs.schedule import Every, Schedule
 from almanac.jobs.worker import Effect, Handler
 from almanac.knowledge import trash
-from almanac.knowledge.files import FileStore
 from almanac.knowledge.ingest import ingest_job
 from almanac.knowledge.ingest.ingest_job import Ingest
 from almanac.knowledge.parsers import parse_file
@@ -68,7 +68,7 @@ async def open_job_handlers(db: Database, settings: Settings) -> AsyncGenerator[
         """Repair interrupted work and remove unused files."""
         await ingest_job.sweep(db)
         await files.clear(db)
-        await trash.remove_unused(db, files)
+        await files.remove_unused(db)
         await analyse_passages.enqueue_missing(db)
         await embed_queue.retry_dead(db)
         if settings.embedding:

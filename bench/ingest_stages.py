@@ -22,10 +22,10 @@ from almanac.core.call import Actor, Call
 from almanac.core.database import Transaction
 from almanac.db import migrate
 from almanac.db.connect import connect
+from almanac.files.file_store import FileStore
 from almanac.identity import first_start, orgs, principals
 from almanac.knowledge import bases, document_index, document_text, documents
 from almanac.knowledge.documents import DocumentDraft
-from almanac.knowledge.files import FileStore
 from almanac.knowledge.ingest import splitter as text_splitter
 from almanac.knowledge.ingest.splitter import PassageSplitter
 from almanac.knowledge.parsers import file_types, parse_file, parse_message

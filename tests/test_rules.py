@@ -157,7 +157,7 @@ def test_the_layers_are_those_of_the_design():
         ["identity", "audit", "quotas"],
         ["jobs"],
         ["bootstrap", "telemetry"],
-        ["db", "ai", "net", "sandbox"],
+        ["db", "ai", "files", "net", "sandbox"],
         ["core"],
     ]
     assert all("|" in line for line in order["layers"].split("\n") if len(re.findall(r"\w+", line)) > 1)

@@ -17,8 +17,8 @@ from almanac.cli.support.progress import Display, Stage, counted, open_display
 from almanac.cli.support.startup import database_command
 from almanac.core.database import Database, Row
 from almanac.core.settings import Settings
+from almanac.files.file_store import format_size
 from almanac.knowledge import document_index, document_status
-from almanac.knowledge.files import format_size
 from almanac.search.backends import open_search
 from almanac.search.index.protocol import Coverage, SearchIndex
 from almanac.search.jobs import analyse_passages, collection_status, embed_passages, embed_queue, passage_batches

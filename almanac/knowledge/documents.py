@@ -20,8 +20,9 @@ from almanac.core.call import Call
 from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, Conflict, NotFound
 from almanac.core.text import CONTROL_CHARACTERS, one_line
-from almanac.knowledge import bases, document_index, files, folders
-from almanac.knowledge.files import StoredFile
+from almanac.files import blobs
+from almanac.files.blobs import StoredFile
+from almanac.knowledge import bases, document_index, folders
 from almanac.knowledge.ingest import queue
 from almanac.knowledge.ingest.queue import UNFINISHED_STATUSES
 from almanac.knowledge.parsers import file_types
@@ -156,7 +157,7 @@ async def replace(
         " source_url = $7, generation = generation + 1, index_status = 'queued', failure = NULL, updated_at = $8"
         " WHERE id = $1",
         document_id,
-        await files.ensure_blob(tx, stored),
+        await blobs.ensure(tx, stored),
         stored.size,
         kind.mime_type,
         kind.extension,
@@ -350,7 +351,7 @@ async def _insert(call: Call, tx: Transaction, base_id: int, draft: DocumentDraf
         kind.extension,
         kind.mime_type,
         stored.size,
-        await files.ensure_blob(tx, stored),
+        await blobs.ensure(tx, stored),
         tags,
         metadata,
         call.actor.id,

@@ -17,10 +17,10 @@ from almanac.core import clock
 from almanac.core.call import Actor, Call
 from almanac.core.database import Reader
 from almanac.core.errors import AlmanacError, BadRequest, Forbidden, NotFound, Unauthorized
+from almanac.files.file_store import FileStore
 from almanac.identity import tokens
 from almanac.knowledge import documents
 from almanac.knowledge.documents import Document
-from almanac.knowledge.files import FileStore
 
 DOWNLOAD_TOKEN_SECONDS = 300
 DOWNLOAD_HEADER = "X-Almanac-Download-Token"

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from almanac.core.call import Call
 from almanac.core.database import Database, Transaction
-from almanac.knowledge import bases, document_index, document_text, files
-from almanac.knowledge.files import FileStore
+from almanac.knowledge import bases, document_index, document_text
 
 _BATCH_DOCUMENTS = 200  # purged in one transaction, because other writers wait for it
 
@@ -51,20 +50,6 @@ async def purge(db: Database, before: int) -> int:
         purged += await db.write(lambda tx, ids=ids: _purge_documents(tx, ids, before))
     await db.write(lambda tx: _purge_folders_and_bases(tx, before))
     return purged
-
-
-async def remove_unused(db: Database, store: FileStore) -> int:
-    """Remove the files that no document and no attachment refers to; return their number."""
-    removed = 0
-    while unused := await files.find_unused(db):
-        async with store.mark_for_deletion([blob.name for blob in unused]):
-            names = await db.write(lambda tx, unused=unused: files.delete_unused(tx, unused))
-            for name in names:
-                store.remove(name)
-        removed += len(names)
-        if not names:
-            break  # all of them are used again
-    return removed
 
 
 async def _purge_documents(tx: Transaction, ids: Sequence[int], before: int) -> int:

@@ -14,8 +14,8 @@ from almanac.core.database import Database
 from almanac.core.settings import Settings
 from almanac.core.timers import TimerQueue
 from almanac.db.read_cache import ReadCache
+from almanac.files.file_store import FileStore, IncomingFile
 from almanac.identity.tokens import TokenResolver
-from almanac.knowledge.files import FileStore, IncomingFile
 from almanac.knowledge.knowledge_runtime import Runtime
 from almanac.net.allowed_hosts import AllowedHosts
 from almanac.net.fetcher import Fetcher

@@ -6,9 +6,9 @@ from typing import Any
 
 from almanac.core.database import Transaction
 from almanac.core.errors import BadRequest
+from almanac.files.file_store import IncomingFile
 from almanac.knowledge import document_text, documents, folders
 from almanac.knowledge.documents import AddResult, Document, DocumentDraft
-from almanac.knowledge.files import IncomingFile
 from almanac.knowledge.ingest import uploads
 from almanac.knowledge.ingest.uploads import UploadTarget
 from almanac.operations.context import RequestContext, Upload

@@ -8,9 +8,9 @@ import structlog
 
 from almanac.catalogue import attachments, entity_text
 from almanac.core.database import Database
+from almanac.files.file_store import FileStore
 from almanac.jobs.queue import Job
 from almanac.jobs.worker import Effect
-from almanac.knowledge.files import FileStore
 from almanac.knowledge.ingest.splitter import PassageSplitter
 from almanac.knowledge.parsers.parsed_file import UnreadableFile
 from almanac.knowledge.parsers.sandboxed_parse import parse_in_sandbox

@@ -9,7 +9,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from almanac.core.errors import BadRequest, TooLarge
-from almanac.knowledge.files import IncomingFile
+from almanac.files.file_store import IncomingFile
 from almanac.net.http_exchange import HttpExchange
 from almanac.operations.context import RequestContext
 

@@ -22,9 +22,9 @@ from almanac.core.call import Actor, Call
 from almanac.core.database import Database, Transaction
 from almanac.db import migrate
 from almanac.db.connect import connect
+from almanac.files.file_store import format_size
 from almanac.identity import orgs, principals
 from almanac.knowledge import bases, folders
-from almanac.knowledge.files import format_size
 from tests.cli.conftest import Almanac
 from tests.cli.program import PATIENCE, Answer, command, environment, run, serving
 from tests.cli.test_commands import with_database

@@ -23,9 +23,9 @@ import pytest
 from almanac.core import clock, scopes
 from almanac.core.call import Actor, Call
 from almanac.core.database import Database
+from almanac.files.file_store import FileStore
 from almanac.identity import first_start, orgs, principals
-from almanac.knowledge import bases, documents, trash
-from almanac.knowledge.files import FileStore
+from almanac.knowledge import bases, documents
 from almanac.knowledge.ingest import ingest_job
 from tests.kill.programs import LEASE_SECONDS, Program, free_port, with_database
 from tests.waiting import wait_until
@@ -220,7 +220,7 @@ async def run_maintenance(db: Database, home: Path) -> None:
     await ingest_job.sweep(db)
     store = FileStore(home, 10_000_000)
     await store.clear(db)
-    await trash.remove_unused(db, store)
+    await store.remove_unused(db)
     store.close()
 
 

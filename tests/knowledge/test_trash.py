@@ -48,7 +48,7 @@ async def test_purged_documents_leave_nothing_and_others_lose_nothing(workspace:
     assert await empty(workspace, before=1) == 0
     assert (await rows(workspace)) == before
     assert await empty(workspace) == 2
-    assert await trash.remove_unused(workspace.db, workspace.files) == 2
+    assert await workspace.files.remove_unused(workspace.db) == 2
     assert await rows(workspace) == {"documents": 1, "readings": 1, "reading_parts": 1, "passages": 1, "blobs": 1}
     assert await workspace.count("folders") == 0
     assert workspace.stored_names() == {(await workspace.get(kept.id)).blob_name}
@@ -64,12 +64,12 @@ async def test_a_shared_file_is_kept_until_its_last_document_is_purged(workspace
     assert (await rows(workspace))["blobs"] == len(workspace.stored_names()) == 1
     await workspace.do(lambda tx: documents.remove(workspace.call, tx, [one.id]))
     await empty(workspace)
-    assert await trash.remove_unused(workspace.db, workspace.files) == 0
+    assert await workspace.files.remove_unused(workspace.db) == 0
     assert workspace.files.path(two.blob_name).read_text() == "The same."
     await workspace.do(lambda tx: documents.remove(workspace.call, tx, [two.id]))
-    assert await trash.remove_unused(workspace.db, workspace.files) == 0  # it is in the trash, but not purged
+    assert await workspace.files.remove_unused(workspace.db) == 0  # it is in the trash, but not purged
     await empty(workspace)
-    assert await trash.remove_unused(workspace.db, workspace.files) == 1
+    assert await workspace.files.remove_unused(workspace.db) == 1
     assert workspace.stored_names() == set()
 
 
@@ -77,7 +77,7 @@ async def test_the_file_of_a_replaced_content_is_removed(workspace: Workspace):
     document = await workspace.add_parsed("a.txt", "Old.")
     await workspace.replace(document.id, "New.")
     assert len(workspace.stored_names()) == 2
-    assert await trash.remove_unused(workspace.db, workspace.files) == 1
+    assert await workspace.files.remove_unused(workspace.db) == 1
     await workspace.run_jobs()
     assert workspace.stored_names() == {(await workspace.get(document.id)).blob_name}
     assert workspace.incoming_files() == []
@@ -93,7 +93,7 @@ async def test_a_removed_base_is_purged_with_its_contents_and_grants(workspace: 
     kept = await workspace.add_parsed("c.txt", "C.", base=other)
     await workspace.do(lambda tx: bases.remove(workspace.call, tx, workspace.base.id))
     assert await empty(workspace) == 2
-    assert await trash.remove_unused(workspace.db, workspace.files) == 2
+    assert await workspace.files.remove_unused(workspace.db) == 2
     assert (await workspace.count("bases"), await workspace.count("folders"), await workspace.count("grants")) == (
         1,
         0,
@@ -111,7 +111,7 @@ async def test_documents_are_purged_in_several_transactions(workspace: Workspace
     await workspace.do(lambda tx: documents.remove(workspace.call, tx, ids))
     assert await empty(workspace) == 8
     assert await workspace.count("documents") == 0
-    assert await trash.remove_unused(workspace.db, workspace.files) == 8
+    assert await workspace.files.remove_unused(workspace.db) == 8
 
 
 async def test_a_job_for_a_purged_document_does_nothing(workspace: Workspace):
@@ -160,7 +160,7 @@ async def test_a_purge_during_an_upload_of_the_same_content_never_loses_its_file
     for turn in range(40):
         content = f"Content {turn % 4}."
         name = f"{turn}.txt"
-        work = [trash.remove_unused(workspace.db, workspace.files), workspace.add(name, content)]
+        work = [workspace.files.remove_unused(workspace.db), workspace.add(name, content)]
         if first == "upload":
             work.reverse()
         await asyncio.gather(*work)
@@ -187,7 +187,7 @@ async def test_files_of_a_purge_that_died_after_its_commit_are_cleared(
 
     monkeypatch.setattr(workspace.files, "remove", die)
     with pytest.raises(KeyboardInterrupt):
-        await trash.remove_unused(workspace.db, workspace.files)
+        await workspace.files.remove_unused(workspace.db)
     monkeypatch.undo()
     assert len(workspace.stored_names()) == 2
     workspace.files.close()  # the end of the process does the same

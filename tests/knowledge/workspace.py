@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 from almanac.core import clock
 from almanac.core.call import Actor, Call
 from almanac.core.database import Database, Transaction
+from almanac.files.blobs import StoredFile
+from almanac.files.file_store import FileStore
 from almanac.identity.principals import Principal
 from almanac.jobs import queue
 from almanac.jobs.queue import Job
@@ -15,7 +17,6 @@ from almanac.jobs.worker import Handler
 from almanac.knowledge import bases, documents, folders
 from almanac.knowledge.bases import KnowledgeBase
 from almanac.knowledge.documents import AddResult, Document, DocumentDraft
-from almanac.knowledge.files import FileStore, StoredFile
 from almanac.knowledge.folders import Folder
 from almanac.knowledge.ingest import splitter
 from almanac.knowledge.ingest.ingest_job import Ingest

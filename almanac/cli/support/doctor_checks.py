@@ -17,9 +17,9 @@ from almanac.core.errors import AlmanacError, BadRequest
 from almanac.core.settings import Settings
 from almanac.db import migrate
 from almanac.db.connect import connect
+from almanac.files.file_store import FileStore
 from almanac.jobs import queue
 from almanac.knowledge import document_index
-from almanac.knowledge.files import FileStore
 from almanac.knowledge.parsers.pdf import ocr
 from almanac.quotas import redis_rate_limits
 from almanac.sandbox import confinement

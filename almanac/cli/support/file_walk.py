@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from almanac.cli.support.output import printable_line
-from almanac.knowledge.files import format_size
+from almanac.files.file_store import format_size
 from almanac.knowledge.parsers.parsed_file import UnreadableFile
 
 _OWN_DATA = "the data of Almanac itself"

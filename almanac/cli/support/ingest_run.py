@@ -15,9 +15,9 @@ from almanac.cli.support.file_walk import FoundFile
 from almanac.cli.support.folder_changes import FolderChange
 from almanac.core.call import Call
 from almanac.core.errors import AlmanacError
+from almanac.files.file_store import HEAD_BYTES, FileStore, IncomingFile
 from almanac.knowledge import document_status, documents, folders
 from almanac.knowledge.documents import AddResult, Document, DocumentDraft
-from almanac.knowledge.files import SNIFF_BYTES, FileStore, IncomingFile
 from almanac.knowledge.parsers.parsed_file import UnreadableFile
 from almanac.search.index.protocol import Coverage
 
@@ -189,8 +189,8 @@ async def _copy(descriptor: int, size: int, incoming: IncomingFile) -> None:
 
 async def _read(descriptor: int, size: int, offset: int) -> bytes:
     try:
-        if size <= SNIFF_BYTES:
-            return os.pread(descriptor, SNIFF_BYTES, offset)  # faster than the switch to a thread and back
+        if size <= HEAD_BYTES:
+            return os.pread(descriptor, HEAD_BYTES, offset)  # faster than the switch to a thread and back
         return await asyncio.to_thread(os.pread, descriptor, _READ_BYTES, offset)
     except OSError as error:  # caught here, because an error of the file store is no error of the file
         raise UnreadableFile("unreadable", f"The file cannot be read: {error.strerror}.") from None

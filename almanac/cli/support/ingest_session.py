@@ -21,8 +21,8 @@ from almanac.core.call import Call
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest
 from almanac.core.settings import Settings
+from almanac.files.file_store import FileStore
 from almanac.knowledge import document_index
-from almanac.knowledge.files import FileStore
 from almanac.search.backends import open_search
 from almanac.search.engine import SearchEngine
 from almanac.search.index.protocol import Coverage

@@ -18,12 +18,13 @@ from almanac.core.call import Call
 from almanac.core.database import Database, Transaction
 from almanac.core.errors import Internal
 from almanac.core.settings import Settings
+from almanac.files.blobs import StoredFile
+from almanac.files.file_store import FileStore
 from almanac.identity import orgs, principals
 from almanac.jobs import queue
 from almanac.knowledge import bases, documents
 from almanac.knowledge.document_search import DocumentResult
 from almanac.knowledge.documents import DocumentDraft
-from almanac.knowledge.files import FileStore, StoredFile
 from almanac.knowledge.ingest import splitter
 from almanac.knowledge.ingest.ingest_job import Ingest
 from almanac.knowledge.parsers import file_signatures, parse_file, parse_message

@@ -12,11 +12,11 @@ import orjson
 from almanac.core import clock
 from almanac.core.database import Database, Transaction
 from almanac.core.fair_slots import FairSlots
+from almanac.files.file_store import FileStore
 from almanac.jobs.queue import Job
 from almanac.jobs.worker import Effect
 from almanac.knowledge import bases, document_index, document_text
 from almanac.knowledge.documents import SELECT, Document, document_from_row
-from almanac.knowledge.files import FileStore
 from almanac.knowledge.ingest.queue import HAS_JOB, IS_UNFINISHED
 from almanac.knowledge.parsers.parse_message import ParsedDocument
 from almanac.knowledge.parsers.parsed_file import UnreadableFile

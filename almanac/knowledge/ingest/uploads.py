@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from almanac.core.call import Call
 from almanac.core.database import Transaction
 from almanac.core.errors import BadRequest, TooLarge
+from almanac.files.file_store import FileStore, IncomingFile
 from almanac.knowledge import bases, documents
 from almanac.knowledge.documents import AddResult, DocumentDraft
-from almanac.knowledge.files import FileStore, IncomingFile
 from almanac.net.fetcher import Fetcher
 
 MAX_BASE64_BYTES = 10 * 1024 * 1024  # after decoding; larger files are uploaded

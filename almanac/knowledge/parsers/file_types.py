@@ -15,7 +15,7 @@ from almanac.knowledge.parsers import file_signatures as types
 from almanac.knowledge.parsers.file_signatures import FileType
 from almanac.knowledge.parsers.text import encodings
 
-SNIFF_BYTES = 64 * 1024
+SNIFF_BYTES = 64 * 1024  # the length of `StoredFile.head`
 
 _EXTENSION_BY_INTERPRETER = {
     "python": "py",

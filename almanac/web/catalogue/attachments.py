@@ -11,9 +11,11 @@ from almanac.catalogue.attachments import Attachment, AttachmentDraft, UploadedF
 from almanac.core.arguments import Arguments
 from almanac.core.database import Transaction
 from almanac.core.errors import BadRequest
-from almanac.knowledge import downloads, files
+from almanac.files import blobs
+from almanac.files.blobs import StoredFile
+from almanac.files.file_store import IncomingFile
+from almanac.knowledge import downloads
 from almanac.knowledge.downloads import FileUnavailable
-from almanac.knowledge.files import IncomingFile, StoredFile
 from almanac.knowledge.ingest import uploads
 from almanac.knowledge.parsers import file_types
 from almanac.operations.context import RequestContext, Upload
@@ -101,7 +103,7 @@ async def _finish_upload(
     draft = _draft(about, name, ctx.app.settings.url + FILE_PATH.format(id=id))
 
     async def write(tx: Transaction) -> Attachment:
-        file = UploadedFile(await files.ensure_blob(tx, stored), stored.size, media_type)
+        file = UploadedFile(await blobs.ensure(tx, stored), stored.size, media_type)
         return await _attach(tx, ctx, draft, about.entities, file, id)
 
     return await ctx.db.write(write)

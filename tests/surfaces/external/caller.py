@@ -11,11 +11,11 @@ import httpx2
 from almanac.core import clock
 from almanac.core.call import Actor, Call
 from almanac.core.database import Database, Transaction
+from almanac.files.file_store import FileStore
 from almanac.identity import groups, orgs, principals, tokens
 from almanac.identity.roles import Role
 from almanac.knowledge import bases, documents, folders
 from almanac.knowledge.documents import DocumentDraft
-from almanac.knowledge.files import FileStore
 from almanac.surfaces.external.tools import MOUNT, TRANSPORT
 from tests.live_server import LEGACY, Running, request
 

@@ -8,9 +8,9 @@ import pytest
 
 from almanac.bootstrap import signing_key
 from almanac.core.database import Database
+from almanac.files.file_store import FileStore
 from almanac.identity.roles import Role
 from almanac.knowledge import bases, documents
-from almanac.knowledge.files import FileStore
 from tests.surfaces.external.caller import HEADER, PAGE, TEXTS, Caller, Town, acting, add_document, failed
 from tests.surfaces.wire import audit_of
 

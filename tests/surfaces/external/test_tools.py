@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from almanac.core.database import Database, Transaction
+from almanac.files.file_store import FileStore
 from almanac.knowledge import document_tree, documents
-from almanac.knowledge.files import FileStore
 from tests.live_server import ERAS, Running
 from tests.surfaces.external.caller import PAGE, TEXTS, Caller, Town, acting, add_document, failed, moment
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
+from almanac.files.file_store import FileStore
 from almanac.jobs import queue
-from almanac.knowledge import trash
-from almanac.knowledge.files import FileStore
 from tests.catalogue.sample_catalogue import FILE, POWERJET
 from tests.live_server import Running, running, settings_for
 from tests.web.api import blobs, drafts
@@ -41,7 +40,7 @@ def file_of(live: Running, attachment: Any, token: str | None = None, **headers:
 def tidy(live: Running) -> None:
     async def work(db: Any) -> None:
         files = FileStore(live.settings.home, live.settings.max_file_bytes)
-        await trash.remove_unused(db, files)
+        await files.remove_unused(db)
         files.close()
 
     live.run(work)

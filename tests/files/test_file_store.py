@@ -16,9 +16,11 @@ import pytest
 
 from almanac.core.database import Transaction
 from almanac.core.errors import BadRequest, TooLarge, Unavailable
-from almanac.knowledge import documents, files
+from almanac.files import blobs, file_store
+from almanac.files.blobs import StoredFile
+from almanac.files.file_store import DiskFull, FileStore
+from almanac.knowledge import documents
 from almanac.knowledge.documents import DocumentDraft
-from almanac.knowledge.files import DiskFull, FileStore, StoredFile
 from tests.knowledge.workspace import Workspace
 
 STEPS = ("draft", "write", "sync", "link", "folder", "adopt", "commit", "closed")
@@ -59,7 +61,7 @@ async def test_a_file_is_stored_unchanged_with_its_digest_and_its_head(workspace
             await incoming_file.write(content[start : start + 70_001])
         stored = await incoming_file.finish()
         assert stored.hash == hashlib.sha256(content).hexdigest()
-        assert (stored.size, stored.head) == (len(content), content[: files.SNIFF_BYTES])
+        assert (stored.size, stored.head) == (len(content), content[: file_store.HEAD_BYTES])
         path = workspace.files.path(stored.name)
         assert path.read_bytes() == content
         await workspace.do(
@@ -276,9 +278,10 @@ from pathlib import Path
 from almanac.core import scopes
 from almanac.core.call import Actor, Call
 from almanac.db.connect import connect
-from almanac.knowledge import documents, files
+from almanac.files import blobs, file_store
+from almanac.knowledge import documents
 from almanac.knowledge.documents import DocumentDraft
-from almanac.knowledge.files import FileStore
+from almanac.files.file_store import FileStore
 
 url, home, org, user, base, step = sys.argv[1:]
 
@@ -341,8 +344,8 @@ async def test_after_the_death_of_a_process_clear_leaves_exactly_the_files_with_
         await check_store(workspace)
         assert workspace.incoming_files() == []
         await workspace.do(lambda tx: tx.execute("DELETE FROM documents WHERE name = 'dead.txt'"))
-        dead = await files.find_unused(workspace.db)
-        for name in await workspace.do(lambda tx, d=dead: files.delete_unused(tx, d)):
+        dead = await blobs.find_unused(workspace.db)
+        for name in await workspace.do(lambda tx, d=dead: blobs.delete_unused(tx, d)):
             workspace.files.remove(name)
     assert len(workspace.stored_names()) == 1
 
@@ -350,7 +353,7 @@ async def test_after_the_death_of_a_process_clear_leaves_exactly_the_files_with_
 async def test_a_row_that_is_being_reused_is_not_deleted(workspace: Workspace):
     document = (await workspace.add("old.txt", "A text.")).document
     await workspace.do(lambda tx: tx.execute("DELETE FROM documents WHERE id = $1", document.id))
-    (blob,) = await files.find_unused(workspace.db)
+    (blob,) = await blobs.find_unused(workspace.db)
     adopted = asyncio.Event()
     # Only PostgreSQL needs a pause: SQLite has a single writer.
     hold = {"postgres": "SELECT pg_sleep(0.3)", "sqlite": "SELECT 1"}[workspace.db.dialect]
@@ -366,16 +369,16 @@ async def test_a_row_that_is_being_reused_is_not_deleted(workspace: Workspace):
         await adopted.wait()
     else:
         await upload
-    assert await workspace.do(lambda tx: files.delete_unused(tx, [blob])) == []
+    assert await workspace.do(lambda tx: blobs.delete_unused(tx, [blob])) == []
     await upload
     await check_store(workspace)
 
 
 async def test_a_row_in_use_is_not_deleted(workspace: Workspace):
     await workspace.add("a.txt", "A text.")
-    (blob,) = [files.Blob(row["id"], row["name"]) for row in await workspace.rows("SELECT id, name FROM blobs")]
-    assert await workspace.do(lambda tx: files.delete_unused(tx, [blob])) == []
-    assert await files.find_unused(workspace.db) == []
+    (blob,) = [blobs.Blob(row["id"], row["name"]) for row in await workspace.rows("SELECT id, name FROM blobs")]
+    assert await workspace.do(lambda tx: blobs.delete_unused(tx, [blob])) == []
+    assert await blobs.find_unused(workspace.db) == []
 
 
 @pytest.mark.parametrize("turn", range(2))
@@ -385,11 +388,11 @@ async def test_content_that_is_deleted_and_stored_at_the_same_time_exists(worksp
         document = (await workspace.add("old.txt", f"Text {number}.")).document
         await workspace.do(lambda tx, d=document: tx.execute("DELETE FROM jobs"))
         await workspace.do(lambda tx, d=document: tx.execute("DELETE FROM documents WHERE id = $1", d.id))
-        unused = await files.find_unused(workspace.db)
+        unused = await blobs.find_unused(workspace.db)
 
-        async def forget(unused: list[files.Blob] = unused) -> None:
+        async def forget(unused: list[blobs.Blob] = unused) -> None:
             async with workspace.files.mark_for_deletion([blob.name for blob in unused]):
-                for name in await workspace.do(lambda tx: files.delete_unused(tx, unused)):
+                for name in await workspace.do(lambda tx: blobs.delete_unused(tx, unused)):
                     workspace.files.remove(name)
 
         work: list[Callable[[], Awaitable[object]]] = [

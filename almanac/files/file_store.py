@@ -15,16 +15,14 @@ import shutil
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from almanac.core import clock
-from almanac.core.database import Database, Reader, Transaction
+from almanac.core.database import Database, Reader
 from almanac.core.errors import BadRequest, TooLarge, Unavailable
-from almanac.knowledge.parsers.file_types import SNIFF_BYTES
+from almanac.files import blobs
+from almanac.files.blobs import StoredFile
 
-_IS_USED = """EXISTS (SELECT 1 FROM documents d WHERE d.blob_id = {id})
-OR EXISTS (SELECT 1 FROM attachments a WHERE a.blob_id = {id})"""
+HEAD_BYTES = 64 * 1024  # the beginning of a file, from which its type is detected
 
 
 class DiskFull(Unavailable):
@@ -33,24 +31,6 @@ class DiskFull(Unavailable):
     code = "disk_full"
     status = 507
     remedy = "An operator has to free space in the home folder; nothing was stored."
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """A file at its permanent path, which no row names yet."""
-
-    hash: str
-    name: str
-    size: int
-    head: bytes  # the first `SNIFF_BYTES`, from which the file type is detected
-
-
-@dataclass(frozen=True, slots=True)
-class Blob:
-    """A row of `blobs`: the id, and the name of the file with the content."""
-
-    id: int
-    name: str
 
 
 class FileStore:
@@ -97,11 +77,24 @@ class FileStore:
         for folder, lock in folders:
             for draft in list(folder.iterdir()):
                 path = self.path(draft.name)
-                if path.exists() and not await _has_row(db, draft.name):
+                if path.exists() and not await blobs.exists(db, draft.name):
                     path.unlink(missing_ok=True)
                     removed += 1
             shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)
+        return removed
+
+    async def remove_unused(self, db: Database) -> int:
+        """Remove the files that no object refers to; return their number."""
+        removed = 0
+        while unused := await blobs.find_unused(db):
+            async with self.mark_for_deletion([blob.name for blob in unused]):
+                names = await db.write(lambda tx, unused=unused: blobs.delete_unused(tx, unused))
+                for name in names:
+                    self.remove(name)
+            removed += len(names)
+            if not names:
+                break  # all of them are used again
         return removed
 
     def remove(self, name: str) -> None:
@@ -179,9 +172,9 @@ class IncomingFile:
             raise TooLarge(
                 f"The file is larger than {format_size(self._max_bytes)}.", remedy="Split it, or ask an operator."
             )
-        if len(self._head) < SNIFF_BYTES:
-            self._head += chunk[: SNIFF_BYTES - len(self._head)]
-        if len(chunk) <= SNIFF_BYTES:
+        if len(self._head) < HEAD_BYTES:
+            self._head += chunk[: HEAD_BYTES - len(self._head)]
+        if len(chunk) <= HEAD_BYTES:
             self._append(chunk)  # a write this small takes less time than a thread switch
         else:
             await self._in_thread(lambda: self._append(chunk))
@@ -204,7 +197,9 @@ class IncomingFile:
             await asyncio.wait([self._thread])
         self._file.close()
         if (linked := self._linked) is not None:
-            has_row = _has_row(db, linked.name) if is_settled else db.write(lambda tx: _has_row(tx, linked.name))
+            has_row = (
+                blobs.exists(db, linked.name) if is_settled else db.write(lambda tx: blobs.exists(tx, linked.name))
+            )
             if not await has_row:
                 await self._repair(db, linked)
                 linked.unlink(missing_ok=True)
@@ -242,44 +237,6 @@ def format_size(size: int) -> str:
     """A number of bytes with a unit: 1000 bytes, 512 MiB."""
     units = {1 << 30: "GiB", 1 << 20: "MiB", 1 << 10: "KiB"}
     return next((f"{size / unit:.4g} {name}" for unit, name in units.items() if size >= unit), f"{size} bytes")
-
-
-async def ensure_blob(tx: Transaction, stored: StoredFile) -> int:
-    """The id of the row with the content of a stored file. A new row is added if no row has the content."""
-    sql = (
-        "INSERT INTO blobs (hash, name, size, created_at) VALUES ($1, $2, $3, $4)"
-        " ON CONFLICT (hash) DO UPDATE SET hash = excluded.hash RETURNING id"  # the update locks an existing row
-    )
-    row = await tx.fetch_one(sql, stored.hash, stored.name, stored.size, clock.now())
-    assert row is not None
-    return row["id"]
-
-
-async def find_unused(db: Database, limit: int = 1000) -> list[Blob]:
-    """Rows that no document and no attachment refers to."""
-    is_used = _IS_USED.format(id="b.id")
-    sql = f"SELECT b.id, b.name FROM blobs b WHERE NOT ({is_used}) ORDER BY b.id LIMIT $1"  # noqa: S608 - constants
-    rows = await db.scan(sql, limit)
-    return [Blob(row["id"], row["name"]) for row in rows]
-
-
-async def delete_unused(tx: Transaction, blobs: Sequence[Blob]) -> list[str]:
-    """Delete those of these rows that are still unused. The caller removes the returned files after the commit.
-
-    Another transaction may be adding a reference. Each row is therefore locked, as `ensure_blob` does, before the
-    references are looked up again.
-    """
-    names: list[str] = []
-    for blob in blobs:
-        await tx.execute("UPDATE blobs SET size = size WHERE id = $1", blob.id)
-        sql = f"DELETE FROM blobs WHERE id = $1 AND NOT ({_IS_USED.format(id='$1')}) RETURNING name"  # noqa: S608
-        row = await tx.fetch_one(sql, blob.id)
-        names += [row["name"]] if row else []
-    return names
-
-
-async def _has_row(db: Reader, name: str) -> bool:
-    return await db.fetch_one("SELECT 1 FROM blobs WHERE name = $1", name) is not None
 
 
 @contextmanager
