@@ -115,6 +115,49 @@ async def add(
     return attachment
 
 
+def changed_fields(old: Attachment, draft: AttachmentDraft) -> dict[str, Any]:
+    """The fields that the draft names and that differ from the stored ones. Annotations are changed key by key."""
+    stored = {
+        "name": old.name, "description": old.description, "annotations": old.annotations, "type": old.type_key
+    }  # fmt: skip
+    named: dict[str, Any] = {name: getattr(draft, name) for name in draft.model_fields_set if name in stored}
+    named["name"] = vocabulary.check_name(draft.name)
+    if "annotations" in named:
+        named["annotations"] = {**old.annotations, **draft.annotations}
+        try:
+            entities.check_metadata(named["annotations"])
+        except ValueError as error:
+            message = f"The field annotations of the attachment {draft.name[:100]!r}, with the stored keys, {error}."
+            raise BadRequest(message) from None
+    return {name: value for name, value in named.items() if stored[name] != value}
+
+
+async def update(tx: Transaction, call: Call, old: Attachment, draft: AttachmentDraft) -> None:
+    """Change the fields of an attachment that the draft names; its URL stays."""
+    await access.require_write(tx, call)
+    changes = changed_fields(old, draft)
+    if not changes:
+        return
+    type_key: str | None = changes.get("type", old.type_key)
+    term = await vocabulary.get_by_key(tx, old.org_id, "attachment", type_key) if type_key else None
+    is_file = old.file_hash is not None
+    await tx.execute(
+        "UPDATE attachments SET name = $2, description = $3, annotations = $4, type_id = $5, media_type = $6,"
+        " updated_at = $7 WHERE id = $1",
+        old.id,
+        changes.get("name", old.name),
+        vocabulary.check_text(changes.get("description", old.description), "description"),
+        orjson.dumps(changes.get("annotations", old.annotations)).decode(),
+        term.id if term else None,
+        old.media_type if is_file else _media_type(old.url, term.key if term else ""),
+        clock.now(),
+    )
+    new = await get(tx, call, old.id)
+    if not new.media_type.startswith(_IMAGE_PREFIX):
+        await sources.remove(tx, entity_index.IMAGE, [new.id])
+    await _index(tx, new)
+
+
 async def set_text(tx: Transaction, id: str, text: str) -> None:
     """Store the recognised text of an image and index it. Does nothing if the attachment was removed meanwhile."""
     await tx.execute("UPDATE attachments SET text = $2 WHERE id = $1", id, text)
@@ -217,6 +260,14 @@ async def find_by_url(db: Reader, org_id: str, url: str) -> Attachment | None:
     """The oldest attachment of an organisation with this URL, or None."""
     row = await db.fetch_one(f"{_SELECT} WHERE a.org_id = $1 AND a.url = $2 ORDER BY a.id LIMIT 1", org_id, url)
     return None if row is None else _attachment_from_row(row)
+
+
+async def find_by_urls(db: Reader, org_id: str, urls: Sequence[str]) -> dict[str, Attachment]:
+    """The oldest attachment of an organisation with each of these URLs, by URL."""
+    if not urls:
+        return {}
+    sql = f"{_SELECT} WHERE a.org_id = $1 AND a.url IN ({placeholders(len(urls), 2)}) ORDER BY a.id DESC"
+    return {row["url"]: _attachment_from_row(row) for row in await db.fetch(sql, org_id, *urls)}
 
 
 async def remove(tx: Transaction, call: Call, id: str) -> None:

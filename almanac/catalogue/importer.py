@@ -41,6 +41,7 @@ _CHANGEABLE_FIELDS = ("name", "category_id", "description", "details", "source",
 Progress = Callable[[int, int], None]  # called with the numbers of imported entities and of all entities
 LinkedEntries = dict[str, list[EntityEntry]]  # the entries that have relations or attachments, by entity id
 RelationRow = tuple[str, str, str, str]  # source id, target id, type key, description
+AttachmentRow = tuple[str, AttachmentDraft, bool]  # entity id, draft, whether the draft may change the stored fields
 IndexedEntity = tuple[Entity, AnalysedPassages]
 
 
@@ -86,6 +87,7 @@ class CatalogueImport:
         self._tree = Tree(())
         # The possible targets of relations: the ids of imported entities by ("id" | "sku" | "name", value).
         self._imported_ids: dict[tuple[str, str], str] = {}
+        self._attachment_urls: set[str] = set()  # the first entry of a URL determines the fields of its attachment
         self._has_relations = any(entry.relations for entry in file.entities)
         self.report = ImportReport()
 
@@ -271,7 +273,7 @@ class CatalogueImport:
         entries = list(linked.items())
         for start in range(0, len(entries), BATCH_ENTITIES):
             batch = dict(entries[start : start + BATCH_ENTITIES])
-            rows, drafts = await self._changed_relations(batch), await self._new_attachments(batch)
+            rows, drafts = await self._changed_relations(batch), await self._changed_attachments(batch)
             if not self._dry and (rows or drafts):
                 await self._call.db.write(lambda tx, rows=rows, drafts=drafts: self._store_links(tx, rows, drafts))
 
@@ -295,27 +297,38 @@ class CatalogueImport:
                 rows.append((id, target_id, type, vocabulary.check_text(new, "description")))
         return rows
 
-    async def _new_attachments(self, batch: LinkedEntries) -> list[tuple[str, AttachmentDraft]]:
-        """The attachments that are not linked yet, each with the entity's id."""
-        linked = await attachments.attached_urls(self._call.db, self._org_id, list(batch))
-        new: list[tuple[str, AttachmentDraft]] = []
-        for id, draft in (
-            (id, draft) for id, entries in batch.items() for entry in entries for draft in entry.attachments
-        ):
-            self.report.record("same" if (id, draft.url) in linked else "add", "attachment", draft.name)
-            if (id, draft.url) not in linked:
-                linked.add((id, draft.url))
-                new.append((id, draft))
-        return new
+    async def _changed_attachments(self, batch: LinkedEntries) -> list[AttachmentRow]:
+        """The attachments that are not linked yet or have other fields, each with the entity's id."""
+        db, org_id = self._call.db, self._org_id
+        type_keys = {term.id: term.key for term in await vocabulary.find(db, org_id, "attachment")}
+        drafts = [(id, draft) for id, entries in batch.items() for entry in entries for draft in entry.attachments]
+        linked = await attachments.attached_urls(db, org_id, list(batch))
+        known = await attachments.find_by_urls(db, org_id, list({draft.url for _, draft in drafts}))
+        rows: list[AttachmentRow] = []
+        for id, draft in drafts:
+            if draft.type in type_keys:  # the file may name the type by its id
+                draft = draft.model_copy(update={"type": type_keys[draft.type]})
+            is_first = draft.url not in self._attachment_urls
+            old = known.get(draft.url) if is_first else None
+            fields = tuple(attachments.changed_fields(old, draft)) if old else ()
+            is_linked = (id, draft.url) in linked
+            action = "add" if not is_linked else "change" if fields else "same"
+            self.report.record(action, "attachment", draft.name, fields)
+            self._attachment_urls.add(draft.url)
+            linked.add((id, draft.url))
+            if action != "same":
+                rows.append((id, draft, is_first))
+        return rows
 
-    async def _store_links(
-        self, tx: Transaction, rows: list[RelationRow], drafts: list[tuple[str, AttachmentDraft]]
-    ) -> None:
+    async def _store_links(self, tx: Transaction, rows: list[RelationRow], drafts: list[AttachmentRow]) -> None:
         terms = await vocabulary.find(tx, self._org_id, "relation") if rows else []
         type_ids = {key: term.id for term in terms for key in (term.id, term.key)}
-        for id, draft in drafts:
+        for id, draft, is_first in drafts:
             attachment = await attachments.find_by_url(tx, self._org_id, draft.url)
-            attachment = attachment or await attachments.add(tx, self._call, draft)
+            if attachment is None:
+                attachment = await attachments.add(tx, self._call, draft)
+            elif is_first:
+                await attachments.update(tx, self._call, attachment, draft)
             await attachments.attach(tx, [(id, attachment.id)])
         await relations.put(
             tx, self._org_id, [(id, target, type_ids[key], description) for id, target, key, description in rows]

@@ -25,6 +25,7 @@ CATALOGUE = {
     "categoryAliases": [{"name": "One", "aliasKey": "one"}, {"name": "Two", "aliasKey": "two"}],
     "policies": [{"name": "Strict", "policyKey": "strict"}, {"name": "Loose", "policyKey": "loose"}],
     "relationshipTypes": [{"name": "Accessory", "typeKey": "accessory"}],
+    "attachmentTypes": [{"name": "Drawing", "typeKey": "drawing"}, {"name": "Photo", "typeKey": "photo"}],
     "categories": [
         {"_id": FIRST, "name": "First", "aliasKey": "one", "policyKey": "strict"},
         {"_id": SECOND, "name": "Second", "aliasKey": "two", "policyKey": "loose"},
@@ -291,6 +292,24 @@ def import_relation(world: World, key: str, named: State) -> None:
     world.load(entities=[{"_id": key, "name": stored["name"], "category": stored["category"], "relations": [relation]}])
 
 
+def read_attachment(world: World, key: str) -> State:
+    [linked] = world.catalogue("GET", f"/entities/{key}")["attachments"]
+    attachment = world.catalogue("GET", f"/attachments/{linked['id']}")
+    return without(attachment, "updatedAt")
+
+
+def import_attachment(world: World, key: str, named: State) -> None:
+    stored, old = read_entity(world, key), read_attachment(world, key)
+    attachment = {"url": old["url"], "name": old["name"], **named}
+    entry = {"_id": key, "name": stored["name"], "category": stored["category"], "attachments": [attachment]}
+    world.load(entities=[entry])
+
+
+def shown_annotations(before: State, named: State) -> State:
+    merged = {"annotations": {**before["annotations"], **named["annotations"]}} if "annotations" in named else {}
+    return {**named, **merged}
+
+
 def shown_relation(before: State, named: State) -> State:
     return {"relationDescription": named["description"]} if named else {}
 
@@ -358,6 +377,12 @@ def patch(path: str) -> Callable[[World, Any, State], Any]:
 
 PLACED = {"name": NAME, "folder_id": PLACE, "is_enabled": st.booleans()}
 RELATION = {"relationDescription": TEXT}
+ATTACHMENT = {
+    "name": NAME,
+    "description": TEXT,
+    "annotations": METADATA,
+    "type": st.sampled_from([None, "drawing", "photo"]),
+}
 POLICY = {
     "name": NAME,
     "description": TEXT,
@@ -403,6 +428,8 @@ UPDATES = [
     Update("seed_catalogue", ENTITY, make_entity, read_entity, import_entity, "entity", shown_metadata),
     Update("seed_catalogue", {"description": TEXT}, make_entity, read_relation, import_relation, "relation",
            shown_relation),
+    Update("seed_catalogue", ATTACHMENT, make_entity, read_attachment, import_attachment, "attachment",
+           shown_annotations),
     Update("seed_catalogue", CATEGORY, make_category, read_category, import_category, "category"),
     Update("seed_catalogue", POLICY, make_policy, read_policy, import_policy, "policy"),
     Update("seed_catalogue", NAMESPACE, make_namespace, read_namespace, import_namespace, "namespace"),

@@ -230,3 +230,44 @@ def test_a_picture_is_found_by_what_is_said_of_it_at_once_and_by_what_is_written
     assert "zwolfberg" in match["metadata"]["text"]
     ask(quick, "DELETE", f"{KB}/attachments/{picture['_id']}", 204)
     assert found(word) == []
+
+
+TYPES = [{"name": "Image", "typeKey": "image"}]
+
+
+def test_an_import_changes_the_named_fields_of_a_linked_attachment(quick: Running):
+    def imported(*attachments: dict[str, Any]) -> dict[str, Any]:
+        entity = {"name": "Washer", "category": "Tools", "attachments": attachments}
+        file = {"categories": [{"name": "Tools"}], "attachmentTypes": TYPES, "entities": [entity]}
+        return ask(quick, "POST", "/tenants/seed", json=file)["counts"]["attachment"]
+
+    def found(query: str) -> list[str]:
+        asked = {"namespace": "images", "query": query}
+        return [each["id"] for each in ask(quick, "POST", f"{KB}/retrieve", json=asked)]
+
+    url = "https://example.org/views/one.png"
+    assert imported({"url": url, "name": "Zwolfberg", "description": "From the left"}) == {"add": 1}
+    assert imported({"url": url, "name": "Quintel"}) == {"change": 1}
+    [id] = found("quintel")
+    assert (found("zwolfberg"), found("left")) == ([], [id])
+    assert ask(quick, "GET", f"{KB}/attachments/{id}")["name"] == "Quintel"
+    twice = ({"url": url, "name": "Quintel"}, {"url": url, "name": "Zwolfberg"})
+    assert imported(*twice) == {"same": 2}  # the first entry of a URL determines the name
+    url = "https://example.org/views/two"
+    assert imported({"url": url, "name": "Brindlow"}) == {"add": 1}
+    assert found("brindlow") == []
+    assert imported({"url": url, "name": "Brindlow", "type": "image"}) == {"change": 1}
+    assert len(found("brindlow")) == 1
+    assert imported({"url": url, "name": "Brindlow", "type": None}) == {"change": 1}
+    assert found("brindlow") == []
+    fields = {"url": url + "/three", "name": "A", "annotations": {"a": 1}}
+    kept = ask(quick, "POST", f"{KB}/attachments", 201, json=fields)["attachment"]
+    assert kept["annotations"] == {"a": 1}
+    assert imported({"url": url + "/three", "name": "A", "annotations": {"b": 2}}) == {"add": 1}
+    assert ask(quick, "GET", f"{KB}/attachments/{kept['_id']}")["annotations"] == {"a": 1, "b": 2}
+    full = {"url": url + "/three", "name": "A", "annotations": {"text": "x" * 99_985}}
+    entity = {"name": "Washer", "category": "Tools", "attachments": [full]}
+    assert ask(quick, "POST", "/tenants/seed", 400, json={"entities": [entity]})["error"].startswith(
+        "The field annotations"
+    )
+    assert ask(quick, "GET", f"{KB}/attachments/{kept['_id']}")["annotations"] == {"a": 1, "b": 2}
