@@ -106,3 +106,12 @@ def fields_to_json(fields: Sequence[Field]) -> str:
 def fields_from_json(text: str) -> tuple[Field, ...]:
     """Return the fields of a JSON text that `fields_to_json` made."""
     return tuple(field_from_value(each) for each in orjson.loads(text))
+    """Return the fields of a JSON text that `fields_to_json` made."""
+    return tuple(field_from_value(each) for each in orjson.loads(text))
+
+
+def find_field(fields: Sequence[Field], name: str) -> Field | None:
+    """Return the field with a name, or else the only one with this name in another case."""
+    exact = next((each for each in fields if each.name == name), None)
+    folded = [each for each in fields if each.name.casefold() == name.strip().casefold()]
+    return exact or (folded[0] if len(folded) == 1 else None)

@@ -7,7 +7,8 @@ from almanac.core import clock
 from almanac.core.database import Database, Reader, Transaction
 
 _IS_USED = """EXISTS (SELECT 1 FROM documents d WHERE d.blob_id = {id})
-OR EXISTS (SELECT 1 FROM attachments a WHERE a.blob_id = {id})"""
+OR EXISTS (SELECT 1 FROM attachments a WHERE a.blob_id = {id})
+OR EXISTS (SELECT 1 FROM dataset_files f WHERE f.blob_id = {id})"""
 
 
 @dataclass(frozen=True, slots=True)

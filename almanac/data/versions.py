@@ -1,0 +1,260 @@
+"""Versions of a dataset. Each is a list of immutable files, and a row here decides which files belong to it.
+
+A commit adds one version. Readers see all of it or nothing, because the dataset names its current version. Compaction
+also adds a version, with the same rows in fewer files; lists of changes leave it out.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from almanac.core import clock
+from almanac.core.call import Call
+from almanac.core.database import Reader, Row, Transaction
+from almanac.core.errors import Conflict, NotFound
+from almanac.data.dataset import Dataset
+from almanac.data.fields import Field, fields_from_json, fields_to_json
+from almanac.db.sql import from_row, placeholders
+from almanac.files import blobs
+from almanac.files.blobs import StoredFile
+
+COMPACTION = "compact"
+
+_VERSION = """
+SELECT v.dataset_id, v.number, v.change, v.fields, v.row_count, v.digest, v.created_at, p.name AS author_name
+FROM dataset_versions v LEFT JOIN principals p ON p.id = v.author_id
+"""
+_FILES = """
+SELECT f.id, f.blob_id, b.name, b.hash, b.size, f.fields, f.row_count
+FROM dataset_files f JOIN blobs b ON b.id = f.blob_id
+WHERE f.dataset_id = $1 AND f.first_version <= $2 AND {until} ORDER BY f.id
+"""
+_CURRENT_FILES = _FILES.format(until="f.end_version IS NULL")
+_PAST_FILES = _FILES.format(until="(f.end_version IS NULL OR f.end_version > $2)")
+_ADD_VERSION = """
+INSERT INTO dataset_versions (dataset_id, number, change, fields, row_count, digest, author_id, created_at, push_key)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+"""
+_ADD_FILE = """
+INSERT INTO dataset_files (dataset_id, blob_id, fields, row_count, first_version) VALUES ($1, $2, $3, $4, $5)
+"""
+
+
+class DatasetChanged(Conflict):
+    """The dataset was changed by somebody else at the same time."""
+
+    remedy = "Call again: nothing was stored."
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetVersion:
+    """One version of a dataset."""
+
+    dataset_id: int
+    number: int
+    change: str
+    fields: tuple[Field, ...]
+    row_count: int
+    digest: str
+    created_at: int
+    author_name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """An immutable Parquet file of a dataset, under its name in the file store."""
+
+    id: int
+    blob_id: int
+    name: str
+    hash: str
+    size: int
+    fields: tuple[Field, ...]
+    row_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A Parquet file that was written for a new version."""
+
+    stored: StoredFile
+    fields: tuple[Field, ...]
+    row_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The change from one version to the next."""
+
+    change: str
+    fields: tuple[Field, ...]
+    added: Sequence[NewFile] = ()
+    kept: Sequence[DataFile] = ()  # files of an older version that the new one contains again
+    ended: Sequence[int] | None = ()  # ids of files that the new version leaves out; None: all
+    base_version: int | None = None  # the version that was read; the commit fails if another one is current
+    push_key: str | None = None
+
+
+async def get(db: Reader, dataset: Dataset, number: int | None = None) -> DatasetVersion:
+    """A version of a dataset by its number; None: the current one."""
+    number = dataset.version if number is None else number
+    row = await db.fetch_one(f"{_VERSION} WHERE v.dataset_id = $1 AND v.number = $2", dataset.id, number)
+    if row is None:
+        raise NotFound(
+            f"Dataset {dataset.id} has no version {number}.", remedy="List its versions; old ones are removed in time."
+        )
+    return _version(row)
+
+
+async def as_of(db: Reader, dataset: Dataset, moment: int) -> DatasetVersion:
+    """The version that was current at a time."""
+    row = await db.fetch_one(
+        f"{_VERSION} WHERE v.dataset_id = $1 AND v.created_at <= $2 ORDER BY v.number DESC LIMIT 1", dataset.id, moment
+    )
+    if row is None:
+        raise NotFound(
+            f"Dataset {dataset.id} has no version from {clock.format_timestamp(moment)} or before.",
+            remedy="List its versions; old ones are removed in time.",
+        )
+    return _version(row)
+
+
+async def find(db: Reader, dataset: Dataset, *, limit: int = 50, offset: int = 0) -> list[DatasetVersion]:
+    """The versions of a dataset that changed its rows, latest first."""
+    rows = await db.fetch(
+        f"{_VERSION} WHERE v.dataset_id = $1 AND v.change <> 'compact' ORDER BY v.number DESC LIMIT $2 OFFSET $3",
+        dataset.id,
+        limit,
+        offset,
+    )
+    return [_version(row) for row in rows]
+
+
+async def files_of(db: Reader, dataset: Dataset, number: int | None = None) -> list[DataFile]:
+    """The files of a version, in the order of their rows. None: the current version."""
+    is_current = number is None or number == dataset.version
+    sql = _CURRENT_FILES if is_current else _PAST_FILES
+    rows = await db.fetch(sql, dataset.id, dataset.version if number is None else number)
+    return [from_row(DataFile, row, fields=fields_from_json(row["fields"])) for row in rows]
+
+
+async def find_push(db: Reader, dataset_id: int, push_key: str) -> DatasetVersion | None:
+    """The version that an earlier push with this idempotency key made."""
+    row = await db.fetch_one(f"{_VERSION} WHERE v.dataset_id = $1 AND v.push_key = $2", dataset_id, push_key)
+    return None if row is None else _version(row)
+
+
+async def lock(tx: Transaction, dataset_id: int) -> int:
+    """Lock a dataset until the transaction ends; return its current version."""
+    row = await tx.fetch_one("UPDATE datasets SET version = version WHERE id = $1 RETURNING version", dataset_id)
+    assert row is not None
+    return row["version"]
+
+
+async def commit(tx: Transaction, dataset: Dataset, commit: Commit, author_id: int | None) -> DatasetVersion:
+    """Add a version to a dataset. The caller has checked the permission."""
+    current = await lock(tx, dataset.id)
+    if commit.base_version is not None and commit.base_version != current:
+        raise DatasetChanged()
+    number, now = current + 1, clock.now()
+    await _end_files(tx, dataset.id, number, commit.ended)
+    for file in commit.added:
+        blob_id = await blobs.ensure(tx, file.stored)
+        await tx.execute(_ADD_FILE, dataset.id, blob_id, fields_to_json(file.fields), file.row_count, number)
+    for file in commit.kept:
+        await tx.execute(_ADD_FILE, dataset.id, file.blob_id, fields_to_json(file.fields), file.row_count, number)
+    total = await tx.fetch_one(
+        "SELECT CAST(coalesce(sum(row_count), 0) AS BIGINT) AS n FROM dataset_files"
+        " WHERE dataset_id = $1 AND end_version IS NULL",
+        dataset.id,
+    )
+    assert total is not None
+    hashes = await tx.fetch(
+        "SELECT b.hash FROM dataset_files f JOIN blobs b ON b.id = f.blob_id"
+        " WHERE f.dataset_id = $1 AND f.end_version IS NULL ORDER BY f.id",
+        dataset.id,
+    )
+    digest = _digest(commit.fields, (row["hash"] for row in hashes))
+    await tx.execute(
+        _ADD_VERSION,
+        dataset.id,
+        number,
+        commit.change,
+        fields_to_json(commit.fields),
+        total["n"],
+        digest,
+        author_id,
+        now,
+        commit.push_key,
+    )
+    is_change = commit.change != COMPACTION
+    await tx.execute(
+        f"UPDATE datasets SET version = $2{', updated_at = $3' if is_change else ''} WHERE id = $1",  # noqa: S608
+        *(dataset.id, number, now)[: 3 if is_change else 2],
+    )
+    return await get(tx, dataset, number)
+
+
+async def restore(call: Call, tx: Transaction, dataset: Dataset, number: int) -> DatasetVersion:
+    """Make the rows and fields of an older version current again, as a new version."""
+    current = await lock(tx, dataset.id)
+    past = await get(tx, dataset, number)
+    wanted = {file.id: file for file in await files_of(tx, dataset, number)}
+    row = await tx.fetch("SELECT id FROM dataset_files WHERE dataset_id = $1 AND end_version IS NULL", dataset.id)
+    present = {each["id"] for each in row}
+    # Files that both versions have stay only if they come first: the order of files is the order of rows.
+    is_prefix = list(wanted)[: len(present & wanted.keys())] == sorted(present & wanted.keys())
+    shared = present & wanted.keys() if is_prefix else set[int]()
+    change = Commit(
+        "restore",
+        past.fields,
+        kept=[file for id, file in wanted.items() if id not in shared],
+        ended=sorted(present - shared),
+        base_version=current,
+    )
+    return await commit(tx, dataset, change, call.actor.id)
+
+
+async def prune(tx: Transaction, before: int, limit: int = 200) -> int:
+    """Delete versions that were replaced before a time, with their files; return their number.
+
+    The current version stays, and so does each version that was still current at that time.
+    """
+    rows = await tx.fetch(
+        "SELECT v.dataset_id, v.number FROM dataset_versions v JOIN dataset_versions next"
+        " ON next.dataset_id = v.dataset_id AND next.number = v.number + 1"
+        " WHERE next.created_at < $1 ORDER BY v.dataset_id, v.number LIMIT $2",
+        before,
+        limit,
+    )
+    keys = [(row["dataset_id"], row["number"]) for row in rows]
+    await tx.execute_many("DELETE FROM dataset_versions WHERE dataset_id = $1 AND number = $2", keys)
+    # A file is needed by no version any more if its last version was deleted.
+    await tx.execute_many("DELETE FROM dataset_files WHERE dataset_id = $1 AND end_version <= $2 + 1", keys)
+    return len(keys)
+
+
+async def forget_push_keys(tx: Transaction, before: int) -> None:
+    """Forget the idempotency keys of pushes before a time."""
+    await tx.execute(
+        "UPDATE dataset_versions SET push_key = NULL WHERE push_key IS NOT NULL AND created_at < $1", before
+    )
+
+
+async def _end_files(tx: Transaction, dataset_id: int, number: int, ended: Sequence[int] | None) -> None:
+    where = "" if ended is None else f" AND id IN ({placeholders(len(ended), 3)})"
+    if ended is None or ended:
+        await tx.execute(
+            f"UPDATE dataset_files SET end_version = $2 WHERE dataset_id = $1 AND end_version IS NULL{where}",  # noqa: S608
+            dataset_id,
+            number,
+            *(ended or ()),
+        )
+
+
+def _digest(fields: Sequence[Field], hashes: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join([fields_to_json(fields), *hashes]).encode()).hexdigest()
+
+
+def _version(row: Row) -> DatasetVersion:
+    return from_row(DatasetVersion, row, fields=fields_from_json(row["fields"]))
