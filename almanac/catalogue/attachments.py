@@ -33,6 +33,7 @@ _INSERT = """
 INSERT INTO attachments (id, org_id, name, url, description, annotations, type_id, media_type, blob_id, size,
     created_at, updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11)
 """
+_MISSING_REMEDY = "Use one from the list of attachments."
 _IMAGE_TYPE_KEYS = frozenset(("image", "images", "picture", "photo"))
 _IMAGE_PREFIX = "image/"
 
@@ -175,7 +176,7 @@ async def get(db: Reader, call: Call, id: str) -> Attachment:
     """An attachment by its id."""
     row = await db.fetch_one(f"{_SELECT} WHERE a.org_id = $1 AND a.id = $2", call.actor.org_id, id)
     if row is None:
-        raise NotFound(f"There is no attachment {id[:100]!r}.")
+        raise NotFound(f"There is no attachment {id[:100]!r}.", remedy=_MISSING_REMEDY)
     call.record_access("attachment", id)
     return _attachment_from_row(row)
 
@@ -224,7 +225,9 @@ async def link(
     await access.require_write(tx, call)
     org_id = call.actor.org_id
     if (id is None) == (url is None):
-        raise BadRequest("Give either attachmentId or attachmentUrl.")
+        raise BadRequest(
+            "An attachment is named by its id or its URL.", remedy="Give either attachmentId or attachmentUrl."
+        )
     if await entities.get_or_none(tx, org_id, entity_id) is None:
         raise entities.missing(entity_id)
     attachment = (
@@ -274,7 +277,7 @@ async def remove(tx: Transaction, call: Call, id: str) -> None:
     """Remove an attachment and its links to entities."""
     await access.require_write(tx, call)
     if not await tx.execute("DELETE FROM attachments WHERE id = $1 AND org_id = $2", id, call.actor.org_id):
-        raise NotFound(f"There is no attachment {id[:100]!r}.")
+        raise NotFound(f"There is no attachment {id[:100]!r}.", remedy=_MISSING_REMEDY)
     await sources.remove(tx, entity_index.IMAGE, [id])
     call.record_access("attachment", id)
 
@@ -285,7 +288,7 @@ async def _get_by_url(tx: Transaction, call: Call, url: str, *, add_new: bool) -
         name = urlsplit(url).path.rsplit("/", 1)[-1] or url
         return await add(tx, call, AttachmentDraft(name=name[: vocabulary.MAX_NAME_CHARS], url=url, annotations={}))
     if attachment is None:
-        raise NotFound("There is no attachment with this URL.")
+        raise NotFound("There is no attachment with this URL.", remedy=_MISSING_REMEDY)
     return attachment
 
 

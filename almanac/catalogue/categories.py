@@ -201,7 +201,7 @@ async def update(
     parent_number = _parent_number(tree, old, parent)
     new_name = name or old.name
     if any(sibling.name == new_name and sibling.id != old.id for sibling in tree.children(parent_number)):
-        raise Conflict(f"There is already a category {new_name[:100]!r} there.")
+        raise Conflict(f"There is already a category {new_name[:100]!r} there.", remedy="Choose another name.")
     await tx.execute(
         "UPDATE categories SET name = $3, description = $4, alias_id = $5, policy_id = $6, parent = $7, updated_at = $8"
         " WHERE number = $1 AND org_id = $2",
@@ -253,7 +253,9 @@ def _parent_number(tree: Tree, category: Category, parent: str | None) -> int:
         return category.parent
     number = TOP if parent == "null" else tree.pick(parent).number
     if number in tree.descend([category.number]):
-        raise BadRequest("A category cannot be moved into itself or below itself.")
+        raise BadRequest(
+            "A category cannot be moved into itself or below itself.", remedy="Choose a category elsewhere."
+        )
     _check_depth(tree, number, tree.height(category.number))
     return number
 

@@ -55,33 +55,41 @@ Tags = Annotated[list[str], AfterValidator(_check_tags)]
 Metadata = Annotated[dict[str, Any], AfterValidator(check_metadata)]
 Details = Annotated[str, Field(max_length=MAX_DETAILS_CHARS)]
 
+_SOURCE = "Where the data comes from, such as a file or a URL."
+_SKU = "Article number; finds the entity like its id."
+_STATUS = "draft and archived entities are stored, and a filter can leave them out."
+_TAGS = "Labels to filter by."
+_METADATA = "Names and values to filter by."
+
 
 class EntityDraft(Arguments):
     """The fields of a new entity."""
 
-    name: Annotated[str, Field(min_length=1, max_length=500)]
+    name: Annotated[str, Field(min_length=1, max_length=500, description="The name that people see.")]
     category: Annotated[str, Field(min_length=1, max_length=2000, description="Id, alias key or path (Tools/Washers).")]
     description: vocabulary.Text = ""
     details: Annotated[Details, Field(description="Markdown or HTML.")] = ""
-    source: Annotated[str, Field(max_length=2000)] = ""
-    sku: Annotated[str, Field(max_length=200)] = ""
-    status: Status = "active"
-    tags: Annotated[Tags, Field(default_factory=list[str])]
-    metadata: Annotated[Metadata, Field(default_factory=dict[str, Any])]
+    source: Annotated[str, Field(max_length=2000, description=_SOURCE)] = ""
+    sku: Annotated[str, Field(max_length=200, description=_SKU)] = ""
+    status: Annotated[Status, Field(description=_STATUS)] = "active"
+    tags: Annotated[Tags, Field(default_factory=list[str], description=_TAGS)]
+    metadata: Annotated[Metadata, Field(default_factory=dict[str, Any], description=_METADATA)]
 
 
 class EntityChanges(Arguments):
     """Changes to an entity. Omitted fields stay as they are."""
 
-    name: Annotated[str | None, Field(min_length=1, max_length=500)] = None
-    category: Annotated[str | None, Field(min_length=1, max_length=2000)] = None
-    description: vocabulary.Text | None = None
-    details: Details | None = None
-    source: Annotated[str | None, Field(max_length=2000)] = None
-    sku: Annotated[str | None, Field(max_length=200)] = None
-    status: Status | None = None
-    tags: Tags | None = None
-    metadata: Metadata | None = None
+    name: Annotated[str | None, Field(min_length=1, max_length=500, description="New name.")] = None
+    category: Annotated[
+        str | None, Field(min_length=1, max_length=2000, description="Move it to this category: id, alias key or path.")
+    ] = None
+    description: Annotated[vocabulary.Text | None, Field(description="A few sentences.")] = None
+    details: Annotated[Details | None, Field(description="Markdown or HTML.")] = None
+    source: Annotated[str | None, Field(max_length=2000, description=_SOURCE)] = None
+    sku: Annotated[str | None, Field(max_length=200, description=_SKU)] = None
+    status: Annotated[Status | None, Field(description=_STATUS)] = None
+    tags: Annotated[Tags | None, Field(description="Replace all tags.")] = None
+    metadata: Annotated[Metadata | None, Field(description="Replaces all metadata.")] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ async def remove(tx: Transaction, call: Call, id: str) -> None:
     """Remove a namespace. Its categories and entities stay."""
     await access.require_write(tx, call)
     if not await tx.execute("DELETE FROM namespaces WHERE id = $1 AND org_id = $2", id, call.actor.org_id):
-        raise NotFound(f"There is no namespace {id[:100]!r}.")
+        raise NotFound(f"There is no namespace {id[:100]!r}.", remedy="Use an id from the list of indexes.")
 
 
 async def find(db: Reader, org_id: str) -> list[Namespace]:

@@ -76,7 +76,7 @@ async def unlink(tx: Transaction, call: Call, source_id: str, target_id: str, ty
     sql = "DELETE FROM relations WHERE org_id = $1 AND source_id = $2 AND target_id = $3 AND type_id = $4"
     removed = await tx.execute(sql, call.actor.org_id, source_id, target_id, term.id)
     if not removed:
-        raise NotFound("There is no such relation.")
+        raise NotFound("There is no such relation.", remedy="List the relations of the entity.")
     call.record_access("entity", source_id)
 
 

@@ -26,17 +26,27 @@ KEY_FIELDS = {"alias": "aliasKey", "policy": "policyKey", "relation": "typeKey",
 MAX_KEY_CHARS = 100
 MAX_NAME_CHARS = 300
 
-Key = Annotated[str, Field(min_length=1, max_length=MAX_KEY_CHARS, pattern=r"^[\w.:-]+$")]
-Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
-Text = Annotated[str, Field(max_length=10_000)]
+Key = Annotated[
+    str,
+    Field(
+        min_length=1, max_length=MAX_KEY_CHARS, pattern=r"^[\w.:-]+$", description="Unique; letters, digits and _ . : -"
+    ),
+]
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS, description="The name that people see.")]
+Text = Annotated[str, Field(max_length=10_000, description="A few sentences.")]
 
 
 class PolicyDetails(Arguments):
     """How content under a policy is to be processed. The values are stored and returned, nothing more."""
 
-    inputType: Literal["PDF", "DOCX", "HTML", "CSV", "JSON", "IMAGE", "EMAIL", "TXT"] | None = None
-    processingPromptTemplate: Text = ""
-    outputFormat: Literal["MARKDOWN", "JSON"] | None = None
+    inputType: Annotated[
+        Literal["PDF", "DOCX", "HTML", "CSV", "JSON", "IMAGE", "EMAIL", "TXT"] | None,
+        Field(description="The kind of content."),
+    ] = None
+    processingPromptTemplate: Annotated[Text, Field(description="The prompt that processes the content.")] = ""
+    outputFormat: Annotated[
+        Literal["MARKDOWN", "JSON"] | None, Field(description="The form of the processed content.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

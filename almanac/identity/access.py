@@ -13,6 +13,8 @@ from almanac.core.database import Reader, Transaction
 from almanac.core.errors import Forbidden, NotFound
 from almanac.identity.roles import Role
 
+UNKNOWN_ID_REMEDY = "Use an id from a list or a search."
+
 # The lowest role that may perform each action. A search shows text, so it needs "read".
 MIN_ROLE_BY_ACTION: dict[str, Role] = {"read": Role.Reporter, "write": Role.Developer, "manage": Role.Maintainer}
 
@@ -102,13 +104,18 @@ def _highest(actor: Actor, target: ProtectedObject, held: list[Role]) -> Role | 
     return Role.Owner if owns else best
 
 
+def unknown(name: str) -> NotFound:
+    """The error for an object that does not exist or that the caller may not see, such as 'document 7'."""
+    return NotFound(f"There is no {name}, or you may not see it.", remedy=UNKNOWN_ID_REMEDY)
+
+
 async def require(db: Reader, call: Call, action: str, target: ProtectedObject | None, *, name: str) -> Role:
     """The caller's role on the object, if it allows the action. `name` is for error messages, such as 'document 7'."""
     if target is None:
         await _run_same_query(db, call.actor, "base")
     held = None if target is None else await role_on(db, call.actor, target)
     if target is None or held is None:
-        raise NotFound(f"There is no {name}, or you may not see it.")
+        raise unknown(name)
     if held < MIN_ROLE_BY_ACTION[action]:
         raise Forbidden(f"To {action} {name} needs the role {MIN_ROLE_BY_ACTION[action].name}; you have {held.name}.")
     call.record_access(target.kind, target.id)

@@ -43,7 +43,9 @@ async def get_by_name(db: Reader, org_id: str, name: str) -> Group:
         "SELECT id, org_id, name, display_name, 0 AS members FROM groups WHERE org_id = $1 AND name = $2", org_id, name
     )
     if row is None:
-        raise NotFound(f"There is no group named {name!r}.", remedy="See 'almanac group list'.")
+        raise NotFound(
+            f"There is no group named {name!r}.", remedy="Use its exact name; 'almanac group list' shows all."
+        )
     return _group(row)
 
 

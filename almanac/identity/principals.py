@@ -51,7 +51,7 @@ async def get_by_name(db: Reader, org_id: str, name: str) -> Principal:
     if row is None:
         raise NotFound(
             f"There is no user or agent named {name!r} in this organisation.",
-            remedy="See 'almanac user list' and 'almanac agent list'.",
+            remedy="Use the exact name; 'almanac user list' and 'almanac agent list' show all.",
         )
     return _principal(row)
 

@@ -216,7 +216,7 @@ async def share(
             f"You are {base.role.name} and cannot grant the role {role.name}.", remedy="Grant a lower role."
         )
     if (user is None) == (group is None):
-        raise BadRequest("Name either a user or a group.")
+        raise BadRequest("A role is given to one user or one group.", remedy="Give either user or group, by name.")
     holder = (
         {"principal_id": (await principals.get_by_name(tx, base.org_id, user)).id}
         if user is not None
@@ -230,7 +230,10 @@ async def share(
     if role is not None:
         await access.grant(tx, base.protected_object, role, **holder)
     elif not await access.revoke_grant(tx, base.protected_object, **holder):
-        raise NotFound(f"Knowledge base {base_id} is not shared with {user or group!r}.")
+        raise NotFound(
+            f"Knowledge base {base_id} is not shared with {user or group!r}.",
+            remedy="There is nothing to revoke, unless you meant another name.",
+        )
     return base
 
 
@@ -289,11 +292,20 @@ async def _check_level(call: Call, tx: Transaction, level: str, group: str | Non
     if level not in LEVELS:
         raise BadRequest(f"There is no level {level!r}.", remedy=f"The levels are: {', '.join(LEVELS)}.")
     if (level == "group") != (group is not None):
-        raise BadRequest("The level 'group' needs a group; the other levels do not take one.")
+        raise BadRequest(
+            "The level 'group' needs a group; the other levels do not take one.",
+            remedy="Give level 'group' and the name of a group, or neither.",
+        )
     if call.actor.bases is not None:
-        raise Forbidden("Your token is limited to some knowledge bases, so it cannot create another.")
+        raise Forbidden(
+            "Your token is limited to some knowledge bases, so it cannot create another.",
+            remedy="Use a token without this limit; an administrator can make one.",
+        )
     if level == "organization" and not (call.actor.is_operator or call.actor.is_admin):
-        raise Forbidden("Only an administrator can create a knowledge base of the organisation.")
+        raise Forbidden(
+            "Only an administrator can create a knowledge base of the organisation.",
+            remedy="Create it with the level 'personal' or 'group', or ask an administrator.",
+        )
     if group is None:
         return None
     owner = await groups.get_by_name(tx, call.actor.org_id, group)

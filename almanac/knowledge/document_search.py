@@ -89,21 +89,25 @@ Timestamp = Annotated[str, AfterValidator(_check_timestamp)]
 class SearchArguments(Arguments):
     """A query, and the documents to search."""
 
-    query: Annotated[str, Field(max_length=MAX_QUERY_CHARS), AfterValidator(_check_query)]
-    base_ids: Annotated[Ids, Field(description="Default: all you may read.")]
-    folder_ids: Annotated[Ids, Field(description="With all below them.")]
+    query: Annotated[
+        str, Field(max_length=MAX_QUERY_CHARS, description="A question or keywords."), AfterValidator(_check_query)
+    ]
+    base_ids: Annotated[Ids, Field(description="From list_bases. Default: all you may read.")]
+    folder_ids: Annotated[Ids, Field(description="From browse; with all folders below.")]
     document_ids: Annotated[
         list[DocumentId],
-        Field(description="12 or document:12.", default_factory=list[int]),
+        Field(description="Only in these: 12 or document:12.", default_factory=list[int]),
         BeforeValidator(_check_length),
     ]
     kinds: Annotated[
         list[str],
-        Field(description="Media types: application/pdf, image/.", default_factory=list[str]),
+        Field(description="Media types, such as application/pdf or image/.", default_factory=list[str]),
         AfterValidator(_check_kinds),
     ]
     tags: Annotated[
-        list[str], Field(description="All of these.", default_factory=list[str]), BeforeValidator(_check_length)
+        list[str],
+        Field(description="Only documents with all of these.", default_factory=list[str]),
+        BeforeValidator(_check_length),
     ]
     condition: Annotated[
         dict[str, Any] | None,
@@ -112,27 +116,29 @@ class SearchArguments(Arguments):
             "op: eq ne gt gte lt lte in nin contains text_match."
         ),
     ] = None
-    created_from: Annotated[Timestamp | None, Field(description="ISO 8601.")] = None
-    created_until: Timestamp | None = None
-    updated_from: Timestamp | None = None
-    updated_until: Timestamp | None = None
+    created_from: Annotated[Timestamp | None, Field(description="ISO 8601 date or time.")] = None
+    created_until: Annotated[Timestamp | None, Field(description="A date includes its whole day.")] = None
+    updated_from: Annotated[Timestamp | None, Field(description="As created_from.")] = None
+    updated_until: Annotated[Timestamp | None, Field(description="As created_until.")] = None
     mode: Annotated[
-        Literal["hybrid", "vector", "keyword"], Field(description="keyword: exact words; vector: meaning.")
+        Literal["hybrid", "vector", "keyword"], Field(description="keyword: words; vector: meaning; hybrid: both.")
     ] = "hybrid"
-    limit: Annotated[int, Field(ge=1, le=50)] = 10
-    offset: Annotated[int, Field(ge=0)] = 0
-    min_score: Annotated[float, Field(ge=0, le=1)] = 0.0
-    rerank: bool = True
-    most_per_document: Annotated[int, Field(ge=0, description="Passages; 0: any number.")] = 3
-    explain: Annotated[bool, Field(description="Also timings and counts.")] = False
+    limit: Annotated[int, Field(ge=1, le=50, description="Passages on a page.")] = 10
+    offset: Annotated[int, Field(ge=0, description="Passages to skip; offset + limit is at most 500.")] = 0
+    min_score: Annotated[float, Field(ge=0, le=1, description="Leave out passages with a lower score.")] = 0.0
+    rerank: Annotated[bool, Field(description="Compare the best 50 more closely with the query.")] = True
+    most_per_document: Annotated[int, Field(ge=0, description="Passages of one document; 0: any number.")] = 3
+    explain: Annotated[bool, Field(description="Add timings and counts.")] = False
 
 
 class CitationArguments(Arguments):
     """A quotation from a document: its hash, its text, or both."""
 
-    id: Annotated[str, Field(description="From search.")]
-    hash: Annotated[str | None, Field(max_length=64)] = None
-    text: Annotated[str | None, Field(max_length=MAX_QUOTE_CHARS, description="Or the quoted text.")] = None
+    id: Annotated[str, Field(description="Of the result of search, such as document:12.")]
+    hash: Annotated[str | None, Field(max_length=64, description="hash of the result.")] = None
+    text: Annotated[str | None, Field(max_length=MAX_QUOTE_CHARS, description="Instead of hash: the quoted text.")] = (
+        None
+    )
 
 
 # Search

@@ -126,7 +126,10 @@ async def _part(db: Reader, document_id: int, start: int, end: int) -> tuple[int
 def _find_page(document: Document, outline: TextOutline | None, number: int) -> tuple[int, int, int, str]:
     failure = document.failure
     if outline is None and failure is not None:
-        raise BadRequest(f"Document {document.id} could not be read: {failure.code}. {failure.message}")
+        raise BadRequest(
+            f"Document {document.id} could not be read: {failure.code}. {failure.message}",
+            remedy="Replace its content; or reindex it, if the cause is gone.",
+        )
     if outline is None:
         raise BadRequest(f"Document {document.id} has not been read yet.", remedy="Try again in a few seconds.")
     if not outline.pages:

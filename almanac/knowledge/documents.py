@@ -22,6 +22,7 @@ from almanac.core.errors import BadRequest, Conflict, NotFound
 from almanac.core.text import CONTROL_CHARACTERS, one_line
 from almanac.files import blobs
 from almanac.files.blobs import StoredFile
+from almanac.identity import access
 from almanac.knowledge import bases, document_index, folders
 from almanac.knowledge.ingest import queue
 from almanac.knowledge.ingest.queue import UNFINISHED_STATUSES
@@ -372,7 +373,8 @@ def _check_tags(tags: Sequence[str]) -> str:
     are_valid = all(1 <= len(tag) <= MAX_TAG_CHARS and not CONTROL_CHARACTERS.search(tag) for tag in cleaned)
     if len(cleaned) > MAX_TAGS or not are_valid:
         raise BadRequest(
-            f"A document has at most {MAX_TAGS} tags of 1 to {MAX_TAG_CHARS} characters, without control characters."
+            f"A document has at most {MAX_TAGS} tags of 1 to {MAX_TAG_CHARS} characters, without control characters.",
+            remedy="Leave some out, or shorten them.",
         )
     return orjson.dumps(cleaned).decode()
 
@@ -383,9 +385,9 @@ def _check_metadata(metadata: dict[str, Any] | None) -> str:
     except TypeError:
         raise BadRequest("The metadata cannot be stored.", remedy="Use plain JSON values.") from None
     if len(encoded) > MAX_METADATA_BYTES:
-        raise BadRequest(f"The metadata is larger than {MAX_METADATA_BYTES} bytes.")
+        raise BadRequest(f"The metadata is larger than {MAX_METADATA_BYTES} bytes.", remedy="Shorten its values.")
     return encoded.decode()
 
 
 def _missing(document_id: int) -> NotFound:
-    return NotFound(f"There is no document {document_id}, or you may not see it.")
+    return access.unknown(f"document {document_id}")

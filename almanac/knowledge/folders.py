@@ -10,6 +10,7 @@ from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, Conflict, NotFound
 from almanac.core.text import UNPRINTABLE, escape_like
 from almanac.db.sql import from_row, id_list
+from almanac.identity import access
 from almanac.knowledge import bases, document_index
 from almanac.knowledge.ingest import queue
 from almanac.search import sources
@@ -64,7 +65,7 @@ async def add(call: Call, tx: Transaction, base_id: int, name: str, parent_id: i
     await bases.lock_tree(tx, base_id)
     await lock_folder(tx, base_id, parent_id)
     if await _depth(tx, parent_id) >= MAX_FOLDER_DEPTH:
-        raise BadRequest(f"Folders can be at most {MAX_FOLDER_DEPTH} deep.")
+        raise BadRequest(f"Folders can be at most {MAX_FOLDER_DEPTH} deep.", remedy="Choose a folder further up.")
     now = clock.now()
     sql = (
         "INSERT INTO folders (base_id, parent_id, name, creator_id, created_at, updated_at)"
@@ -118,7 +119,7 @@ async def move(call: Call, tx: Transaction, folder_id: int, parent_id: int) -> F
     if parent_id == folder_id or any(row["id"] == parent_id for level in levels for row in level):
         raise Conflict("A folder cannot be moved into itself or into a folder below it.", remedy="Choose another.")
     if await _depth(tx, parent_id) + 1 + len(levels) > MAX_FOLDER_DEPTH:
-        raise BadRequest(f"Folders can be at most {MAX_FOLDER_DEPTH} deep.")
+        raise BadRequest(f"Folders can be at most {MAX_FOLDER_DEPTH} deep.", remedy="Choose a folder further up.")
     return await _update(tx, folder, parent_id, folder.name)
 
 
@@ -326,7 +327,8 @@ async def _depth(db: Reader, folder_id: int) -> int:
 def missing(folder_id: int, base_id: int | None = None) -> FolderNotFound:
     """The error for a folder that does not exist or that the caller may not see."""
     location = f" in knowledge base {base_id}" if base_id is not None else ""
-    return FolderNotFound(f"There is no folder {folder_id}{location}, or you may not see it.")
+    message = f"There is no folder {folder_id}{location}, or you may not see it."
+    return FolderNotFound(message, remedy=access.UNKNOWN_ID_REMEDY)
 
 
 def _taken(name: str) -> Conflict:

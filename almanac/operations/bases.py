@@ -36,9 +36,12 @@ from almanac.search.index.protocol import Coverage
 
 
 class ListBases(Arguments):
-    scope: Literal["all", "personal", "group", "organization"] = "all"
+    scope: Annotated[
+        Literal["all", "personal", "group", "organization"],
+        Field(description="personal: yours and those shared with you."),
+    ] = "all"
     group: Annotated[str | None, Field(max_length=200, description="Only those of this group.")] = None
-    query: Annotated[str | None, Field(max_length=200, description="Words of the name or description.")] = None
+    query: Annotated[str | None, Field(max_length=200, description="Part of the name or description.")] = None
     removed: Annotated[bool, Field(description="Those in the trash.")] = False
     limit: Limit = 50
     offset: Offset = 0
@@ -47,28 +50,32 @@ class ListBases(Arguments):
 class SplitterOptions(Arguments):
     """How documents are cut into passages; options that are left out have their usual values."""
 
-    strategy: Literal["flat", "hierarchical"] = "flat"
+    strategy: Annotated[
+        Literal["flat", "hierarchical"], Field(description="hierarchical: short passages within longer parents.")
+    ] = "flat"
     size: Annotated[int | None, Field(description="Characters of a passage.")] = None
     overlap: Annotated[int | None, Field(description="Characters repeated of the passage before.")] = None
     parent_size: Annotated[int | None, Field(description="Characters of a parent; hierarchical only.")] = None
 
 
 class AddBase(Arguments):
-    name: str
-    description: str = ""
-    level: Level = "personal"
+    name: Annotated[str, Field(description="What users and agents call it.")]
+    description: Annotated[str, Field(description="What it contains.")] = ""
+    level: Annotated[Level, Field(description="Who may read it: you, a group, or everyone in the organisation.")] = (
+        "personal"
+    )
     group: Annotated[str | None, Field(description="Its group, by name, where the level is group.")] = None
-    splitter: SplitterOptions | None = None
+    splitter: Annotated[SplitterOptions | None, Field(description="How its documents are cut into passages.")] = None
 
 
 class ChangeBase(OneBase):
-    name: str | None = None
-    description: str | None = None
+    name: Annotated[str | None, Field(description="New name.")] = None
+    description: Annotated[str | None, Field(description="New description.")] = None
     splitter: Annotated[SplitterOptions | None, Field(description="For documents read from now on.")] = None
 
 
 class ShareBase(OneBase):
-    role: RoleName
+    role: Annotated[RoleName, Field(description="The role to give, at most your own.")]
     user: Annotated[str | None, Field(max_length=200, description="A user or agent, by name.")] = None
     group: Annotated[str | None, Field(max_length=200, description="A group, by name.")] = None
 
@@ -79,16 +86,20 @@ class UnshareBase(OneBase):
 
 
 class ManageBase(Arguments):
-    action: Literal["create", "change", "share", "unshare", "delete", "restore", "retry"]
-    base_id: Annotated[RecordId | None, Field(description="All but create.")] = None
-    name: str | None = None
-    description: str | None = None
-    level: Level = "personal"
-    group: Annotated[str | None, Field(description="create, share: with a group.")] = None
-    user: Annotated[str | None, Field(description="share with a user or agent.")] = None
-    role: Annotated[RoleName | None, Field(description="share")] = None
+    action: Annotated[
+        Literal["create", "change", "share", "unshare", "delete", "restore", "retry"],
+        Field(description="retry: parse failed documents again."),
+    ]
+    base_id: Annotated[RecordId | None, Field(description="From list_bases; for all actions but create.")] = None
+    name: Annotated[str | None, Field(description="create, change.")] = None
+    description: Annotated[str | None, Field(description="create, change: what it contains.")] = None
+    level: Annotated[Level, Field(description="create: who may read it.")] = "personal"
+    group: Annotated[str | None, Field(description="Name; create with level group, share, unshare.")] = None
+    user: Annotated[str | None, Field(description="share, unshare: name of a user or agent.")] = None
+    role: Annotated[RoleName | None, Field(description="share: at most your own.")] = None
     splitter: Annotated[
-        dict[str, Any] | None, Field(description="strategy flat or hierarchical, size, overlap, parent_size.")
+        dict[str, Any] | None,
+        Field(description="create, change: strategy (flat, hierarchical), size, overlap, parent_size in characters."),
     ] = None
 
 
@@ -340,7 +351,7 @@ OPERATIONS = (
         manage_base,
         title="Manage knowledge bases",
         safety=CHANGES,
-        mcp=Mcp(),
+        mcp=Mcp(outlines_answer=False),
         covers=("add_base", "change_base", "share_base", "unshare_base", "remove_base", "restore_base", "retry_base"),
     ),
 )

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from almanac.core.arguments import Arguments, Id, RecordId
+from almanac.core.arguments import Arguments, Id
 from almanac.core.errors import BadRequest
 from almanac.knowledge import document_tree, trash
 from almanac.knowledge.document_tree import Node
@@ -14,6 +14,7 @@ from almanac.knowledge.folders import ROOT, Folder
 from almanac.operations.context import RequestContext
 from almanac.operations.models import (
     EXAMPLE_TIMESTAMP,
+    BaseId,
     Limit,
     Offset,
     OneBase,
@@ -26,8 +27,8 @@ from almanac.operations.operation import REST_ONLY, Example, Mcp, Rest
 
 
 class Browse(Arguments):
-    base_id: RecordId
-    folder_id: Annotated[Id, Field(ge=0, description="0 is the top.")] = ROOT
+    base_id: BaseId
+    folder_id: Annotated[Id, Field(ge=0, description="A folder from an earlier browse; 0 is the top.")] = ROOT
     recursive: Annotated[bool, Field(description="All below, up to 5,000; no limit or offset.")] = False
     limit: Limit = 100
     offset: Offset = 0

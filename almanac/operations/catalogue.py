@@ -25,35 +25,46 @@ _CAPITAL = re.compile("([A-Z])")
 
 class FindEntities(Arguments):
     query: Annotated[
-        str, Field(min_length=1, max_length=4000, description='Bounds such as "under 2000 PSI" rank first.')
+        str,
+        Field(
+            min_length=1,
+            max_length=4000,
+            description='A need in words; entities within bounds such as "under 2000 PSI" come first.',
+        ),
     ]
-    category: Annotated[str | None, Field(description="Id, alias key or path; all below counts.")] = None
-    namespace: str | None = None
+    category: Annotated[
+        str | None, Field(description="Only in and below this: id, alias key or path, from browse_categories.")
+    ] = None
+    namespace: Annotated[str | None, Field(description="Name of a set of categories; only in them.")] = None
     metadata: Annotated[
         dict[str, Any] | None, Field(description='Filter: {"psi": {"$lt": 2000}, "status": "active"}.')
     ] = None
-    limit: Annotated[int, Field(ge=1, le=50)] = 10
+    limit: Annotated[int, Field(ge=1, le=50, description="Entities to return.")] = 10
 
 
 class GetEntity(Arguments):
-    key: Annotated[str, Field(min_length=1, max_length=2000, description="Id, exact name or SKU.")]
+    key: Annotated[str, Field(min_length=1, max_length=2000, description="Id from find_entities, exact name, or SKU.")]
 
 
 class BrowseCategories(Arguments):
-    category: Annotated[str | None, Field(description="Id, alias key or path. Default: all.")] = None
+    category: Annotated[str | None, Field(description="Id, alias key or path such as Tools/Washers. Default: all.")] = (
+        None
+    )
 
 
 class SaveEntity(Arguments):
-    id: Annotated[str | None, Field(description="To change one.")] = None
-    name: Annotated[str | None, Field(max_length=500)] = None
-    category: Annotated[str | None, Field(description="Id, alias key or path.")] = None
-    description: str | None = None
-    details: str | None = None
-    source: str | None = None
-    sku: str | None = None
-    status: Status | None = None
-    tags: Tags | None = None
-    metadata: Metadata | None = None
+    id: Annotated[str | None, Field(description="Of the entity to change. Default: add one.")] = None
+    name: Annotated[str | None, Field(max_length=500, description="Needed for a new one.")] = None
+    category: Annotated[
+        str | None, Field(description="Id, alias key or path of an existing category; needed for a new one.")
+    ] = None
+    description: Annotated[str | None, Field(description="A few sentences.")] = None
+    details: Annotated[str | None, Field(description="The whole text, in Markdown or HTML.")] = None
+    source: Annotated[str | None, Field(description="Where the data comes from.")] = None
+    sku: Annotated[str | None, Field(description="Article number.")] = None
+    status: Annotated[Status | None, Field(description="Default of a new one: active.")] = None
+    tags: Annotated[Tags | None, Field(description="Replace all tags.")] = None
+    metadata: Annotated[Metadata | None, Field(description="Names and values that find_entities filters by.")] = None
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from almanac.core import clock
+from almanac.core import arguments, clock
 from almanac.core.arguments import Arguments, Id, RecordId
 from almanac.knowledge import document_text, documents
 from almanac.knowledge.document_search import DocumentId
@@ -14,34 +14,42 @@ from almanac.knowledge.ingest import queue
 from almanac.operations.models import EXAMPLE_TIMESTAMP, IfExists, Limit, Offset, Timestamp, UntrustedAnswer, timestamp
 from almanac.operations.operation import REST_ONLY
 
-Ids = Annotated[list[DocumentId], Field(min_length=1, max_length=documents.MAX_BATCH_DOCUMENTS)]
+Ids = Annotated[
+    list[DocumentId],
+    Field(min_length=1, max_length=documents.MAX_BATCH_DOCUMENTS, description="From search or browse."),
+]
 Tags = Annotated[list[str], Field(max_length=documents.MAX_TAGS)]
+ReadLimit = Annotated[int, Field(ge=1, le=document_text.MAX_READ_CHARS, description="Characters to return.")]
 
 
 # Arguments
 
 
 class OneDocument(Arguments):
-    document_id: Annotated[DocumentId, Field(description="12 or document:12.")]
+    document_id: Annotated[DocumentId, Field(description="From search or browse: 12 or document:12.")]
 
 
 class Content(Arguments):
     """The content of a document, in one of three ways."""
 
     content: Annotated[str | None, Field(description="Text or Markdown.")] = None
-    file_base64: Annotated[str | None, Field(description="Up to 10 MB.")] = None
-    url: Annotated[str | None, Field(max_length=4000, description="Fetched now, by the server.")] = None
+    file_base64: Annotated[str | None, Field(description="A file in Base64, up to 10 MB.")] = None
+    url: Annotated[
+        str | None, Field(max_length=4000, description="Address of a file, which the server fetches now.")
+    ] = None
 
 
 class AddDocument(Content):
-    base_id: Annotated[RecordId | None, Field(description="Where a new document goes.")] = None
+    base_id: Annotated[RecordId | None, Field(description="Base of a new document, from list_bases.")] = None
     document_id: Annotated[DocumentId | None, Field(description="Instead of base_id: replace its content.")] = None
     name: Annotated[str, Field(max_length=255, description="File name; optional with url.")] = ""
     folder: Annotated[str, Field(max_length=2000, description="Path such as manuals/pumps; made if missing.")] = ""
     folder_id: Annotated[Id, Field(ge=0, description="A folder instead of its path; 0 is the top.")] = 0
-    tags: Annotated[Tags, Field(default_factory=list[str])]
-    metadata: dict[str, Any] | None = None
-    if_exists: Annotated[IfExists, Field(description="If the name is taken.")] = "error"
+    tags: Annotated[Tags, Field(default_factory=list[str], description="Labels to filter by.")]
+    metadata: Annotated[
+        dict[str, Any] | None, Field(description="Names and values that conditions of search test.")
+    ] = None
+    if_exists: Annotated[IfExists, Field(description="If the folder has a document of this name.")] = "error"
 
     def draft(self, file_name: str = "") -> DocumentDraft:
         """Return the document to add. `file_name` is the name of an uploaded file."""
@@ -60,37 +68,43 @@ class ReplaceContent(OneDocument, Content):
 
 
 class ChangeDocument(OneDocument):
-    name: str | None = None
-    tags: Tags | None = None
-    metadata: dict[str, Any] | None = None
+    name: Annotated[str | None, Field(description="New file name.")] = None
+    tags: Annotated[Tags | None, Field(description="Replace all tags.")] = None
+    metadata: Annotated[dict[str, Any] | None, Field(description="Replaces all metadata.")] = None
     is_enabled: Annotated[bool | None, Field(description="Whether search finds it.")] = None
     folder_id: Annotated[Id | None, Field(ge=0, description="Move it to this folder; 0 is the top.")] = None
     base_id: Annotated[RecordId | None, Field(description="Move it to this base; to folder_id, or to its top.")] = None
 
 
 class ChangeDocuments(Arguments):
-    action: Literal["move", "enable", "disable", "delete", "restore", "reindex"]
+    action: Annotated[
+        Literal["move", "enable", "disable", "delete", "restore", "reindex"],
+        Field(description="move needs folder_id; enable and disable are for search; reindex parses again."),
+    ]
     ids: Ids
     folder_id: Annotated[Id | None, Field(ge=0, description="move: to here; 0 is the top.")] = None
     base_id: Annotated[RecordId | None, Field(description="move: into another base.")] = None
 
 
 class ManageDocument(Arguments):
-    action: Literal["rename", "move", "tag", "describe", "enable", "disable", "delete", "restore", "reindex"]
+    action: Annotated[
+        Literal["rename", "move", "tag", "describe", "enable", "disable", "delete", "restore", "reindex"],
+        Field(description="describe: set metadata. enable, disable: for search. reindex: parse again."),
+    ]
     document_ids: Ids
-    name: Annotated[str | None, Field(max_length=255, description="rename: of one document.")] = None
+    name: Annotated[str | None, Field(max_length=255, description="rename: new file name of one document.")] = None
     folder_id: Annotated[Id | None, Field(ge=0, description="move: to here; 0 is the top.")] = None
     base_id: Annotated[RecordId | None, Field(description="move: into another base.")] = None
-    tags: Annotated[list[str] | None, Field(description="tag: replace all.")] = None
-    metadata: Annotated[dict[str, Any] | None, Field(description="describe: replaces all.")] = None
+    tags: Annotated[list[str] | None, Field(description="tag: replace all tags.")] = None
+    metadata: Annotated[dict[str, Any] | None, Field(description="describe: replaces all metadata.")] = None
 
 
 class ReadDocument(OneDocument):
-    page: Annotated[int | None, Field(ge=1, description="Instead of offset and limit.")] = None
-    offset: Annotated[Id, Field(ge=0)] = 0
-    limit: Annotated[int, Field(ge=1, le=document_text.MAX_READ_CHARS, description="Characters.")] = (
-        document_text.DEFAULT_READ_CHARS
-    )
+    page: Annotated[int | None, Field(ge=1, description="One page, instead of offset and limit.")] = None
+    offset: Annotated[
+        arguments.Offset, Field(description="First character: next_offset, or the start of a result's span.")
+    ] = 0
+    limit: ReadLimit = document_text.DEFAULT_READ_CHARS
 
 
 class ListPassages(OneDocument):
@@ -99,7 +113,9 @@ class ListPassages(OneDocument):
 
 
 class DownloadDocument(OneDocument):
-    disposition: Literal["attachment", "inline"] = "attachment"
+    disposition: Annotated[
+        Literal["attachment", "inline"], Field(description="Whether a browser saves the file or shows it.")
+    ] = "attachment"
 
 
 class DownloadFile(OneDocument):

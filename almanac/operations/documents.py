@@ -97,9 +97,9 @@ async def reindex_document(ctx: RequestContext, args: OneDocument) -> DocumentIn
 async def change_documents(ctx: RequestContext, args: ChangeDocuments) -> DocumentCount:
     """Apply one action to many documents, or to none of them."""
     if (args.action == "move") != (args.folder_id is not None):
-        raise BadRequest("folder_id is given for the action 'move', and only then.")
+        raise BadRequest("folder_id is given for the action 'move', and only then.", remedy="Add or remove it.")
     if args.action != "move" and args.base_id is not None:
-        raise BadRequest("base_id is given for the action 'move' only.")
+        raise BadRequest("base_id is given for the action 'move' only.", remedy="Leave it out.")
     await _apply(ctx, args.action, args.ids, args.folder_id, args.base_id)
     return DocumentCount(len(set(args.ids)))
 
@@ -188,7 +188,7 @@ async def _update_field(ctx: RequestContext, args: ManageDocument) -> None:
     field = {"rename": "name", "tag": "tags", "describe": "metadata"}[args.action]
     value = require(getattr(args, field), field, args.action)
     if args.action == "rename" and len(args.document_ids) > 1:
-        raise BadRequest("Rename one document at a time.")
+        raise BadRequest("One name cannot be given to several documents.", remedy="Rename one document at a time.")
 
     async def update(tx: Transaction) -> None:
         for document_id in sorted(set(args.document_ids)):
@@ -295,7 +295,7 @@ OPERATIONS = (
         manage_document,
         title="Manage documents",
         safety=CHANGES,
-        mcp=Mcp(advice="All or none. Restore within 30 days."),
+        mcp=Mcp(advice="All or none. Restore within 30 days.", outlines_answer=False),
         covers=("change_document", "change_documents", "remove_document", "restore_document", "reindex_document"),
     ),
 )

@@ -27,17 +27,17 @@ ParentId = Annotated[Id, Field(ge=0, description="A folder; 0 is the top.")]
 
 
 class OneFolder(Arguments):
-    folder_id: RecordId
+    folder_id: Annotated[RecordId, Field(description="From browse.")]
 
 
 class AddFolder(OneBase):
-    name: str
+    name: Annotated[str, Field(description="Without slashes.")]
     parent_id: ParentId = ROOT
 
 
 class ChangeFolder(OneFolder):
-    name: str | None = None
-    parent_id: ParentId | None = None
+    name: Annotated[str | None, Field(description="New name.")] = None
+    parent_id: Annotated[ParentId | None, Field(description="Move it into this folder; 0 is the top.")] = None
 
 
 class RemoveFolder(OneFolder):
@@ -47,14 +47,19 @@ class RemoveFolder(OneFolder):
 
 
 class ManageFolder(Arguments):
-    action: Literal["create", "rename", "move", "delete", "restore"]
-    base_id: Annotated[RecordId | None, Field(description="create")] = None
-    folder_id: Annotated[Id | None, Field(ge=1, description="All but create.")] = None
-    name: Annotated[str | None, Field(max_length=2000, description="create: a path such as a/b; rename.")] = None
-    parent_id: Annotated[Id | None, Field(ge=0, description="move, create; 0 is the top.")] = None
-    contents: Annotated[Literal["move", "delete"] | None, Field(description="delete: contents move up or go too.")] = (
-        None
-    )
+    action: Annotated[
+        Literal["create", "rename", "move", "delete", "restore"],
+        Field(description="delete: into the trash, for 30 days."),
+    ]
+    base_id: Annotated[RecordId | None, Field(description="create: from list_bases.")] = None
+    folder_id: Annotated[RecordId | None, Field(description="From browse; for all actions but create.")] = None
+    name: Annotated[
+        str | None, Field(max_length=2000, description="create: a name or a path such as a/b; rename: the new name.")
+    ] = None
+    parent_id: Annotated[Id | None, Field(ge=0, description="create, move: the folder above; 0 is the top.")] = None
+    contents: Annotated[
+        Literal["move", "delete"] | None, Field(description="delete: contents move up, or are deleted too.")
+    ] = None
 
 
 @dataclass(slots=True)
@@ -155,7 +160,7 @@ OPERATIONS = (
         manage_folder,
         title="Manage folders",
         safety=CHANGES,
-        mcp=Mcp(),
+        mcp=Mcp(outlines_answer=False),
         covers=("add_folder", "change_folder", "remove_folder", "restore_folder"),
     ),
 )

@@ -6,8 +6,8 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
-from almanac.core import clock
-from almanac.core.arguments import Arguments, Id, RecordId
+from almanac.core import arguments, clock
+from almanac.core.arguments import Arguments, RecordId
 from almanac.core.errors import BadRequest
 from almanac.knowledge.documents import Document
 from almanac.operations.operation import operation
@@ -20,9 +20,9 @@ read_operation = partial(operation, scopes=READ_KNOWLEDGE)
 write_operation = partial(operation, scopes=WRITE_KNOWLEDGE)
 
 # Bounds of ids are checked but not described: two numbers for each id would tell an agent nothing.
-BaseId = Annotated[RecordId, Field(description="A knowledge base.")]
-Limit = Annotated[int, Field(ge=1, le=500)]
-Offset = Annotated[Id, Field(ge=0)]
+BaseId = Annotated[RecordId, Field(description="From list_bases.")]
+Limit = Annotated[int, Field(ge=1, le=500, description="Items on a page.")]
+Offset = Annotated[arguments.Offset, Field(description="Items to skip.")]
 
 Level = Literal["personal", "group", "organization"]
 RoleName = Literal["Owner", "Maintainer", "Developer", "Reporter", "RestrictedAnalyst"]

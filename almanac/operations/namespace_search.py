@@ -36,10 +36,12 @@ _IMAGE_PREFIX = "image/"
 class NamespaceQuery(Arguments):
     """A query, the namespace to search, and a filter."""
 
-    namespace: Annotated[str, Field(min_length=1)]
-    query: Annotated[str, Field(min_length=1)]
-    metadata: dict[str, Any] | None = None
-    topK: Annotated[int, Field(ge=1, le=MAX_TOP_K)] = DEFAULT_TOP_K
+    namespace: Annotated[str, Field(min_length=1, description="Name or id of the namespace to search.")]
+    query: Annotated[str, Field(min_length=1, description="A question or keywords.")]
+    metadata: Annotated[
+        dict[str, Any] | None, Field(description='Filter, such as {"psi": {"$lt": 2000}, "status": "active"}.')
+    ] = None
+    topK: Annotated[int, Field(ge=1, le=MAX_TOP_K, description="Matches to return.")] = DEFAULT_TOP_K
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,31 +34,35 @@ Names = Annotated[list[str], Field(default_factory=list[str])]
 
 
 class Remember(Arguments):
-    title: str
-    body: str
-    tags: Names
-    confidence: Annotated[int, AfterValidator(_check_percent)] = 80
-    expires_at: str | None = None
-    task: Annotated[str | None, Field(description="Id of its task.")] = None
-    cites: Annotated[Names, Field(description="Ids of notes it rests on.")]
-    client_token: Annotated[str | None, Field(description="UUID; again within 60 s: the same note.")] = None
+    title: Annotated[str, Field(description="One line, up to 200 characters.")]
+    body: Annotated[str, Field(description="The fact and its source, up to 32,000 characters.")]
+    tags: Annotated[Names, Field(description="Up to 16, such as release-notes.")]
+    confidence: Annotated[
+        int, Field(description="0 to 100; below 80 if unchecked."), AfterValidator(_check_percent)
+    ] = 80
+    expires_at: Annotated[str | None, Field(description="ISO 8601; recall leaves it out after this time.")] = None
+    task: Annotated[str | None, Field(description="Your id of the task that it comes from.")] = None
+    cites: Annotated[Names, Field(description="Ids of notes it rests on, from recall.")]
+    client_token: Annotated[
+        str | None, Field(description="A UUID; a repeated call within 60 s then stores no second note.")
+    ] = None
 
 
 class Recall(Arguments):
-    query: str | None = None
-    id: Annotated[str | None, Field(description="Or one note, with its history.")] = None
-    limit: Annotated[int, AfterValidator(_check_limit), Field(description="Up to 50.")] = 10
-    tags: Names
-    task: str | None = None
-    as_of: Annotated[str | None, Field(description="ISO-8601: what was known then.")] = None
-    past: Annotated[bool, Field(description="Superseded and expired too.")] = False
+    query: Annotated[str | None, Field(description="A question or keywords.")] = None
+    id: Annotated[str | None, Field(description="Instead of query: one note, whole, with its history.")] = None
+    limit: Annotated[int, Field(description="Notes to return, 1 to 50."), AfterValidator(_check_limit)] = 10
+    tags: Annotated[Names, Field(description="Only notes with all of these.")]
+    task: Annotated[str | None, Field(description="Only notes of this task.")] = None
+    as_of: Annotated[str | None, Field(description="ISO 8601: what was known then.")] = None
+    past: Annotated[bool, Field(description="Superseded and expired notes too.")] = False
 
 
 class Revise(Arguments):
-    id: str
-    body: Annotated[str | None, Field(description="What holds now.")] = None
-    title: str | None = None
-    by: Annotated[str | None, Field(description="Or the note that replaces it.")] = None
+    id: Annotated[str, Field(description="Of the note that no longer holds, from recall.")]
+    body: Annotated[str | None, Field(description="What holds now: text of the new note.")] = None
+    title: Annotated[str | None, Field(description="Of the new note. Default: the old title.")] = None
+    by: Annotated[str | None, Field(description="Instead of body: id of the note that replaces it.")] = None
 
 
 @dataclass(slots=True)
@@ -208,7 +212,7 @@ def _link(note: Note) -> dict[str, Any]:
 
 def _tags(given: list[str]) -> tuple[str, ...]:
     if len(given) > note_text.MAX_TAGS:
-        raise BadRequest(f"tags: has more than {note_text.MAX_TAGS} items.")
+        raise BadRequest(f"tags: has more than {note_text.MAX_TAGS} items.", remedy="Keep the most useful ones.")
     return note_text.tags_of(given)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
-from almanac.core.arguments import Arguments, describe_arguments, describe_problems
+from almanac.core.arguments import Arguments, describe_arguments, describe_correction, describe_problems
 from almanac.core.errors import AlmanacError, BadRequest
 from almanac.net.http_exchange import HttpExchange
 from almanac.operations.context import AppContext, Authentication, RequestContext
@@ -115,6 +115,7 @@ class Mcp:
     advice: str = ""  # the next or previous call; it follows the summary in the tool's description
     omit: frozenset[str] = frozenset()  # arguments that are left out of the tool
     entry: Mapping[str, Any] | None = None  # the literal tool entry of a seed's contract
+    outlines_answer: bool = True  # False: no program is written against the answer, so its fields are not listed
     sdk_only: bool = False  # sends messages to the client while it runs; the fast path cannot
 
 
@@ -171,7 +172,7 @@ def parse_arguments(model: type[Model], raw: Mapping[str, Any]) -> Model:
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        raise BadRequest(describe_problems(error, UNKNOWN_ARGUMENT), remedy=describe_arguments(model)) from None
+        raise BadRequest(describe_problems(error, UNKNOWN_ARGUMENT), remedy=describe_correction(error, model)) from None
 
 
 def operation(

@@ -42,8 +42,12 @@ def output_schema(answer: type[Any]) -> Schema:
     schema = _compact_schema(answer, nulls=True)
     hidden = {cls.__name__: _hidden_fields(cls) for cls in _classes_in(answer)}
     outline = _outline(schema, answer.__name__, schema.get("$defs", {}), hidden)
-    # All fields are always there; to require the first one is enough to tell an answer from anything else.
-    return outline | {"required": schema.get("required", [])[:1]}
+    return outline | {"required": _distinguishing_fields(schema)}
+
+
+def minimal_output_schema(answer: type[Any]) -> Schema:
+    """Return a schema that tells an answer from other data and lists none of its fields."""
+    return {"type": "object", "required": _distinguishing_fields(_compact_schema(answer, nulls=True))}
 
 
 def without_hidden_fields(value: Any) -> Any:
@@ -58,6 +62,11 @@ def without_hidden_fields(value: Any) -> Any:
         for field in dataclasses.fields(value)
         if field.name not in hidden
     }
+
+
+def _distinguishing_fields(schema: Schema) -> list[str]:
+    # All fields are always there; to require the first one is enough to tell an answer from anything else.
+    return schema.get("required", [])[:1]
 
 
 def _compact_schema(model: type[Any], *, nulls: bool) -> Schema:

@@ -10,36 +10,35 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from almanac.core import clock
-from almanac.core.arguments import Arguments, Id
+from almanac.core.arguments import Arguments, Id, Offset
 from almanac.knowledge import document_search, document_text
 from almanac.knowledge.document_search import CitationArguments, DocumentResult, SearchArguments
 from almanac.knowledge.document_text import TextExcerpt
 from almanac.operations.context import RequestContext
+from almanac.operations.document_models import ReadLimit
 from almanac.operations.models import SEARCH, UntrustedAnswer, failure_text, read_operation
 from almanac.operations.operation import REST_ONLY, Example, Mcp, Rest, operation
 
 
 class Search(SearchArguments):
-    highlight: bool = False
+    highlight: Annotated[bool, Field(description="Add where words of the query stand in each text.")] = False
 
 
 class Fetch(Arguments):
-    id: Annotated[str, Field(max_length=100)]
-    offset: Annotated[Id, Field(ge=0)] = 0
-    limit: Annotated[int, Field(ge=1, le=document_text.MAX_READ_CHARS, description="Characters.")] = (
-        document_text.DEFAULT_READ_CHARS
-    )
+    id: Annotated[str, Field(max_length=100, description="Of a result of search, such as document:12.")]
+    offset: Annotated[Offset, Field(description="First character; metadata.next_offset continues.")] = 0
+    limit: ReadLimit = document_text.DEFAULT_READ_CHARS
 
 
 def _check_span(span: list[int] | None) -> list[int] | None:
     # Checked here and not described in the schema, because every agent pays for each word of the schema.
     if span is not None and len(span) != 2:
-        raise ValueError("is not a start and an end, as search gives them")
+        raise ValueError("should be two numbers, start and end, as in the span of a search result")
     return span
 
 
 class VerifyCitation(CitationArguments):
-    span: Annotated[list[Id] | None, Field(description="Where it stood."), AfterValidator(_check_span)] = None
+    span: Annotated[list[Id] | None, Field(description="span of the result."), AfterValidator(_check_span)] = None
 
 
 @dataclass(slots=True)

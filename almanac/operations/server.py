@@ -150,7 +150,7 @@ OPERATIONS = (
         whoami,
         title="Who am I",
         rest=Rest("GET", "/whoami"),
-        mcp=Mcp(),
+        mcp=Mcp(outlines_answer=False),
         example=Example(
             answer=CallerInfo(
                 id=1,
@@ -169,7 +169,7 @@ OPERATIONS = (
         server_status,
         title="Server status",
         rest=Rest("GET", "/status"),
-        mcp=Mcp(),
+        mcp=Mcp(outlines_answer=False),
         example=Example(
             answer=ServerStatus("ok", "0.1.0", EXAMPLE_TIMESTAMP, {"almanac": "/mcp"}, {"tool_calls": 42}, None)
         ),

@@ -29,7 +29,8 @@ def tool_entry(operation: Operation) -> dict[str, Any]:
         entry["title"] = operation.title
     entry |= {"description": f"{operation.summary} {mcp.advice}".strip(), "inputSchema": tool_schema(operation)}
     if operation.answer is not None:
-        entry["outputSchema"] = schemas.output_schema(operation.answer)
+        schema_of = schemas.output_schema if mcp.outlines_answer else schemas.minimal_output_schema
+        entry["outputSchema"] = schema_of(operation.answer)
     return entry | {"annotations": operation.safety.annotations()}
 
 

@@ -254,11 +254,11 @@ def test_a_token_is_not_limited_to_a_base_that_its_holder_cannot_have(peopled: A
     ("arguments", "complaint"),
     [
         ("token add nobody", "There is no user or agent named 'nobody' in this organisation."
-         " See 'almanac user list' and 'almanac agent list'."),
+         " Use the exact name; 'almanac user list' and 'almanac agent list' show all."),
         ("token list nobody", "There is no user or agent named 'nobody' in this organisation."
-         " See 'almanac user list' and 'almanac agent list'."),
+         " Use the exact name; 'almanac user list' and 'almanac agent list' show all."),
         ("user remove nobody", "There is no user or agent named 'nobody' in this organisation."
-         " See 'almanac user list' and 'almanac agent list'."),
+         " Use the exact name; 'almanac user list' and 'almanac agent list' show all."),
         ("user add maria", "There is already a user or agent named 'maria' in this organisation. Choose another name."),
         ("agent add maria", "There is already a user or agent named 'maria' in this organisation."
          " Choose another name."),
@@ -279,7 +279,8 @@ def test_a_token_is_not_limited_to_a_base_that_its_holder_cannot_have(peopled: A
         ("token add maria --expires tomorrow", "'tomorrow' is not a length of time; write a number and a unit,"
          " such as 90s, 15m, 1h, 30d or 2w."),
         ("token revoke 4711", "There is no active token with id 4711. See 'almanac token list USER'."),
-        ("group member none maria --role Owner", "There is no group named 'none'. See 'almanac group list'."),
+        ("group member none maria --role Owner",
+         "There is no group named 'none'. Use its exact name; 'almanac group list' shows all."),
         ("audit --since yesterday", "'yesterday' is not a length of time; write a number and a unit,"
          " such as 90s, 15m, 1h, 30d or 2w."),
         ("jobs list --state lost", "There is no state 'lost'. The states are: queued, running, done, dead."),
@@ -291,7 +292,7 @@ def test_a_token_is_not_limited_to_a_base_that_its_holder_cannot_have(peopled: A
             "See 'almanac jobs list'; another job with its key may be waiting.",
         ),
         ("user remove [/bold]", "There is no user or agent named '[/bold]' in this organisation."
-         " See 'almanac user list' and 'almanac agent list'."),
+         " Use the exact name; 'almanac user list' and 'almanac agent list' show all."),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_one_line_that_names_the_fix(peopled: Almanac, arguments: str, complaint: str):

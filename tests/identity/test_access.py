@@ -188,7 +188,9 @@ async def test_a_foreign_or_hidden_thing_answers_exactly_like_one_that_never_was
                 await access.require(town.db, call, action, thing, name="knowledge base 7")
             answers.add((caught.value.code, caught.value.status, caught.value.text))
             assert call.accessed == []
-    assert answers == {("not_found", 404, "There is no knowledge base 7, or you may not see it.")}
+    assert answers == {
+        ("not_found", 404, "There is no knowledge base 7, or you may not see it. Use an id from a list or a search.")
+    }
 
 
 async def test_the_highest_of_several_roles_wins(town: Town):

@@ -266,9 +266,7 @@ def test_a_citation_is_verified(server: Running, shelf: dict[str, int]):
     held(server, "verify_citation", verdict)
     assert verdict["outcome"] == "changed"
     assert refused(server, "verify_citation", id=best["id"]).startswith("bad_request: Give the hash of the quotation")
-    assert "span: is not a start and an end, as search gives them" in refused(
-        server, "verify_citation", id=best["id"], span=[4]
-    )
+    assert "span: should be two numbers, start and end" in refused(server, "verify_citation", id=best["id"], span=[4])
 
 
 def test_a_search_is_in_the_audit_trail_with_what_it_showed_and_not_with_its_words(

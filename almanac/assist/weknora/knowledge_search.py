@@ -35,16 +35,18 @@ MinScore = Annotated[float, Field(ge=0, le=1)]
 class Mentioned(Arguments):
     """A base or a document that the user mentioned with @."""
 
-    id: WireId
-    type: str
-    name: str | None = None
-    kb_type: str | None = None
+    id: Annotated[WireId, Field(description="Id of the base or of the document.")]
+    type: Annotated[str, Field(description="kb: a base; any other: a document.")]
+    name: Annotated[str | None, Field(description="Accepted and ignored.")] = None
+    kb_type: Annotated[str | None, Field(description="Accepted and ignored.")] = None
 
 
 class WeKnoraSearchArguments(Arguments):
     """Arguments by the field names of WeKnora's document and, as alternatives, by those of its server."""
 
-    question: Annotated[str | None, Field(max_length=MAX_QUERY_CHARS)] = None
+    question: Annotated[
+        str | None, Field(max_length=MAX_QUERY_CHARS, description="What to find. Needed, unless `query` is given.")
+    ] = None
     query: Annotated[
         str | None,
         Field(max_length=MAX_QUERY_CHARS, description="The same as `question`, by its name in WeKnora's server."),
@@ -56,12 +58,18 @@ class WeKnoraSearchArguments(Arguments):
         list[str], NullAsEmpty, Field(default_factory=list[str], description="Only documents with all of these tags.")
     ]
     mentioned_items: Annotated[
-        list[Mentioned], NullAsEmpty, Field(default_factory=list[Mentioned], max_length=MAX_LIST_ITEMS)
+        list[Mentioned],
+        NullAsEmpty,
+        Field(
+            default_factory=list[Mentioned],
+            max_length=MAX_LIST_ITEMS,
+            description="Bases and documents that the question mentions with @; they are searched.",
+        ),
     ]
-    search_mode: Mode = "hybrid"
-    top_k: TopK = DEFAULT_TOP_K
-    min_score: MinScore = MIN_SCORE
-    rerank: bool = True
+    search_mode: Annotated[Mode, Field(description="keyword: words; vector: meaning; hybrid: both.")] = "hybrid"
+    top_k: Annotated[TopK, Field(description="Results to return.")] = DEFAULT_TOP_K
+    min_score: Annotated[MinScore, Field(description="Leave out results with a lower score.")] = MIN_SCORE
+    rerank: Annotated[bool, Field(description="Compare the best results more closely with the question.")] = True
     highlight: Annotated[bool, Field(description="Add the positions of the query's words in each `content`.")] = False
 
     @model_validator(mode="after")

@@ -46,9 +46,21 @@ class SearchTarget(Arguments):
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
-    api_key: Annotated[str | None, Field(min_length=1, max_length=1000, repr=False)] = None
-    kb_ids: Annotated[list[str | int] | None, Field(max_length=500)] = None
-    weknora_base_url: Annotated[str | None, Field(max_length=2000)] = None
+    api_key: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=1000,
+            repr=False,
+            description="The token to search with, and to authenticate by if the headers have none.",
+        ),
+    ] = None
+    kb_ids: Annotated[
+        list[str | int] | None, Field(max_length=500, description="Bases to search. Default: all that you may read.")
+    ] = None
+    weknora_base_url: Annotated[
+        str | None, Field(max_length=2000, description="The server to search. Default: this one.")
+    ] = None
     is_real_weknora: Annotated[
         bool | None, Field(description="true: that server is WeKnora itself, which needs `query` and X-API-Key.")
     ] = None
@@ -57,7 +69,7 @@ class SearchTarget(Arguments):
 class MessageContext(SearchTarget):
     """The context of a message: the search target, in the context itself or in its field `weknora`."""
 
-    weknora: SearchTarget | None = None
+    weknora: Annotated[SearchTarget | None, Field(description="The same fields, in the form of WeKnora.")] = None
 
 
 @dataclass(frozen=True, slots=True)

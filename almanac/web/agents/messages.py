@@ -27,7 +27,7 @@ _EVENT_STREAM_TYPE = b"text/event-stream"
 class AgentPath(UrlParameters):
     """The path of an agent."""
 
-    agent: str
+    agent: Annotated[str, Field(description="Name of the agent; /.well-known/agent-card.json lists them.")]
 
 
 class MessageParameters(AgentPath):
@@ -39,14 +39,14 @@ class MessageParameters(AgentPath):
 class TaskPath(AgentPath):
     """The path of a task."""
 
-    task_id: str
+    task_id: Annotated[str, Field(description="taskId of the message.")]
 
 
 class NewMessage(Arguments):
     """A message, and the knowledge bases to search for it."""
 
-    message: Annotated[str, Field(min_length=1, max_length=MAX_MESSAGE_CHARS)]
-    context: MessageContext = MessageContext()
+    message: Annotated[str, Field(min_length=1, max_length=MAX_MESSAGE_CHARS, description="The question.")]
+    context: Annotated[MessageContext, Field(description="What to search, and with which token.")] = MessageContext()
     sessionId: Annotated[
         str | None,
         Field(min_length=1, max_length=MAX_SESSION_ID_CHARS, description="The conversation to continue."),
@@ -54,7 +54,7 @@ class NewMessage(Arguments):
     sessionMode: Annotated[
         Literal["new", "reuse"] | None, Field(description="new: begin another conversation and ignore sessionId.")
     ] = None
-    stream: bool = False
+    stream: Annotated[bool, Field(description="Answer with server-sent events.")] = False
 
 
 @dataclass(slots=True)

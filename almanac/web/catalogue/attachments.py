@@ -36,7 +36,9 @@ class AttachmentFields(Arguments):
     name: Annotated[vocabulary.Name | None, Field(description="Default: the name of the file.")] = None
     filename: Annotated[vocabulary.Name | None, Field(description="Another name of the field `name`.")] = None
     description: vocabulary.Text = ""
-    annotations: Annotated[entities.Metadata, Field(default_factory=dict[str, Any])]
+    annotations: Annotated[
+        entities.Metadata, Field(default_factory=dict[str, Any], description="Names and values that describe it.")
+    ]
     type: Annotated[str | None, Field(max_length=100, description="Key or id of an attachment type.")] = None
     entities: Annotated[list[str], Field(max_length=1000, default_factory=list[str], description="Entity ids.")]
     contentType: Annotated[

@@ -12,9 +12,10 @@ from almanac.web.rest import UrlParameters
 
 MAX_PAGE_ITEMS = 500
 
-Limit = Annotated[int, Field(ge=1, le=MAX_PAGE_ITEMS)]
-Offset = Annotated[int, Field(ge=0, le=2**53)]
-Key = Annotated[str, Field(min_length=1, max_length=2000)]
+Limit = Annotated[int, Field(ge=1, le=MAX_PAGE_ITEMS, description="Items on a page.")]
+Offset = Annotated[int, Field(ge=0, le=2**53, description="Items to skip.")]
+Key = Annotated[str, Field(min_length=1, max_length=2000, description="Its id or another key, as the summary says.")]
+_EntityId = Annotated[str, Field(min_length=1, max_length=100, description="Id of an entity.")]
 Fields = Annotated[str, Field(max_length=2000, description="Return only these fields, comma-separated.")]
 JsonObject = dict[str, Any]
 
@@ -28,7 +29,7 @@ class KeyPath(UrlParameters):
 class IdPath(UrlParameters):
     """The path of an object: its id."""
 
-    id: Annotated[str, Field(min_length=1, max_length=100)]
+    id: Annotated[str, Field(min_length=1, max_length=100, description="Its id, as lists return it.")]
 
 
 class CategoryPath(KeyPath):
@@ -59,11 +60,11 @@ class EntityListParameters(UrlParameters):
         Annotated[str, Field(max_length=500, description="Part of name, description or details; case-insensitive.")]
         | None
     ) = None
-    source: Annotated[str, Field(max_length=2000)] | None = None
-    sku: Annotated[str, Field(max_length=200)] | None = None
-    status: Literal["draft", "active", "archived"] | None = None
+    source: Annotated[str, Field(max_length=2000, description="Exactly this source.")] | None = None
+    sku: Annotated[str, Field(max_length=200, description="Exactly this article number.")] | None = None
+    status: Annotated[Literal["draft", "active", "archived"], Field(description="Only with this status.")] | None = None
     tags: Annotated[str, Field(max_length=5000, description="Comma-separated; any of them matches.")] | None = None
-    categoryId: Annotated[str, Field(max_length=20_000, description="Comma-separated.")] | None = None
+    categoryId: Annotated[str, Field(max_length=20_000, description="Ids, comma-separated.")] | None = None
     limit: Limit = 100
     offset: Offset = 0
 
@@ -79,9 +80,12 @@ class NamespaceListParameters(UrlParameters):
     """The filter of a namespace list."""
 
     notes: Annotated[str, Field(max_length=500, description="Part of the notes.")] | None = None
-    name: Annotated[str, Field(max_length=200)] | None = None
-    categoryId: Annotated[str, Field(max_length=100)] | None = None
-    status: Literal["initial", "vectorised", "fail"] | None = None
+    name: Annotated[str, Field(max_length=200, description="Exactly this name.")] | None = None
+    categoryId: Annotated[str, Field(max_length=100, description="Only namespaces with this category.")] | None = None
+    status: (
+        Annotated[Literal["initial", "vectorised", "fail"], Field(description="Whether its entities have vectors.")]
+        | None
+    ) = None
 
 
 class RelationListParameters(IdPath):
@@ -93,8 +97,8 @@ class RelationListParameters(IdPath):
 class RelationParameters(IdPath):
     """The target and the type of a relation."""
 
-    target: Annotated[str, Field(min_length=1, max_length=100)]
-    type: Annotated[str, Field(min_length=1, max_length=100)]
+    target: Annotated[str, Field(min_length=1, max_length=100, description="Id of the other entity.")]
+    type: Annotated[str, Field(min_length=1, max_length=100, description="Key of the relationship type.")]
 
 
 class ImportParameters(UrlParameters):
@@ -120,10 +124,10 @@ class NewCategory(Arguments):
 class CategoryChanges(Arguments):
     """The changes of a category."""
 
-    name: vocabulary.Name | None = None
-    description: vocabulary.Text | None = None
-    categoryAlias: Annotated[str | None, Field(min_length=1, max_length=100)] = None
-    policy: Annotated[str | None, Field(min_length=1, max_length=100)] = None
+    name: Annotated[vocabulary.Name | None, Field(description="New name.")] = None
+    description: Annotated[vocabulary.Text | None, Field(description="New description.")] = None
+    categoryAlias: Annotated[str | None, Field(min_length=1, max_length=100, description="Key or id.")] = None
+    policy: Annotated[str | None, Field(min_length=1, max_length=100, description="Key or id.")] = None
     parent: Annotated[str | None, Field(max_length=2000, description='"null" moves it to the top level.')] = None
 
 
@@ -154,8 +158,8 @@ class NewPolicy(vocabulary.PolicyDetails):
 class NewNamespace(Arguments):
     """A new namespace."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200)]
-    notes: vocabulary.Text = ""
+    name: Annotated[str, Field(min_length=1, max_length=200, description="Searches name it by this.")]
+    notes: Annotated[vocabulary.Text, Field(description="What the namespace is for.")] = ""
     categories: Annotated[
         list[str], Field(default_factory=list[str], description="Ids, alias keys or paths; none: all categories.")
     ]
@@ -164,38 +168,42 @@ class NewNamespace(Arguments):
 class NewRelation(Arguments):
     """A new relation."""
 
-    targetEntity: Annotated[str, Field(min_length=1, max_length=100)]
-    type: vocabulary.Key
-    relationDescription: vocabulary.Text = ""
+    targetEntity: Annotated[str, Field(min_length=1, max_length=100, description="Id of the other entity.")]
+    type: Annotated[vocabulary.Key, Field(description="Key of a relationship type.")]
+    relationDescription: Annotated[vocabulary.Text, Field(description="How the two belong together.")] = ""
 
 
 class LinkAttachment(Arguments):
     """An entity and the attachment to attach or detach."""
 
-    entityId: Annotated[str, Field(min_length=1, max_length=100)]
-    attachmentId: Annotated[str | None, Field(max_length=100)] = None
-    attachmentUrl: attachments.Url | None = None
-    action: Literal["link", "unlink"] = "link"
+    entityId: Annotated[str, Field(min_length=1, max_length=100, description="Id of the entity.")]
+    attachmentId: Annotated[str | None, Field(max_length=100, description="Id of the attachment.")] = None
+    attachmentUrl: Annotated[attachments.Url | None, Field(description="Instead of its id: its http or https URL.")] = (
+        None
+    )
+    action: Annotated[Literal["link", "unlink"], Field(description="Attach or detach.")] = "link"
 
 
 class VerifyKey(Arguments):
     """A key, and the scope that it needs."""
 
-    key: Annotated[str, Field(max_length=500)]
-    scope: Literal["knowledge-base"] = "knowledge-base"
+    key: Annotated[str, Field(max_length=500, description="The key to verify.")]
+    scope: Annotated[Literal["knowledge-base"], Field(description="The scope that the key needs.")] = "knowledge-base"
 
 
 class CatalogueBody(Arguments):
     """A catalogue; see the how-to for its parts."""
 
-    tenantId: str | None = None
-    categoryAliases: list[JsonObject] | None = None
-    policies: list[JsonObject] | None = None
-    relationshipTypes: list[JsonObject] | None = None
-    attachmentTypes: list[JsonObject] | None = None
-    categories: list[JsonObject] | None = None
-    indexes: list[JsonObject] | None = None
-    entities: list[JsonObject] | None = None
+    tenantId: Annotated[str | None, Field(description="The organisation of an exported catalogue; ignored.")] = None
+    categoryAliases: Annotated[list[JsonObject] | None, Field(description="aliasKey, name, description.")] = None
+    policies: Annotated[list[JsonObject] | None, Field(description="policyKey, name, description, inputType.")] = None
+    relationshipTypes: Annotated[list[JsonObject] | None, Field(description="typeKey, name, description.")] = None
+    attachmentTypes: Annotated[list[JsonObject] | None, Field(description="typeKey, name, description.")] = None
+    categories: Annotated[list[JsonObject] | None, Field(description="Trees of categories, with `children`.")] = None
+    indexes: Annotated[list[JsonObject] | None, Field(description="Namespaces: name, notes, categories.")] = None
+    entities: Annotated[
+        list[JsonObject] | None, Field(description="Entities with their relations and attachments.")
+    ] = None
 
 
 class EntityReference(TypedDict):
