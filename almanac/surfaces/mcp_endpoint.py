@@ -4,6 +4,7 @@ It answers the two frequent methods, `tools/call` and `tools/list`, itself. It h
 invalid request to the SDK, which knows the error answers of each protocol version.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -13,7 +14,7 @@ from starlette.types import Message, Receive
 
 from almanac.core.errors import AlmanacError
 from almanac.net import json_rpc
-from almanac.net.http_exchange import HeaderList, Headers, HttpExchange, ServerStopping, replay
+from almanac.net.http_exchange import Headers, HttpExchange, ServerStopping, replay
 from almanac.net.json_rpc import INVALID_PARAMS, InvalidJsonRpc
 from almanac.operations.context import AppContext, Authentication, RequestContext
 from almanac.operations.pipeline.endpoint import Endpoint, HandOver, Invocation
@@ -26,6 +27,7 @@ from almanac.operations.pipeline.errors import (
 from almanac.quotas.rate_limits import RateLimit
 from almanac.surfaces.dispatcher import ToolDispatcher
 from almanac.surfaces.sdk_server import DEFAULT_LEGACY, LEGACY, MODERN, SdkServer, status_of
+from almanac.surfaces.surface import OnAccepted
 
 MAX_CACHED_LISTS = 1000
 
@@ -89,13 +91,13 @@ class McpEndpoint(Endpoint):
         # counted here, before they open a session.
         if call_version is None and (limit := self.call_limit(ctx)) is not None:
             await ctx.app.rate_limiter.count(limit, ctx.actor.limit_key)
-        headers = await self._authenticator.on_message(ctx, message)
+        on_accepted = await self._authenticator.on_message(ctx, message)
         if call_version is not None:
             params = message["params"]
             ctx.endpoint_data = RpcCall(message["id"], call_version)
             return self.dispatcher.invocation(ctx.actor, params["name"], params.get("arguments", {}))
         if version is None:
-            return HandOver(partial(self._hand_over, ctx, replay(body, http.receive), headers))
+            return HandOver(partial(self._hand_over, ctx, replay(body, http.receive), on_accepted))
         return self._tool_list(ctx, message, version)
 
     async def send(self, ctx: RequestContext, answer: Any) -> None:
@@ -174,25 +176,41 @@ class McpEndpoint(Endpoint):
         body = {"jsonrpc": "2.0", "id": rpc.id, "result": self.sdk.format_result(rpc.version, result)}
         await ctx.http.reply(200, orjson.dumps(body))
 
-    async def _hand_over(self, ctx: RequestContext, receive: Receive, answer_headers: HeaderList = ()) -> None:
+    async def _hand_over(self, ctx: RequestContext, receive: Receive, on_accepted: OnAccepted | None = None) -> None:
         http = ctx.http
         # The SDK compares header values as they are.
         normalised = {b"content-type": _JSON, b"host": http.headers.get(b"host", b"").lower()}
         headers = [(name, normalised.get(name, value.strip())) for name, value in http.scope["headers"]]
         scope = {**http.scope, "headers": headers}
+        answer: list[Message] = []
 
         async def send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 ctx.guard.stop()
-                message["headers"] = [*message.get("headers", []), *answer_headers]
             await http.send_with_request_id(message)
 
-        await self.sdk.handle(scope, receive, send, ctx.actor, http)
+        async def hold(message: Message) -> None:
+            answer.append(message)
+
+        if on_accepted is None:
+            await self.sdk.handle(scope, receive, send, ctx.actor, http)
+            return
+        await self.sdk.handle(scope, receive, hold, ctx.actor, http)
+        if _is_result(answer):
+            answer[0]["headers"] = [*answer[0].get("headers", []), *await on_accepted()]
+        for message in answer:
+            await send(message)
 
 
 def _accepts_json(headers: Headers) -> bool:
     accept = headers.get(b"accept", b"")
     return b"application/json" in accept or b"*/*" in accept
+
+
+def _is_result(answer: Sequence[Message]) -> bool:
+    """Whether an HTTP answer contains the result of a JSON-RPC request, and no error."""
+    body = b"".join(message.get("body", b"") for message in answer)
+    return bool(answer) and answer[0].get("status") == 200 and "result" in orjson.loads(body)
 
 
 def _is_plain_meta(meta: Any) -> bool:

@@ -24,6 +24,9 @@ from almanac.surfaces.tool import RawResult, tool_schema
 
 Result = dict[str, Any]
 
+# Runs once the SDK has answered a message with a result. Returns headers for the answer.
+OnAccepted = Callable[[], Awaitable[HeaderList]]
+
 _UNTRUSTED = {"almanac/trust": "untrusted"}
 
 
@@ -77,9 +80,9 @@ class Authenticator:
             raise Unauthorized()
         return actor
 
-    async def on_message(self, ctx: RequestContext, message: json_rpc.Message) -> HeaderList:
-        """Check a message, which may be refused. Return headers for its answer."""
-        return ()
+    async def on_message(self, ctx: RequestContext, message: json_rpc.Message) -> OnAccepted | None:
+        """Check a message, which may be refused. Return what remains to be done once the message is accepted."""
+        return None
 
     async def end_session(self, http: HttpExchange) -> bool:
         """End the caller's session. Return whether there was one to end."""

@@ -5,6 +5,7 @@ the newest version there are no sessions, and each request carries the key.
 """
 
 import hmac
+from functools import partial
 
 from almanac.core.call import Actor
 from almanac.core.errors import Unauthorized
@@ -13,9 +14,9 @@ from almanac.net.http_exchange import HeaderList, Headers, HttpExchange
 from almanac.net.json_rpc import Message
 from almanac.operations.context import AppContext, RequestContext
 from almanac.surfaces.gateway import key_verifier
-from almanac.surfaces.gateway.sessions import MAX_SESSION_ID_CHARS
+from almanac.surfaces.gateway.sessions import MAX_SESSION_ID_CHARS, GatewaySession
 from almanac.surfaces.gateway.state import GatewayServices
-from almanac.surfaces.surface import Authenticator
+from almanac.surfaces.surface import Authenticator, OnAccepted
 
 STATELESS_PROTOCOL_VERSION = b"2026-07-28"
 SESSION_HEADER = b"mcp-session-id"
@@ -43,17 +44,17 @@ class GatewayAuthenticator(Authenticator):
             raise InvalidSession()
         return await self._verified(headers)  # `on_message` checks that this is a connect request
 
-    async def on_message(self, ctx: RequestContext, message: Message) -> HeaderList:
-        """Open a session for a caller that connects. In older versions, every other request needs a session."""
+    async def on_message(self, ctx: RequestContext, message: Message) -> OnAccepted | None:
+        """Verify the key of a caller that connects. In older versions, every other request needs a session."""
         headers = ctx.http.headers
         if headers.get(b"mcp-protocol-version") == STATELESS_PROTOCOL_VERSION or headers.get(SESSION_HEADER):
-            return ()
+            return None
         if message.get("method") != "initialize" or "id" not in message:
             raise InvalidSession()
         session = await self.state.keys.start_session(api_key(headers) or "")
         if session is None:
             raise InvalidKey()
-        return ((SESSION_HEADER, (await self.state.sessions.open(session)).encode()),)
+        return partial(self._open_session, session)
 
     async def end_session(self, http: HttpExchange) -> bool:
         """End the caller's session."""
@@ -61,6 +62,9 @@ class GatewayAuthenticator(Authenticator):
             return False
         await self.state.sessions.end(http.headers[SESSION_HEADER].decode("latin-1"))
         return True
+
+    async def _open_session(self, session: GatewaySession) -> HeaderList:
+        return ((SESSION_HEADER, (await self.state.sessions.open(session)).encode()),)
 
     async def _verified(self, headers: Headers) -> Actor:
         key = api_key(headers)

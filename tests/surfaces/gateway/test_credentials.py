@@ -15,7 +15,7 @@ from almanac.core.database import Database
 from almanac.identity import tokens
 from almanac.surfaces.gateway import sessions
 from almanac.surfaces.gateway.sessions import DatabaseSessions, GatewaySession, RedisSessions
-from tests.live_server import MODERN, Running, request, running, settings_for
+from tests.live_server import LEGACY, MODERN, Running, request, running, settings_for
 from tests.surfaces.gateway.caller import HELLO, PATH, Caller, initialize, post
 from tests.surfaces.gateway.conftest import stock
 from tests.surfaces.wire import beside, exchange, http
@@ -210,6 +210,34 @@ def test_a_handshake_over_the_rate_limit_opens_no_session(database_url: str, tmp
             assert refused.status_code == 429
             assert "mcp-session-id" not in refused.headers
         assert len(live.run(lambda db: db.fetch("SELECT 1 FROM gateway_sessions"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("params", "headers", "status"),
+    [
+        ({}, {}, 200),
+        ({"protocolVersion": LEGACY}, {}, 200),
+        ({**HELLO, "protocolVersion": 7}, {}, 200),
+        ({**HELLO, "capabilities": "none"}, {}, 200),
+        (HELLO, {"accept": "text/html"}, 406),
+        (HELLO, {"accept": "text/event-stream"}, 406),
+        (HELLO, {"mcp-protocol-version": "1999-01-01"}, 400),
+    ],
+)
+def test_a_handshake_that_the_protocol_refuses_opens_no_session(
+    shop: Running, params: dict[str, Any], headers: dict[str, str], status: int
+):
+    def count(db: Database) -> Any:
+        return db.fetch("SELECT 1 FROM gateway_sessions")
+
+    before = len(shop.run(count))
+    message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
+    refused = post(shop, message, {"x-api-key": shop.token, **headers})
+    assert (refused.status_code, "error" in refused.json()) == (status, True)
+    assert "mcp-session-id" not in refused.headers
+    assert len(shop.run(count)) == before
+    assert "mcp-session-id" in initialize(shop, {"x-api-key": shop.token}).headers
+    assert len(shop.run(count)) == before + 1
 
 
 async def test_a_session_that_is_not_used_ends(database: Database, monkeypatch: pytest.MonkeyPatch):
