@@ -64,6 +64,7 @@ from almanac.web.agents.messages import AGENT_OPERATIONS
 from almanac.web.api_v1 import API_OPERATIONS
 from almanac.web.catalogue.routes import CATALOGUE_OPERATIONS, CATALOGUE_PREFIX
 from almanac.web.health import HealthRoutes
+from almanac.web.login import MANAGEMENT_OPERATIONS, MANAGEMENT_PREFIX
 from almanac.web.rest import API_PREFIX
 
 # All surfaces. A disabled surface is not served.
@@ -293,6 +294,7 @@ def routes(running: RunningApp) -> list[Route]:
         "rest": f"{API_PREFIX}/openapi.json",
         "catalogue": f"{CATALOGUE_PREFIX}/openapi.json",
         "agents": f"{AGENTS_PREFIX}/openapi.json",
+        "management": f"{MANAGEMENT_PREFIX}/openapi.json",
     }
     mounts = sorted({"", settings.api_prefix}) if external_surface.SURFACE.name in app.surfaces else []
     return [
@@ -300,11 +302,13 @@ def routes(running: RunningApp) -> list[Route]:
         openapi.route(API_OPERATIONS),
         openapi.route(CATALOGUE_OPERATIONS, CATALOGUE_PREFIX, ""),
         openapi.route(AGENT_OPERATIONS, AGENTS_PREFIX, ""),
+        openapi.route(MANAGEMENT_OPERATIONS, MANAGEMENT_PREFIX, MANAGEMENT_PREFIX),
         *card_routes(settings),
         *rest.routes(app, API_OPERATIONS),
         *rest.routes(app, CATALOGUE_OPERATIONS, ""),
         *rest.routes(app, (*AGENT_OPERATIONS, AGENT_RPC), ""),
-        *rest.routes(app, (USAGE_REPORT,), ""),
+        *rest.routes(app, MANAGEMENT_OPERATIONS, MANAGEMENT_PREFIX),
+        *rest.routes(app, (USAGE_REPORT,), "", is_mcp=True),
         *(route for prefix in mounts for route in external_routes(app, prefix)),
     ]
 

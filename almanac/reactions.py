@@ -14,6 +14,7 @@ from almanac.core import clock
 from almanac.core.database import Database, Transaction
 from almanac.core.settings import Settings
 from almanac.files.file_store import FileStore
+from almanac.identity import tokens
 from almanac.jobs import process_memory, queue, schedule
 from almanac.jobs.queue import Job
 from almanac.jobs.schedule import Every, Schedule
@@ -50,7 +51,7 @@ async def open_job_handlers(db: Database, settings: Settings) -> AsyncGenerator[
     embedder = open_embedder(settings)
 
     async def purge_expired(_: Job) -> Effect | None:
-        """Remove expired audit rows, finished jobs, schedule entries, conversations and trash."""
+        """Remove expired audit rows, login tokens, finished jobs, schedule entries, conversations and trash."""
         await trash.purge(db, clock.now() - settings.trash_days * clock.DAY)
 
         async def effect(tx: Transaction) -> None:
@@ -58,6 +59,7 @@ async def open_job_handlers(db: Database, settings: Settings) -> AsyncGenerator[
             await queue.prune(tx, now - FINISHED_JOB_RETENTION)
             await schedule.prune(tx, now - FINISHED_JOB_RETENTION)
             await idempotency.prune(tx, now)
+            await tokens.prune_login_tokens(tx, now)
             await agent_tasks.prune(tx, now - settings.conversation_hours * clock.HOUR)
             if settings.audit_retention_days:
                 await trail.prune(tx, now - settings.audit_retention_days * clock.DAY)

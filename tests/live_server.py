@@ -20,7 +20,7 @@ from almanac.core.database import Database, Transaction
 from almanac.core.settings import Settings
 from almanac.core.settings_loader import load
 from almanac.db.connect import connect
-from almanac.identity import first_start, orgs, principals, tokens
+from almanac.identity import clients, first_start, orgs, principals, tokens
 from almanac.jobs import queue
 from almanac.jobs.worker import Worker
 from almanac.net.http_server import ServerConfig
@@ -76,6 +76,25 @@ class Running:
             return (await tokens.issue(tx, holder, **limits))[0]
 
         return self.run(lambda db: db.write(body))
+
+    def new_mcp_token(self, name: str, org: str = first_start.ORG) -> str:
+        """The MCP token of an existing user."""
+
+        async def body(tx: Transaction) -> str:
+            owner = await orgs.get_by_name(tx, org)
+            return (await tokens.issue_mcp_token(tx, await principals.get_by_name(tx, owner.id, name)))[0]
+
+        return self.run(lambda db: db.write(body))
+
+    def new_client(self, name: str, org: str = first_start.ORG) -> dict[str, str]:
+        """The body of a login of a new client of an existing user."""
+
+        async def body(tx: Transaction) -> tuple[str, str]:
+            owner = await orgs.get_by_name(tx, org)
+            return await clients.add(tx, await principals.get_by_name(tx, owner.id, name))
+
+        id, secret = self.run(lambda db: db.write(body))
+        return {"clientId": id, "clientSecret": secret}
 
     def work(self, *, embed: bool = True) -> None:
         """Run all queued jobs, as a worker process would. Without `embed`, passages get no vectors."""

@@ -319,6 +319,7 @@ def test_the_rule_recognises_a_sleep(code: str):
     "page",
     [
         *("settings.md", "cli.md", "scopes.md", "errors.md", "tools.md", "rest.md", "knowledge-base.md", "agents.md"),
+        "management.md",
         *("../../.env.example", "../../llms.txt"),
     ],
 )

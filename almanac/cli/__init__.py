@@ -35,6 +35,7 @@ COMMANDS = {
     "agent": ("agent:agents_app", "Agents: programs that hold tokens of their own."),
     "group": ("group:groups_app", "Groups: people and agents who share things."),
     "token": ("token:tokens_app", "Tokens: a client sends one to prove its identity."),
+    "client": ("client:clients_app", "Clients: an id and a secret with which a program logs in."),
     "kb": ("kb:kb_app", "Knowledge bases: add, list, share, remove, restore."),
     "doc": ("doc:doc_app", "Single documents: into the trash and out of it."),
     "catalogue": ("catalogue:catalogue_app", "The catalogue: import, export, and the right to change it."),

@@ -15,6 +15,7 @@ from almanac.core import clock
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest
 from almanac.identity import orgs, principals, tokens
+from almanac.identity.principals import Principal
 
 tokens_app = command_group("Tokens: a client sends one to prove its identity.")
 
@@ -26,7 +27,11 @@ async def add_token(
     holder: UserName,
     org: OrgName = None,
     kind: Annotated[
-        str | None, typer.Option("--kind", help="user, agent, access or mcp; by default the holder's own kind.")
+        str | None,
+        typer.Option(
+            "--kind",
+            help="user, agent, access or mcp; by default the holder's own kind. 'mcp': the MCP token of a user.",
+        ),
     ] = None,
     scope: Annotated[
         list[str] | None,
@@ -43,18 +48,28 @@ async def add_token(
     ] = None,
     tool: Annotated[list[str] | None, typer.Option("--tool", help="Limit it to this tool; repeat for more.")] = None,
     expires: Annotated[
-        str | None, typer.Option("--expires", help="How long it works, such as 12h or 30d; default: for ever.")
+        str | None,
+        typer.Option(
+            "--expires", help="How long it works, such as 12h or 30d; default: for ever, an MCP token for 365d."
+        ),
     ] = None,
 ) -> None:
     """Create a token. It is printed once, alone on standard output, and cannot be shown again.
+
+    A user has one MCP token (--kind mcp): it has all rights of the user, works at MCP endpoints only, for 30 to 365
+    days, and revokes the one before.
 
     Example: [bold]almanac token add maria --scope knowledge:read --scope search:read --expires 30d[/bold]
     """
     _check_tools(tool or [])
     owner = await principals.get_by_name(db, (await orgs.get_by_name(db, org)).id, holder)
+    lifetime = None if expires is None else parse_duration(expires)
+    if kind == "mcp":
+        await _add_mcp_token(db, owner, lifetime, is_limited=bool(scope or base or tool))
+        return
     bases = [await operator_call.base_id(db, key, owner.org_id) for key in base or ()]
     await operator_call.check_bases(db, owner.org_id, bases)
-    expires_at = None if expires is None else clock.now() + parse_duration(expires)
+    expires_at = None if lifetime is None else clock.now() + lifetime
     secret, _ = await db.write(
         lambda tx: tokens.issue(
             tx, owner, kind=kind, scope=scope or (), bases=bases, tools=tool or (), expires_at=expires_at
@@ -101,6 +116,16 @@ async def revoke_token(
     """
     await db.write(lambda tx: tokens.revoke(tx, token_id))
     print_line(f"token {token_id} is revoked")
+
+
+async def _add_mcp_token(db: Database, owner: Principal, lifetime: int | None, *, is_limited: bool) -> None:
+    if is_limited:
+        raise BadRequest(
+            "An MCP token has all rights of its user, so --scope, --base and --tool cannot limit it.",
+            remedy="Leave them out, or use --kind access.",
+        )
+    secret, _ = await db.write(lambda tx: tokens.issue_mcp_token(tx, owner, lifetime or tokens.MAX_MCP_TOKEN_LIFETIME))
+    print_line(secret)
 
 
 def _check_tools(names: list[str]) -> None:

@@ -3,8 +3,10 @@
     AlmanacError                    code, HTTP status, message and remedy
     ├── BadRequest                  bad_request            400
     ├── Unauthorized                unauthorized           401
+    │   └── InvalidToken            unauthorized           401, for a token that is unknown, expired or revoked
     ├── Forbidden                   forbidden              403
-    │   └── InsufficientScope       insufficient_scope     403
+    │   ├── InsufficientScope       insufficient_scope     403
+    │   └── McpTokenRefused         mcp_token_refused      403
     ├── NotFound                    not_found              404
     ├── Conflict                    conflict               409
     ├── TooLarge                    too_large              413
@@ -57,6 +59,13 @@ class Unauthorized(AlmanacError):
     code = "unauthorized"
     status = 401
     remedy = "Send the header 'Authorization: Bearer <token>' with a token that is not expired or revoked."
+    bearer_error: ClassVar[str] = ""  # of RFC 6750, in the header WWW-Authenticate
+
+
+class InvalidToken(Unauthorized):
+    """No valid token came with this request."""
+
+    bearer_error = "invalid_token"
 
 
 class Forbidden(AlmanacError):
@@ -72,6 +81,13 @@ class InsufficientScope(Forbidden):
 
     code = "insufficient_scope"
     remedy = "Use a token that has it; an administrator can make one."
+
+
+class McpTokenRefused(Forbidden):
+    """An MCP token works at MCP endpoints only."""
+
+    code = "mcp_token_refused"
+    remedy = "Use another token here: 'almanac token add USER', or a login at POST /api/2.0/login."
 
 
 class NotFound(AlmanacError):

@@ -131,6 +131,12 @@ class Settings:
     rate_limit_calls: int = setting(600, "Requests each token may make in a window; 0 for no limit.", min=0)
     rate_limit_window_seconds: int = setting(60, "Length of that window, in seconds.", min=1)
     rate_limit_strategy: str = setting("fixed", "The kind of window.", choices=("fixed", "moving"))
+    login_calls_per_client: int = setting(
+        10, "Logins that one client may try in a minute from one address; 0 for no limit.", min=0
+    )
+    login_calls_per_address: int = setting(
+        60, "Logins that all clients of one address may try in a minute; 0 for no limit.", min=0
+    )
     audit_retention_days: int = setting(365, "Audit rows older than this are removed; 0 keeps them for ever.", min=0)
 
     # Jobs

@@ -17,6 +17,7 @@ class InvalidKey(Unauthorized):
     """Invalid API key"""
 
     remedy = ""
+    bearer_error = "invalid_token"
 
 
 def bearer_token(headers: Headers) -> str | None:

@@ -71,6 +71,9 @@ async def remove(tx: Transaction, principal: Principal) -> None:
     await tx.execute(
         "UPDATE tokens SET revoked_at = $1 WHERE principal_id = $2 AND revoked_at IS NULL", now, principal.id
     )
+    await tx.execute(
+        "UPDATE clients SET revoked_at = $1 WHERE principal_id = $2 AND revoked_at IS NULL", now, principal.id
+    )
     await tx.execute("DELETE FROM members WHERE principal_id = $1", principal.id)
     await tx.execute("DELETE FROM grants WHERE principal_id = $1", principal.id)
 

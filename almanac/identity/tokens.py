@@ -18,7 +18,13 @@ from almanac.core.errors import BadRequest, NotFound
 from almanac.db.read_cache import ReadCache
 from almanac.identity.principals import KINDS, Principal
 
-PREFIXES = {"user": "wg-", "agent": "ag-", "access": "ak-", "mcp": "mcp-"}
+PREFIXES = {"user": "wg-", "agent": "ag-", "access": "ak-", "mcp": "mcp-", "login": "lg-"}
+CHOSEN_KINDS = ("user", "agent", "access")  # of `issue`; the others have rules of their own
+
+MCP_ONLY_KINDS = frozenset({"mcp"})  # work at MCP endpoints only
+MIN_MCP_TOKEN_LIFETIME = 30 * clock.DAY
+MAX_MCP_TOKEN_LIFETIME = 365 * clock.DAY
+LOGIN_SECONDS = 3600
 
 MAX_TOKEN_CHARS = 200  # no token of this server is longer, so longer ones are not hashed
 LAST_USE_RESOLUTION = clock.MINUTE  # so that a busy token costs one write a minute
@@ -70,7 +76,7 @@ async def issue(
     tools: Iterable[str] = (),
     expires_at: int | None = None,
 ) -> tuple[str, int]:
-    """Create a token. Returns the secret, which cannot be read again, and the id."""
+    """Create a token of one of CHOSEN_KINDS. Returns the secret, which cannot be read again, and the id."""
     kind = kind or principal.kind
     bases = tuple(bases)
     granted = _granted(principal, kind, frozenset(scope))
@@ -84,29 +90,42 @@ async def issue(
         granted -= scopes.OUTSIDE_BASES
     if expires_at is not None and expires_at <= clock.now():
         raise BadRequest("A token cannot expire in the past.")
-    secret = PREFIXES[kind] + secrets.token_urlsafe(32)
-    row = await tx.fetch_one(
-        "INSERT INTO tokens (principal_id, kind, hash, hint, scopes, bases, tools, created_at, expires_at)"
-        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING id",
-        principal.id,
-        kind,
-        _hash(secret),
-        f"{secret[: len(PREFIXES[kind]) + 4]}…",
-        " ".join(sorted(granted)),
-        _joined(bases),
-        _joined(tools),
-        clock.now(),
-        expires_at,
+    return await _insert(tx, principal.id, kind, granted, bases=bases, tools=tools, expires_at=expires_at)
+
+
+async def issue_mcp_token(tx: Transaction, user: Principal, lifetime: int = MAX_MCP_TOKEN_LIFETIME) -> tuple[str, int]:
+    """Create the MCP token of a user, which has all rights of the user, and revoke the one before."""
+    if user.kind != "user":
+        raise BadRequest(
+            f"{user.name!r} is {KINDS[user.kind]}, and an MCP token belongs to a user.",
+            remedy="Leave --kind out: the tokens of an agent work at every MCP endpoint.",
+        )
+    if not MIN_MCP_TOKEN_LIFETIME <= lifetime <= MAX_MCP_TOKEN_LIFETIME:
+        raise BadRequest("An MCP token works for 30 to 365 days.", remedy="Give --expires from 30d to 365d.")
+    # Locks the user's row, so that of two concurrent calls the second one revokes the token of the first.
+    await tx.execute("UPDATE principals SET is_admin = is_admin WHERE id = $1", user.id)
+    now = clock.now()
+    await tx.execute(
+        "UPDATE tokens SET revoked_at = $1 WHERE principal_id = $2 AND kind = 'mcp' AND revoked_at IS NULL",
+        now,
+        user.id,
     )
-    assert row is not None
-    return secret, row["id"]
+    return await _insert(tx, user.id, "mcp", _user_scopes(is_admin=user.is_admin), expires_at=now + lifetime)
+
+
+async def issue_login_token(tx: Transaction, user_id: int, *, is_admin: bool, client: int) -> str:
+    """Create the token of a login by a client. It has all rights of the user for LOGIN_SECONDS."""
+    expires_at = clock.now() + LOGIN_SECONDS * clock.SECOND
+    scope = _user_scopes(is_admin=is_admin)
+    secret, _ = await _insert(tx, user_id, "login", scope, expires_at=expires_at, client=client)
+    return secret
 
 
 async def resolve(db: Reader, secret: str) -> Actor | None:
     """The actor of a token, or None if the token is unknown, expired or revoked, or its holder was removed."""
     if not secret or len(secret) > MAX_TOKEN_CHARS:
         return None
-    row = await db.fetch_one(_RESOLVE, clock.now(), _hash(secret))
+    row = await db.fetch_one(_RESOLVE, clock.now(), secret_hash(secret))
     return None if row is None else _actor(*row)
 
 
@@ -159,6 +178,11 @@ async def revoke(tx: Transaction, token_id: int) -> None:
         raise NotFound(f"There is no active token with id {token_id}.", remedy="See 'almanac token list USER'.")
 
 
+async def prune_login_tokens(tx: Transaction, before: int) -> int:
+    """Remove the login tokens that expired before a timestamp. Returns their number."""
+    return await tx.execute("DELETE FROM tokens WHERE kind = 'login' AND expires_at < $1", before)
+
+
 async def record_last_use(tx: Transaction, used: Iterable[tuple[int, int]]) -> None:
     """Record the last use of tokens, from pairs of token id and timestamp."""
     latest = dict(sorted(used, key=lambda pair: pair[1]))
@@ -169,18 +193,50 @@ async def record_last_use(tx: Transaction, used: Iterable[tuple[int, int]]) -> N
     )
 
 
+async def _insert(
+    tx: Transaction,
+    principal_id: int,
+    kind: str,
+    granted: frozenset[str],
+    *,
+    bases: Iterable[int] = (),
+    tools: Iterable[str] = (),
+    expires_at: int | None,
+    client: int | None = None,
+) -> tuple[str, int]:
+    secret = PREFIXES[kind] + secrets.token_urlsafe(32)
+    row = await tx.fetch_one(
+        "INSERT INTO tokens (principal_id, kind, hash, hint, scopes, bases, tools, created_at, expires_at, client)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING id",
+        principal_id,
+        kind,
+        secret_hash(secret),
+        f"{secret[: len(PREFIXES[kind]) + 4]}…",
+        " ".join(sorted(granted)),
+        _joined(bases),
+        _joined(tools),
+        clock.now(),
+        expires_at,
+        client,
+    )
+    assert row is not None
+    return secret, row["id"]
+
+
 def _granted(principal: Principal, kind: str, asked: frozenset[str]) -> frozenset[str]:
-    if kind not in PREFIXES:
-        raise BadRequest(f"There is no token kind {kind!r}.", remedy=f"The kinds are: {', '.join(PREFIXES)}.")
+    if kind not in CHOSEN_KINDS:
+        raise BadRequest(
+            f"There is no token kind {kind!r}.", remedy=f"The kinds are: {', '.join((*CHOSEN_KINDS, 'mcp'))}."
+        )
     if kind in ("user", "agent") and kind != principal.kind:
         raise BadRequest(
             f"{principal.name!r} is {KINDS[principal.kind]}, so it cannot hold a token of kind {kind!r}.",
-            remedy="Leave --kind out, or use access or mcp.",
+            remedy="Leave --kind out, or use access.",
         )
     if not asked:
         if principal.kind == "agent":
             return scopes.DEFAULT_AGENT_SCOPES
-        return frozenset(scopes.SCOPES) if principal.is_admin else scopes.UNPRIVILEGED_SCOPES
+        return _user_scopes(is_admin=principal.is_admin)
     granted = scopes.parse_scopes(asked)
     if not principal.is_admin and (excess := granted & scopes.PRIVILEGED):
         raise BadRequest(
@@ -191,13 +247,19 @@ def _granted(principal: Principal, kind: str, asked: frozenset[str]) -> frozense
     return granted
 
 
+def _user_scopes(*, is_admin: bool) -> frozenset[str]:
+    """All scopes that a user may have."""
+    return frozenset(scopes.SCOPES) if is_admin else scopes.UNPRIVILEGED_SCOPES
+
+
 def _unless_expired(actor: Actor | None) -> Actor | None:
     """A cached actor; None if the token has expired, which happens without a commit."""
     is_expired = actor is not None and actor.expires_at is not None and actor.expires_at <= clock.now()
     return None if is_expired else actor
 
 
-def _hash(secret: str) -> bytes:
+def secret_hash(secret: str) -> bytes:
+    """The stored form of a random secret."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 

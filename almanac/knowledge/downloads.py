@@ -138,8 +138,8 @@ async def token_holder(db: Reader, key: bytes, token: str, document_id: int) -> 
     actor = await tokens.actor_by_token_id(db, claims["user_id"], claims["token_id"])
     if actor is None:
         raise BadCredential()
-    # The token carries its own rights: a limit to some tools on its holder's token does not apply.
-    return replace(actor, tools=None), claims["disposition"]
+    # The token carries its own rights: a limit to some tools or to MCP on its holder's token does not apply.
+    return replace(actor, tools=None, token_kind="download"), claims["disposition"]  # noqa: S106 - a kind
 
 
 async def open_with_token(call: Call, files: FileStore, document_id: int, disposition: str) -> Download:

@@ -77,6 +77,7 @@ class RequestContext(Call):
     guard: RequestGuard = cast("RequestGuard", None)
     http: HttpExchange = cast("HttpExchange", None)  # None for calls outside HTTP
     surface: str = ""  # in the audit trail and the metrics
+    is_mcp: bool = False  # the request came to an MCP endpoint, so MCP tokens work
     surface_state: Any = None  # the open state of the surface
     claims: str = ""  # of the credential
     path: str = ""  # of the request

@@ -96,7 +96,8 @@ class Rest:
     other_statuses: Mapping[int, str] = field(default_factory=dict[int, str])  # further good statuses: meaning
     form: Form | None = None
     authenticate: Callable[[AppContext, HttpExchange], Awaitable[Authentication]] | None = None
-    credentials: tuple[str, ...] = ()  # OpenAPI's names of the credentials, where they are not the usual ones
+    # OpenAPI's names of the credentials, where they are not the usual ones; None if the body has the credential.
+    credentials: tuple[str, ...] | None = ()
     # The body of an error, for clients that know another form; None for the usual one.
     render_error: Callable[[RequestContext, AlmanacError], Any] | None = None
     error_status: int | None = None  # of an error that is rendered so

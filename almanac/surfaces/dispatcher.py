@@ -130,8 +130,8 @@ class ToolDispatcher:
         self, actor: Actor, request_id: str, http: HttpExchange | None = None, client: Any = None
     ) -> RequestContext:
         ctx = RequestContext(
-            actor, self.app.db, request_id, app=self.app, surface=self.surface.name, surface_state=self.state,
-            path=self.surface.path, client=client,
+            actor, self.app.db, request_id, app=self.app, surface=self.surface.name, is_mcp=True,
+            surface_state=self.state, path=self.surface.path, client=client,
         )  # fmt: skip
         if http is not None:
             ctx.http, ctx.path = http, http.scope["path"]

@@ -48,6 +48,8 @@ class RpcCall:
 class McpEndpoint(Endpoint):
     """Serves a surface at its path."""
 
+    is_mcp = True
+
     def __init__(self, dispatcher: ToolDispatcher) -> None:
         surface = dispatcher.surface
         self.dispatcher = dispatcher

@@ -10,7 +10,7 @@ import orjson
 from pydantic import BaseModel
 
 from almanac.core.call import Actor
-from almanac.core.errors import AlmanacError, Unauthorized
+from almanac.core.errors import AlmanacError, InvalidToken, Unauthorized
 from almanac.identity.credentials import bearer_token
 from almanac.net import json_rpc
 from almanac.net.http_exchange import HeaderList, HttpExchange
@@ -77,7 +77,7 @@ class Authenticator:
         secret = self.surface.credential(http.headers)
         actor = await app.token_resolver.resolve(secret) if secret else None
         if actor is None:
-            raise Unauthorized()
+            raise InvalidToken() if secret else Unauthorized()
         return actor
 
     async def on_message(self, ctx: RequestContext, message: json_rpc.Message) -> OnAccepted | None:

@@ -87,7 +87,7 @@ class HealthRoutes:
     async def _has_audit_scope(self, request: Request) -> bool:
         token = bearer_token(dict(request.headers.raw))
         actor = await tokens.resolve(self.db, token) if token else None
-        return actor is not None and "audit:read" in actor.scopes
+        return actor is not None and "audit:read" in actor.scopes and actor.token_kind not in tokens.MCP_ONLY_KINDS
 
     async def _gauges(self) -> list[GaugeMetricFamily]:
         jobs = GaugeMetricFamily("almanac_jobs", "Background jobs by state.", labels=["state"])

@@ -209,18 +209,19 @@ def _parameter(name: str, schema: Schema, *, in_path: bool, is_required: bool) -
 
 def _describe(operation: Operation, rest: Rest, models: _Models) -> Schema:
     scopes = ", ".join(sorted(operation.scopes))
+    needs = "The credential is in the body." if rest.credentials is None else "Any valid token is sufficient."
     described: Schema = {
         "operationId": operation.name,
         "summary": operation.summary,
-        "description": f"Needs the scope {scopes}." if scopes else "Any valid token is sufficient.",
+        "description": f"Needs the scope {scopes}." if scopes else needs,
         "tags": [rest.path.split("/")[1]],
     }
     if found := parameters(operation):
         described["parameters"] = found
     if (model := body_model(operation)) is not None:
         described["requestBody"] = _body(operation, rest, model, models)
-    if rest.credentials:
-        described["security"] = [{name: []} for name in rest.credentials]
+    if rest.credentials != ():
+        described["security"] = [{name: []} for name in rest.credentials or ()]
     return {**described, "responses": _responses(operation, rest, models)}
 
 

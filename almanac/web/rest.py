@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.routing import Route
 
 from almanac.core.arguments import describe_arguments
-from almanac.core.errors import AlmanacError, BadRequest, Unauthorized
+from almanac.core.errors import AlmanacError, BadRequest, InvalidToken, Unauthorized
 from almanac.identity.credentials import token_or_key
 from almanac.net.http_exchange import HeaderList, HttpExchange
 from almanac.net.query_string import read_query_string
@@ -61,7 +61,7 @@ async def by_token(app: AppContext, http: HttpExchange) -> Authentication:
     secret = token_or_key(http.headers)
     actor = await app.token_resolver.resolve(secret) if secret else None
     if actor is None:
-        raise Unauthorized()
+        raise InvalidToken() if secret else Unauthorized()
     return Authentication(actor)
 
 
@@ -71,7 +71,8 @@ class RestEndpoint(Endpoint):
     surface = "rest"
     state = None
 
-    def __init__(self, operations: Mapping[str, Operation], prefix: str) -> None:
+    def __init__(self, operations: Mapping[str, Operation], prefix: str, *, is_mcp: bool = False) -> None:
+        self.is_mcp = is_mcp
         self._operations = {**({"HEAD": operations["GET"]} if "GET" in operations else {}), **operations}
         self._prefix = prefix
 
@@ -182,8 +183,10 @@ def _describe(operation: Operation, rest: Rest) -> str:
     return describe_arguments(operation.arguments, rest.omit) if operation.arguments else ""
 
 
-def routes(app: AppContext, operations: Sequence[Operation], prefix: str = API_PREFIX) -> list[Route]:
-    """Return a route for each path of some operations."""
+def routes(
+    app: AppContext, operations: Sequence[Operation], prefix: str = API_PREFIX, *, is_mcp: bool = False
+) -> list[Route]:
+    """Return a route for each path of some operations. `is_mcp`: MCP tokens work there."""
     paths: dict[str, dict[str, Operation]] = {}
     for operation in operations:
         assert operation.rest is not None
@@ -192,6 +195,8 @@ def routes(app: AppContext, operations: Sequence[Operation], prefix: str = API_P
     ordered = sorted(paths.items(), key=lambda item: item[0].count("{"))
     return [
         # A key of the catalogue may contain slashes.
-        Route(prefix + path.replace("{key}", "{key:path}"), EndpointApp(app, RestEndpoint(methods, prefix)))
+        Route(
+            prefix + path.replace("{key}", "{key:path}"), EndpointApp(app, RestEndpoint(methods, prefix, is_mcp=is_mcp))
+        )
         for path, methods in ordered
     ]

@@ -32,6 +32,7 @@ from almanac.web.agents.cards import AGENTS_PREFIX
 from almanac.web.agents.messages import AGENT_OPERATIONS
 from almanac.web.api_v1 import API_OPERATIONS
 from almanac.web.catalogue.routes import CATALOGUE_OPERATIONS, CATALOGUE_PREFIX
+from almanac.web.login import MANAGEMENT_OPERATIONS, MANAGEMENT_PREFIX
 from almanac.web.rest import API_PREFIX
 
 FOLDER = Path(__file__).parent
@@ -167,6 +168,21 @@ def rest_page() -> str:
     return _page([*parts, *_requests(API_OPERATIONS)])
 
 
+def management_page() -> str:
+    """Every endpoint of the management API."""
+    parts = [
+        "# Management API\n",
+        f"At the paths that Knowi's contract gives them, below `{MANAGEMENT_PREFIX}`;\n"
+        f"`GET {MANAGEMENT_PREFIX}/openapi.json` is the same as OpenAPI 3.1. `almanac client add USER` makes the\n"
+        "credentials of a login. Errors are as in [REST](rest.md).\n",
+        _table(
+            ["Request", "Name", "Effect"],
+            _overview(MANAGEMENT_OPERATIONS),
+        ),
+    ]
+    return _page([*parts, *_requests(MANAGEMENT_OPERATIONS)])
+
+
 def knowledge_base_page() -> str:
     """Every REST endpoint of the catalogue."""
     parts = [
@@ -257,6 +273,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "rest.md": rest_page,
     "knowledge-base.md": knowledge_base_page,
     "agents.md": agents_page,
+    "management.md": management_page,
     "../../.env.example": environment_file,
     "../../llms.txt": documentation_index,
 }
@@ -407,7 +424,8 @@ def _operation(operation: Operation) -> Iterator[str]:
     rest = _rest(operation)
     scopes = ", ".join(f"`{scope}`" for scope in sorted(operation.scopes))
     yield f"### {rest.method} {rest.path}\n"
-    yield f"{operation.summary.rstrip('.')}. {f'Needs the scope {scopes}.' if scopes else 'Any token will do.'}\n"
+    needs = "The credential is in the body." if _rest(operation).credentials is None else "Any token will do."
+    yield f"{operation.summary.rstrip('.')}. {f'Needs the scope {scopes}.' if scopes else needs}\n"
     if found := openapi.parameters(operation):
         rows = [
             [f"`{it['name']}`", it["in"], _meaning({**it["schema"], **it}, is_always=it["required"])] for it in found

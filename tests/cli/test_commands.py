@@ -17,7 +17,8 @@ from almanac.core import clock, scopes
 from almanac.core.database import Database
 from almanac.db import migrate
 from almanac.db.connect import connect
-from almanac.identity import tokens
+from almanac.identity import clients, tokens
+from almanac.identity.clients import InvalidClient
 from almanac.jobs import queue
 from almanac.surfaces import contracts
 from tests.cli.conftest import Almanac
@@ -31,10 +32,11 @@ COMMANDS = [
     *("serve", "worker", "stdio", "migrate", "doctor", "contracts", "audit"),
     *("org.add", "org.list", "user.add", "user.list", "user.remove", "agent.add", "agent.list", "agent.remove"),
     *("group.add", "group.list", "group.member", "group.leave", "token.add", "token.list", "token.revoke"),
+    *("client.add", "client.list", "client.revoke"),
     *("jobs.list", "jobs.retry", "jobs.discard"),
 ]
-LISTS = ["org.list", "user.list", "agent.list", "group.list", "token.list", "jobs.list"]
-FOR_PROGRAMS = ["migrate", "doctor", "contracts", "audit", *LISTS]
+LISTS = ["org.list", "user.list", "agent.list", "group.list", "token.list", "client.list", "jobs.list"]
+FOR_PROGRAMS = ["migrate", "doctor", "contracts", "audit", "client.add", *LISTS]
 OPTIONS = {
     "serve": "--host --port --home --workers",
     "stdio": "--token",
@@ -188,7 +190,8 @@ def test_groups_have_members_with_roles(peopled: Almanac):
         (["maria"], "wg-"),
         (["bot"], "ag-"),
         (["maria", "--kind", "access"], "ak-"),
-        (["bot", "--kind", "mcp"], "mcp-"),
+        (["maria", "--kind", "mcp"], "mcp-"),
+        (["maria", "--kind", "mcp", "--expires", "30d"], "mcp-"),
         (["maria", "--scope", "search:read", "--scope", "data:read", "--base", "1", "--tool", "whoami",
           "--expires", "30d"], "wg-"),
     ],
@@ -225,6 +228,22 @@ def test_tokens_are_listed_with_all_that_is_known_of_them_and_revoked_by_id(peop
     assert with_database(lambda db: tokens.resolve(db, secret)) is None
     assert rows(peopled("token", "list", "maria", "--json"))[0]["state"] == "revoked"
     assert "no active token" in peopled("token", "revoke", str(token["id"])).complaint()
+
+
+def test_a_client_is_printed_once_listed_without_its_secret_and_revoked(peopled: Almanac):
+    sent = json.loads(peopled("client", "add", "maria", "--json").out)
+    assert sent.keys() == {"clientId", "clientSecret"}
+    lines = peopled("client", "add", "maria").out.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == ["clientId", "clientSecret"]
+    listed = peopled("client", "list", "maria", "--json")
+    assert sent["clientSecret"] not in listed.out
+    assert [row["state"] for row in rows(listed)] == ["active", "active"]
+    assert rows(listed)[1]["client id"] == sent["clientId"]
+    revoked = peopled("client", "revoke", sent["clientId"])
+    assert (revoked.code, revoked.out) == (0, f"client {sent['clientId']} is revoked\n")
+    assert [row["state"] for row in rows(peopled("client", "list", "maria", "--json"))] == ["active", "revoked"]
+    with pytest.raises(InvalidClient):
+        with_database(lambda db: clients.authenticate(db, sent["clientId"], sent["clientSecret"]))
 
 
 def test_a_token_that_lasts_for_ages_can_still_be_listed(peopled: Almanac):
@@ -270,9 +289,20 @@ def test_a_token_is_not_limited_to_a_base_that_its_holder_cannot_have(peopled: A
         ("agent remove maria", "'maria' is not an agent. Use 'almanac user remove maria'."),
         ("token add maria --kind golden", "There is no token kind 'golden'. The kinds are: user, agent, access, mcp."),
         ("token add maria --kind agent", "'maria' is a user, so it cannot hold a token of kind 'agent'."
-         " Leave --kind out, or use access or mcp."),
+         " Leave --kind out, or use access."),
         ("token add bot --kind user", "'bot' is an agent, so it cannot hold a token of kind 'user'."
-         " Leave --kind out, or use access or mcp."),
+         " Leave --kind out, or use access."),
+        ("token add bot --kind mcp", "'bot' is an agent, and an MCP token belongs to a user."
+         " Leave --kind out: the tokens of an agent work at every MCP endpoint."),
+        ("token add maria --kind mcp --expires 29d",
+         "An MCP token works for 30 to 365 days. Give --expires from 30d to 365d."),
+        ("token add maria --kind mcp --expires 366d",
+         "An MCP token works for 30 to 365 days. Give --expires from 30d to 365d."),
+        ("token add maria --kind mcp --scope search:read", "An MCP token has all rights of its user, so --scope, --base"
+         " and --tool cannot limit it. Leave them out, or use --kind access."),
+        ("client add bot", "'bot' is an agent, and a client logs in as a user."
+         " An agent has tokens of its own: almanac token add AGENT."),
+        ("client revoke cl-1", "There is no active client 'cl-1'. See 'almanac client list USER'."),
         ("token add maria --scope fly", f"Unknown scope fly. The scopes are: {', '.join(scopes.SCOPES)}."),
         ("token add maria --scope admin", "'maria' is not an administrator, so their token cannot have the scope admin."
          " Leave it out, or make the user with --admin."),

@@ -1,5 +1,6 @@
 """Tokens: their form, the stored hash, their scopes, and their end."""
 
+import asyncio
 import hashlib
 import re
 from collections.abc import Awaitable, Callable
@@ -22,8 +23,8 @@ FORMS = {
     "user": r"wg-[A-Za-z0-9_-]{43}",
     "agent": r"ag-[A-Za-z0-9_-]{43}",
     "access": r"ak-[A-Za-z0-9_-]{43}",
-    "mcp": r"mcp-[A-Za-z0-9_-]{43}",
 }
+FULL_RIGHTS = {False: scopes.UNPRIVILEGED_SCOPES, True: frozenset(scopes.SCOPES)}
 TABLES = {
     "sqlite": "SELECT name FROM sqlite_master WHERE type = 'table'",
     "postgres": "SELECT table_name AS name FROM information_schema.tables WHERE table_schema = 'public'",
@@ -337,3 +338,52 @@ async def test_a_keyring_knows_when_a_token_ends(database: Database, monkeypatch
     monkeypatch.setattr(clock, "now", lambda: ends + 1)
     assert await keyring.resolve(secret) is None
     assert await keyring.actor_by_token_id(actor.id, actor.token_id) is None
+
+
+async def test_a_user_has_one_mcp_token_with_all_their_rights(town: Town):
+    for name, admin in (("maria", False), ("root", True)):
+        user = await town.add(name, admin=admin)
+        other = await town.token(user)
+        first, _ = await town.do(lambda tx, user=user: tokens.issue_mcp_token(tx, user))
+        second, _ = await town.do(lambda tx, user=user: tokens.issue_mcp_token(tx, user, tokens.MIN_MCP_TOKEN_LIFETIME))
+        assert re.fullmatch(r"mcp-[A-Za-z0-9_-]{43}", first)
+        assert await tokens.resolve(town.db, first) is None
+        actor = await tokens.resolve(town.db, second)
+        assert actor is not None
+        assert (actor.token_kind, actor.scopes, actor.bases, actor.tools) == ("mcp", FULL_RIGHTS[admin], None, None)
+        assert actor.expires_at is not None
+        assert abs(actor.expires_at - clock.now() - 30 * clock.DAY) < clock.MINUTE
+        assert await tokens.resolve(town.db, other) is not None
+        listed = [(token.kind, token.state) for token in await tokens.find(town.db, user)]
+        assert listed == [("mcp", "active"), ("mcp", "revoked"), ("user", "active")]
+
+
+async def test_an_mcp_token_lasts_365_days_unless_said_and_never_longer(town: Town):
+    maria = await town.add("maria")
+    secret, _ = await town.do(lambda tx: tokens.issue_mcp_token(tx, maria))
+    actor = await tokens.resolve(town.db, secret)
+    assert actor is not None
+    assert actor.expires_at is not None
+    assert abs(actor.expires_at - clock.now() - 365 * clock.DAY) < clock.MINUTE
+    for lifetime in (0, -1, 30 * clock.DAY - 1, 365 * clock.DAY + 1):
+        with pytest.raises(BadRequest, match="works for 30 to 365 days"):
+            await town.do(lambda tx, lifetime=lifetime: tokens.issue_mcp_token(tx, maria, lifetime))
+    assert await tokens.resolve(town.db, secret) is not None
+
+
+async def test_of_mcp_tokens_made_at_the_same_time_one_works(town: Town):
+    maria = await town.add("maria")
+    made = await asyncio.gather(*(town.do(lambda tx: tokens.issue_mcp_token(tx, maria)) for _ in range(8)))
+    assert sum([await tokens.resolve(town.db, secret) is not None for secret, _ in made]) == 1
+
+
+async def test_an_agent_has_no_mcp_token(town: Town):
+    bot = await town.add("bot", kind="agent")
+    with pytest.raises(BadRequest, match="an MCP token belongs to a user"):
+        await town.do(lambda tx: tokens.issue_mcp_token(tx, bot))
+
+
+@pytest.mark.parametrize("kind", ["mcp", "login"])
+async def test_a_kind_with_rules_of_its_own_is_not_issued_as_another_token(town: Town, kind: str):
+    with pytest.raises(BadRequest, match=f"no token kind '{kind}'"):
+        await town.token(await town.add("maria"), kind=kind)

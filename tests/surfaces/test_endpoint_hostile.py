@@ -769,7 +769,7 @@ def test_a_hostile_request_is_answered_exactly(live: Running, words: Mapping[byt
     assert (answer.body if isinstance(case.body, bytes) else answer.json) == case.body
     assert_says_nothing_of_us(answer, words)
     if case.status == 401:
-        assert answer.headers["www-authenticate"] == 'Bearer realm="almanac"'
+        assert answer.headers["www-authenticate"].startswith('Bearer realm="almanac"')
     if case.body == ONLY_POST:
         assert answer.headers["allow"] == "POST"
 

@@ -146,7 +146,7 @@ def test_what_is_wrong_is_refused_in_one_form(shared: Running, wrong: Wrong):
     if wrong.code != "not_found":
         assert answer.headers["x-request-id"]
     if answer.status == 401:
-        assert answer.headers["www-authenticate"] == 'Bearer realm="almanac"'
+        assert answer.headers["www-authenticate"].startswith('Bearer realm="almanac"')
     if answer.status == 405:
         assert "GET" in answer.headers["allow"]
 

@@ -36,6 +36,7 @@ class Endpoint(Protocol):
     """The adapter between the pipeline and one protocol at one path."""
 
     surface: str  # in the audit trail and the metrics
+    is_mcp: bool = False  # whether MCP tokens work here
     state: Any  # handlers find it as `ctx.surface_state`
 
     async def limit_before_credential(self, app: AppContext, http: HttpExchange) -> None:

@@ -46,7 +46,7 @@ class InvalidJson(BadRequest):
 def error_headers(error: AlmanacError, *, retry_after: bool = True) -> HeaderList:
     """Return the headers that an error's HTTP answer carries."""
     if isinstance(error, Unauthorized):
-        return ((b"www-authenticate", b'Bearer realm="almanac"'),)
+        return ((b"www-authenticate", _challenge(error)),)
     if isinstance(error, MethodNotAllowed):
         return ((b"allow", error.allowed.encode()),)
     if isinstance(error, RateLimited):
@@ -54,6 +54,14 @@ def error_headers(error: AlmanacError, *, retry_after: bool = True) -> HeaderLis
     if isinstance(error, TooLarge | BodyTimeout):
         return ((b"connection", b"close"),)  # the rest of the body is not read
     return ()
+
+
+def _challenge(error: Unauthorized) -> bytes:
+    """The challenge of RFC 6750: it names an error only if a token came with the request."""
+    if not error.bearer_error:
+        return b'Bearer realm="almanac"'
+    description = f'error="{error.bearer_error}", error_description="The token is unknown, expired or revoked"'
+    return f'Bearer realm="almanac", {description}'.encode()
 
 
 def error_body(error: AlmanacError) -> dict[str, Any]:

@@ -27,7 +27,8 @@ import structlog
 from starlette.types import Receive, Scope, Send
 
 from almanac.core.call import Actor
-from almanac.core.errors import AlmanacError, Forbidden, InsufficientScope, Internal, Unauthorized
+from almanac.core.errors import AlmanacError, Forbidden, InsufficientScope, Internal, McpTokenRefused, Unauthorized
+from almanac.identity.tokens import MCP_ONLY_KINDS
 from almanac.net.client_address import client_address
 from almanac.net.http_exchange import HttpExchange, ServerStopping
 from almanac.operations.context import AppContext, RequestContext
@@ -65,7 +66,7 @@ async def handle(endpoint: Endpoint, app: AppContext, http: HttpExchange) -> Non
             actor, claims = await endpoint.authenticate(app, http)
             ctx = RequestContext(
                 actor, app.db, http.request_id, app=app, guard=guard, http=http, surface=endpoint.surface,
-                surface_state=endpoint.state, claims=claims, path=http.scope["path"],
+                is_mcp=endpoint.is_mcp, surface_state=endpoint.state, claims=claims, path=http.scope["path"],
             )  # fmt: skip
             await endpoint.limit_before_body(ctx)
             with CallRecord(ctx):
@@ -119,11 +120,13 @@ async def admit(ctx: RequestContext, operation: Operation | None, limit: RateLim
     if limit is not None:
         await ctx.app.rate_limiter.count(limit, ctx.actor.limit_key)
     if operation is not None:
-        check_rights(ctx.actor, operation)
+        check_rights(ctx.actor, operation, is_mcp=ctx.is_mcp)
 
 
-def check_rights(actor: Actor, operation: Operation) -> None:
-    """Refuse an operation that the token's scopes or its list of tools exclude."""
+def check_rights(actor: Actor, operation: Operation, *, is_mcp: bool) -> None:
+    """Refuse an operation that the token's kind, its scopes or its list of tools exclude."""
+    if actor.token_kind in MCP_ONLY_KINDS and not is_mcp:
+        raise McpTokenRefused()
     if missing := operation.scopes - actor.scopes:
         raise InsufficientScope(f"Your token lacks the scope {', '.join(sorted(missing))}.")
     if actor.tools is not None and (operation.tool or operation.name) not in actor.tools:

@@ -24,7 +24,7 @@ from almanac.assist.weknora.knowledge_search import GradedResults
 from almanac.assist.weknora.weknora_tool import ToolUseResult, WeKnoraContext, WeKnoraQuery, WeKnoraTool
 from almanac.core.arguments import Arguments
 from almanac.core.call import Call
-from almanac.core.errors import AlmanacError, BadRequest, Cancelled, NotFound, Unauthorized
+from almanac.core.errors import AlmanacError, BadRequest, Cancelled, InvalidToken, NotFound, Unauthorized
 from almanac.identity.credentials import token_or_key
 from almanac.net.http_exchange import HttpExchange
 from almanac.net.url import read_url
@@ -94,7 +94,7 @@ async def by_context(app: AppContext, http: HttpExchange) -> Authentication:
     key = _key_in(await http.read_json_body(MAX_UNAUTHENTICATED_BODY_BYTES))
     actor = await app.token_resolver.resolve(key) if key else None
     if actor is None:
-        raise Unauthorized()
+        raise InvalidToken() if key else Unauthorized()
     return Authentication(actor)
 
 
@@ -281,7 +281,7 @@ def _run_as_key_owner(
         app = ctx.app
         actor = await app.token_resolver.resolve(key)
         if actor is None:
-            raise Unauthorized()
+            raise InvalidToken()
         searching = RequestContext(actor, app.db, ctx.request_id, app=app, http=ctx.http, surface=ctx.surface)
 
         async def run(searching: RequestContext, _: Any) -> GradedResults:

@@ -35,6 +35,7 @@ from almanac.web.agents.a2a import AGENT_RPC
 from almanac.web.agents.messages import AGENT_OPERATIONS
 from almanac.web.api_v1 import API_OPERATIONS
 from almanac.web.catalogue.routes import CATALOGUE_OPERATIONS
+from almanac.web.login import MANAGEMENT_OPERATIONS, MANAGEMENT_PREFIX
 from tests.live_server import LEGACY, MODERN, Running, request, running, settings_for
 from tests.surfaces.wire import beside, exchange, http
 from tests.waiting import never, wait_until
@@ -42,7 +43,8 @@ from tests.waiting import never, wait_until
 SECRET = "the secret plan"
 PATH_VALUES = {"agent": "weknora", "key": "x", "id": "68dfc8fd5e40fe1ae99c6b5b", "task_id": "x"}
 PUBLIC_PATH = "/mcp/knowledge-external"  # describes the surface to everybody and runs no operation
-OWN_BODY_LIMIT = ("verify_key",)  # its body is read before the caller is known, so its limit is a constant
+# Their body is read before the caller is known, because it has the credential. So its limit is a constant.
+CREDENTIAL_IN_BODY = ("verify_key", "login")
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ def rest_sample(operation: Operation, prefix: str) -> Sample:
     headers: dict[str, str] = {}
     if operation.name == "download_file":
         path, headers = path.replace("/1/", "/@DOCUMENT@/"), {"x-almanac-download-token": "@DOWNLOAD@"}
+    if operation.name == "login":
+        body = {"clientId": "@CLIENT@", "clientSecret": "@SECRET@"}
     if operation.name == "verify_key":
         body = {"key": "@TOKEN@", "scope": "knowledge-base"}
     return Sample(operation.name, rest.method, prefix + path + ("?" + "&".join(query) if query else ""), body, headers)
@@ -120,6 +124,7 @@ SAMPLES = [
         headers={"x-wegent-download-token": "@DOWNLOAD@"},
     ),
     *(rest_sample(operation, "/api/v1") for operation in API_OPERATIONS),
+    *(rest_sample(operation, MANAGEMENT_PREFIX) for operation in MANAGEMENT_OPERATIONS),
     *(rest_sample(operation, "") for operation in (*CATALOGUE_OPERATIONS, *AGENT_OPERATIONS, AGENT_RPC, USAGE_REPORT)),
 ]  # fmt: skip
 
@@ -167,12 +172,22 @@ def served(new_sqlite: Callable[[], str], tmp_path_factory: pytest.TempPathFacto
     blocker, spans = Blocker(), InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
-    options = {"external_enabled": True, "external_rate_limit_requests": 100_000}
+    options = {
+        "external_enabled": True,
+        "external_rate_limit_requests": 100_000,
+        "login_calls_per_client": 0,
+        "login_calls_per_address": 0,
+    }
     settings = settings_for(new_sqlite(), tmp_path_factory.mktemp("home"), **options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(app, "open_tracer_provider", lambda _: provider)  # pyright: ignore[reportUnknownLambdaType,reportUnknownArgumentType]
         with capture_logs(), running(settings) as live:
-            values = _document(live)
+            client = live.new_client("admin")
+            values = {
+                **_document(live),
+                b"@CLIENT@": client["clientId"].encode(),
+                b"@SECRET@": client["clientSecret"].encode(),
+            }
             patch.setattr(pipeline, "invoke", blocker)
             yield Served(live, blocker, spans, {b"@TOKEN@": live.token.encode(), **values})
 
@@ -246,12 +261,42 @@ def test_a_repeated_header_is_refused(served: Served):
 
 def test_without_a_credential_nothing_runs(served: Served):
     for sample in SAMPLES:
-        if sample.operation == "verify_key":
-            continue  # it verifies the credential in the body
+        if sample.operation in CREDENTIAL_IN_BODY:
+            continue
         secrets = (name.replace("-", "_") for name, value in sample.headers.items() if "@" in value)
         answer = served.send(sample, "nobody", without=("authorization", *secrets))
         assert (answer.status, answer.headers["x-request-id"]) == (401, "nobody"), sample
     assert not served.blocker.calls_in_flight
+
+
+def test_a_401_tells_a_token_that_is_not_valid_from_none_in_the_form_of_rfc_6750(served: Served):
+    error = 'error="invalid_token", error_description="The token is unknown, expired or revoked"'
+    for path in ("/mcp", "/mcp/memory", "/gateway/mcp", "/api/v1/whoami", "/mcp/usage"):
+        sample = next(each for each in SAMPLES if each.path == path)
+        none = served.send(sample, "none", without=("authorization", "x_api_key"))
+        assert (none.status, none.headers["www-authenticate"]) == (401, 'Bearer realm="almanac"'), path
+        wrong = served.send(sample, "wrong", without=("x_api_key",), authorization=b"Bearer mcp-unknown")
+        assert (wrong.status, wrong.headers["www-authenticate"]) == (401, f'Bearer realm="almanac", {error}'), path
+
+
+def test_an_mcp_token_runs_operations_of_mcp_endpoints_alone(served: Served):
+    served.blocker.failure = RuntimeError(SECRET)
+    mine = replace(served, values={**served.values, b"@TOKEN@": served.live.new_mcp_token("admin").encode()})
+    for sample in SAMPLES:
+        if "@DOWNLOAD@" in sample.headers.values() or sample.operation == "login":
+            continue  # these have credentials of their own
+        served.blocker.calls_in_flight.clear()
+        token = mine.values[b"@TOKEN@"]
+        answer = mine.send(sample, "mcp", authorization=b"Bearer " + token)
+        path = sample.path.partition("?")[0]
+        if path.startswith("/mcp/knowledge-external"):
+            assert answer.status == 401, sample  # its seed admits API tokens of users only
+        elif path.startswith(("/mcp", "/gateway/mcp")):
+            assert served.blocker.calls_in_flight, sample
+            continue
+        else:
+            assert (answer.status, b"MCP endpoints only" in answer.body) == (403, True), (sample, answer)
+        assert not served.blocker.calls_in_flight, sample
 
 
 def test_a_crash_has_a_request_id_and_an_audit_row_and_tells_no_details(served: Served):
@@ -331,7 +376,7 @@ def test_a_call_beyond_the_rate_limit_is_refused(served: Served):
 
 def test_a_body_that_is_too_large_is_refused(served: Served):
     with beside(served.live, max_body_bytes=1) as live:
-        for sample in (each for each in SAMPLES if each.body and each.operation not in OWN_BODY_LIMIT):
+        for sample in (each for each in SAMPLES if each.body and each.operation not in CREDENTIAL_IN_BODY):
             assert replace(served, live=live).send(sample, "large").status == 413, sample
     assert not served.blocker.calls_in_flight
 

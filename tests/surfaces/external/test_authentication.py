@@ -63,6 +63,8 @@ def _other_token(live: Running, name: str, kind: str) -> str:
 
     async def issue(db: Database) -> str:
         who = await principals.get_by_name(db, (await orgs.get_by_name(db, "main")).id, name)
+        if kind == "mcp":
+            return (await db.write(lambda tx: tokens.issue_mcp_token(tx, who)))[0]
         return (await db.write(lambda tx: tokens.issue(tx, who, kind=kind)))[0]
 
     return live.run(issue)
