@@ -52,6 +52,8 @@ from almanac.surfaces.dispatcher import ToolDispatcher
 from almanac.surfaces.external import tools as external_surface
 from almanac.surfaces.external.http_endpoint import external_routes
 from almanac.surfaces.gateway import tools as gateway_surface
+from almanac.surfaces.knowi import tools as knowi_surface
+from almanac.surfaces.knowi.http_endpoint import knowi_routes
 from almanac.surfaces.mcp_endpoint import McpEndpoint
 from almanac.surfaces.memory import tools as memory_surface
 from almanac.surfaces.surface import Surface
@@ -73,6 +75,7 @@ SURFACES: tuple[Surface, ...] = (
     external_surface.SURFACE,
     gateway_surface.SURFACE,
     memory_surface.SURFACE,
+    knowi_surface.SURFACE,
 )
 
 # A secret that is short, repetitive or copied from an example can be guessed.
@@ -258,7 +261,7 @@ def create_app(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> Ap
         async with contextlib.AsyncExitStack() as stack:
             running = await stack.enter_async_context(open_app(settings, surfaces))
             context = running.context
-            endpoints = [McpEndpoint(dispatcher) for dispatcher in running.dispatchers]
+            endpoints = [(each.surface.endpoint or McpEndpoint)(each) for each in running.dispatchers]
             for endpoint in endpoints:
                 await stack.enter_async_context(endpoint.sdk.run())
             app.endpoints = {
@@ -296,7 +299,9 @@ def routes(running: RunningApp) -> list[Route]:
         "agents": f"{AGENTS_PREFIX}/openapi.json",
         "management": f"{MANAGEMENT_PREFIX}/openapi.json",
     }
-    mounts = sorted({"", settings.api_prefix}) if external_surface.SURFACE.name in app.surfaces else []
+    prefixes = sorted({"", settings.api_prefix})
+    mounts = prefixes if external_surface.SURFACE.name in app.surfaces else []
+    knowi = [each for each in running.dispatchers if each.surface.name == knowi_surface.SURFACE.name]
     return [
         *HealthRoutes(settings, app.db, app.rate_limiter, described).routes(),
         openapi.route(API_OPERATIONS),
@@ -310,6 +315,7 @@ def routes(running: RunningApp) -> list[Route]:
         *rest.routes(app, MANAGEMENT_OPERATIONS, MANAGEMENT_PREFIX),
         *rest.routes(app, (USAGE_REPORT,), "", is_mcp=True),
         *(route for prefix in mounts for route in external_routes(app, prefix)),
+        *(route for prefix in prefixes for each in knowi for route in knowi_routes(each, prefix)),
     ]
 
 

@@ -46,6 +46,7 @@ class ProtectedObject:
     level: str  # "personal", "group" or "organization"
     owner_id: int | None = None
     group_id: int | None = None
+    member_role: Role = Role.Reporter  # of everyone in the organisation, on an object of the organisation
 
 
 async def role_on(db: Reader, actor: Actor, target: ProtectedObject) -> Role | None:
@@ -97,7 +98,7 @@ def _has_full_access(actor: Actor, target: ProtectedObject) -> bool:
 
 def _highest(actor: Actor, target: ProtectedObject, held: list[Role]) -> Role | None:
     if target.level == "organization":
-        held = [*held, Role.Reporter]  # everyone in the organisation may read its objects
+        held = [*held, target.member_role]
     best = max(held, default=None)
     # The creator of a group's object owns it only as long as they may write in the group.
     owns = target.owner_id == actor.id and best is not None and best >= Role.Developer

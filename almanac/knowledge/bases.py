@@ -48,13 +48,14 @@ class KnowledgeBase:
     created_at: int
     updated_at: int
     removed_at: int | None
+    member_role: Role = Role.Reporter  # of every member, on a base of the organisation
     role: Role | None = None  # the caller's role
     documents: int | None = None  # their number; None if they were not counted
 
     @property
     def protected_object(self) -> ProtectedObject:
         """The base in the form that the access rules use."""
-        return ProtectedObject("base", self.id, self.org_id, self.level, self.owner_id, self.group_id)
+        return ProtectedObject("base", self.id, self.org_id, self.level, self.owner_id, self.group_id, self.member_role)
 
     @property
     def collection(self) -> str:
@@ -80,6 +81,7 @@ async def add(
     level: str = "personal",
     group: str | None = None,
     splitter: PassageSplitter | None = None,
+    member_role: Role = Role.Reporter,
 ) -> KnowledgeBase:
     """Create a base for the caller, for a group (as its Developer) or for the organisation (as an administrator)."""
     name, description = _check_name(name), _check_description(description)
@@ -87,7 +89,7 @@ async def add(
     now = clock.now()
     row = await tx.fetch_one(
         "INSERT INTO bases (org_id, level, owner_id, group_id, name, description, folded, splitter, created_at,"
-        " updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9) RETURNING id",
+        " updated_at, member_role) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9, $10) RETURNING id",
         call.actor.org_id,
         level,
         call.actor.id,
@@ -97,6 +99,7 @@ async def add(
         _folded(name, description),
         orjson.dumps((splitter or PassageSplitter()).as_options()).decode(),
         now,
+        member_role.name,
     )
     assert row is not None
     return await get(tx, call, row["id"])
@@ -336,7 +339,14 @@ def _folded(name: str, description: str) -> str:
 
 def base_from_row(row: Row) -> KnowledgeBase:
     """A base from a row of `_SELECT`."""
-    return from_row(KnowledgeBase, row, splitter=_splitter(row["splitter"]), role=None, documents=None)
+    return from_row(
+        KnowledgeBase,
+        row,
+        splitter=_splitter(row["splitter"]),
+        member_role=Role[row["member_role"]],
+        role=None,
+        documents=None,
+    )
 
 
 @lru_cache(maxsize=256)

@@ -46,7 +46,8 @@ class HttpExchange:
     """One HTTP request and the means to answer it."""
 
     __slots__ = (
-        "_body", "headers", "is_answered", "is_read", "on_progress", "receive", "request_id", "scope", "send",
+        "_body", "answer_headers", "headers", "is_answered", "is_read", "on_progress", "receive", "request_id", "scope",
+        "send",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,6 +55,7 @@ class HttpExchange:
         self.receive = receive
         self.send = send
         self.headers: Headers = {}
+        self.answer_headers: HeaderList = ()  # sent with the answer, whatever it is
         self.is_answered = False
         self.is_read = False  # the body has arrived completely
         self.on_progress: Callable[[], None] | None = None  # called after each chunk of the body
@@ -122,7 +124,7 @@ class HttpExchange:
         """Send an ASGI message of another application's answer, with the request id."""
         if message["type"] == "http.response.start":
             self.is_answered = True
-            message["headers"] = [*message.get("headers", []), (b"x-request-id", self.request_id.encode())]
+            message["headers"] = [*message.get("headers", []), *self._own_headers()]
         await self.send(message)
 
     async def reply(self, status: int, body: bytes, extra_headers: HeaderList = ()) -> None:
@@ -131,7 +133,7 @@ class HttpExchange:
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(body)),
-            (b"x-request-id", self.request_id.encode()),
+            *self._own_headers(),
             *extra_headers,
         ]
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
@@ -140,9 +142,11 @@ class HttpExchange:
     async def reply_empty(self, status: int) -> None:
         """Answer without a body."""
         self.is_answered = True
-        headers = [(b"x-request-id", self.request_id.encode())]
-        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self.send({"type": "http.response.start", "status": status, "headers": [*self._own_headers()]})
         await self.send({"type": "http.response.body", "body": b""})
+
+    def _own_headers(self) -> HeaderList:
+        return ((b"x-request-id", self.request_id.encode()), *self.answer_headers)
 
 
 def replay(body: bytes, receive: Receive) -> Receive:

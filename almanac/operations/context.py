@@ -85,6 +85,7 @@ class RequestContext(Call):
     endpoint_data: Any = None  # state of the endpoint for its answer
     upload: Upload | None = None
     parameters: Any = None  # of path and query, where a contract separates them from the body
+    meta: Mapping[str, Any] = field(default_factory=dict[str, Any])  # the `_meta` of an MCP request
     operation: str = ""  # its name, once it is known
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])  # before parsing
     digest: str = ""  # of the arguments, for the audit trail

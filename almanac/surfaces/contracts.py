@@ -22,10 +22,16 @@ def served_tools(surface: Surface) -> list[dict[str, Any]]:
     return [tool_entry(operation) for operation in surface.operations]
 
 
+def committed_tools(surface: Surface) -> list[dict[str, Any]]:
+    """Return the tools of the contract file, without those that do not exist yet."""
+    return [tool for tool in _read(path(surface)) if tool["name"] not in surface.missing_tools]
+
+
 def write(surface: Surface) -> Path:
-    """Write the served tool list to the contract file."""
+    """Write the served tool list to the contract file. A contract with missing tools is only written by hand."""
     file = path(surface)
-    file.write_bytes(orjson.dumps(served_tools(surface), option=orjson.OPT_INDENT_2) + b"\n")
+    if not surface.missing_tools:
+        file.write_bytes(orjson.dumps(served_tools(surface), option=orjson.OPT_INDENT_2) + b"\n")
     return file
 
 
@@ -33,10 +39,13 @@ def differences(surfaces: Sequence[Surface]) -> dict[str, list[str]]:
     """Return the surfaces that differ from their files, each with the names of the tools that differ."""
     differing: dict[str, list[str]] = {}
     for surface in surfaces:
-        file = path(surface)
-        committed = {tool["name"]: tool for tool in orjson.loads(file.read_bytes())} if file.exists() else {}
+        committed = {tool["name"]: tool for tool in committed_tools(surface)}
         served = {tool["name"]: tool for tool in served_tools(surface)}
         changed = [name for name in {**committed, **served} if committed.get(name) != served.get(name)]
         if changed or list(committed) != list(served):
             differing[surface.name] = changed or ["(order)"]
     return differing
+
+
+def _read(file: Path) -> list[dict[str, Any]]:
+    return orjson.loads(file.read_bytes()) if file.exists() else []

@@ -1,5 +1,6 @@
 """Runs the tool calls, resource reads and prompts of one open surface."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from almanac.core.call import Actor
@@ -54,6 +55,8 @@ class ToolDispatcher:
 
     def invocation(self, actor: Actor, name: str, arguments: dict[str, Any]) -> Invocation:
         """Return the invocation of a tool by its name."""
+        if self.surface.clean_arguments is not None:
+            arguments = self.surface.clean_arguments(arguments)
         return Invocation(name, self.tools_for(actor).get(name), arguments)
 
     async def call(
@@ -66,14 +69,16 @@ class ToolDispatcher:
         http: HttpExchange | None = None,
         client: Any = None,
         is_counted: bool = False,
+        meta: Mapping[str, Any] | None = None,
     ) -> Result:
         """Run one tool call; `is_counted` if the request already counts against the caller's limit."""
         ctx = self._context(actor, request_id, http, client)
+        ctx.meta = meta or {}
         limit = None if is_counted else self.surface.rate_limit(self.app, actor)
         try:
             answer = await run_recorded(ctx, self.invocation(actor, name, arguments), limit)
         except UnknownOperation as error:
-            raise ProtocolError(INVALID_PARAMS, error.text) from None
+            raise ProtocolError(INVALID_PARAMS, self.surface.unknown_tool_text(error)) from None
         except ProtocolError:
             raise
         except Exception as failure:  # noqa: BLE001 - one failing tool must not end the session

@@ -17,7 +17,7 @@ from almanac.net import json_rpc
 from almanac.net.http_exchange import Headers, HttpExchange, ServerStopping, replay
 from almanac.net.json_rpc import INVALID_PARAMS, InvalidJsonRpc
 from almanac.operations.context import AppContext, Authentication, RequestContext
-from almanac.operations.pipeline.endpoint import Endpoint, HandOver, Invocation
+from almanac.operations.pipeline.endpoint import Endpoint, HandOver
 from almanac.operations.pipeline.errors import (
     MethodNotAllowed,
     UnknownOperation,
@@ -57,14 +57,14 @@ class McpEndpoint(Endpoint):
         self.state = dispatcher.state
         self.sdk: SdkServer = (surface.sdk_server or SdkServer)(dispatcher)
         self._surface = surface
-        self._authenticator = surface.authenticator(surface, dispatcher.state)
+        self.authenticator = surface.authenticator(surface, dispatcher.state)
         self._http_errors = (ServerStopping, *surface.errors_as_http_status)
         self._max_body_bytes = dispatcher.app.settings.max_body_bytes
         self._lists: dict[tuple[str, tuple[str, ...]], bytes] = {}
 
     async def authenticate(self, app: AppContext, http: HttpExchange) -> Authentication:
         """Return the caller."""
-        return Authentication(await self._authenticator.authenticate(app, http))
+        return Authentication(await self.authenticator.authenticate(app, http))
 
     async def limit_before_body(self, ctx: RequestContext) -> None:
         """Count the request, if the surface counts requests and not calls."""
@@ -75,11 +75,11 @@ class McpEndpoint(Endpoint):
         """Return the limit per call, unless the surface has counted the request already."""
         return None if self._surface.limit_before_body is not None else self._surface.rate_limit(ctx.app, ctx.actor)
 
-    async def read(self, ctx: RequestContext) -> Invocation | HandOver | bytes:
-        """Read a message: a tool call to run, a tool list that is ready, or a request for the SDK."""
+    async def read(self, ctx: RequestContext) -> Any:
+        """Read a message: a tool call to run, a request for the SDK, or an answer that is ready."""
         http = ctx.http
         if http.scope["method"] != "POST":
-            return await self._read_other(ctx)
+            return await self.read_other(ctx)
         if http.content_type != _JSON:
             raise UnsupportedMediaType(
                 "The request body must be application/json.", remedy="Send the header 'Content-Type: application/json'."
@@ -93,14 +93,21 @@ class McpEndpoint(Endpoint):
         # counted here, before they open a session.
         if call_version is None and (limit := self.call_limit(ctx)) is not None:
             await ctx.app.rate_limiter.count(limit, ctx.actor.limit_key)
-        on_accepted = await self._authenticator.on_message(ctx, message)
+        on_accepted = await self.authenticator.on_message(ctx, message)
+        if (answer := self.answer_message(message)) is not None:
+            return answer
         if call_version is not None:
             params = message["params"]
+            ctx.meta = params.get("_meta", _EMPTY)
             ctx.endpoint_data = RpcCall(message["id"], call_version)
             return self.dispatcher.invocation(ctx.actor, params["name"], params.get("arguments", {}))
         if version is None:
             return HandOver(partial(self._hand_over, ctx, replay(body, http.receive), on_accepted))
         return self._tool_list(ctx, message, version)
+
+    def answer_message(self, message: json_rpc.Message) -> Any:
+        """Return the answer to a message that a seed wants answered in its own way; None for all others."""
+        return None
 
     async def send(self, ctx: RequestContext, answer: Any) -> None:
         """Send the result of a call or a list."""
@@ -120,15 +127,15 @@ class McpEndpoint(Endpoint):
             headers = error_headers(error, retry_after=self._surface.sends_retry_after)
             await http.reply(status, orjson.dumps(body), headers)
         elif isinstance(error, UnknownOperation):
-            body = json_rpc.error(rpc.id, INVALID_PARAMS, error.text)
+            body = json_rpc.error(rpc.id, INVALID_PARAMS, self._surface.unknown_tool_text(error))
             await http.reply(status_of(rpc.version, INVALID_PARAMS), orjson.dumps(body))
         else:
             await self._send_result(ctx, self._surface.render_error(error))
 
-    async def _read_other(self, ctx: RequestContext) -> HandOver | bytes:
+    async def read_other(self, ctx: RequestContext) -> HandOver | bytes:
         """Serve a request that is no POST: the end of a session or, where the SDK keeps sessions, any other."""
         http = ctx.http
-        if http.scope["method"] == "DELETE" and await self._authenticator.end_session(http):
+        if http.scope["method"] == "DELETE" and await self.authenticator.end_session(http):
             http.ignore_body()
             return b"{}"
         if self._surface.sessions:

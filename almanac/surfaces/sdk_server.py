@@ -39,6 +39,7 @@ from almanac.surfaces.tool import tool_entry, tool_schema
 
 # Protocol versions, as values of the header `MCP-Protocol-Version`.
 MODERN = LATEST_MODERN_VERSION.encode()
+NEWEST_LEGACY = HANDSHAKE_PROTOCOL_VERSIONS[-1]
 LEGACY = frozenset(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)
 DEFAULT_LEGACY = b"2025-03-26"  # the specification's default for clients without the header
 
@@ -181,13 +182,14 @@ def build_sdk_server(dispatcher: ToolDispatcher, identify: Identify, *, is_count
         actor, request_id = await identify(ctx)
         http = ctx.request.scope[EXCHANGE_KEY] if ctx.request is not None else None
         calling = dispatcher.call(
-            actor, params.name, params.arguments or {}, request_id, http=http, client=ctx, is_counted=is_counted
-        )
+            actor, params.name, params.arguments or {}, request_id, http=http, client=ctx, is_counted=is_counted,
+            meta=params.meta or {},
+        )  # fmt: skip
         return without_fragment(await _as_result(calling))
 
     server: Server[Any] = Server(
         surface.server_name or surface.name,
-        version=__version__,
+        version=surface.server_version or __version__,
         title=surface.title or None,
         get_tool_input_schema=schemas.get,
         cache_hints=_CACHE_HINTS,
@@ -316,7 +318,7 @@ def without_fragment(result: Result) -> Result:
     """Return a result without serialised fragments, which only orjson can write. Its text has the same content."""
     if not isinstance(result.get("structuredContent"), Fragment):
         return result
-    return {**result, "structuredContent": orjson.loads(result["content"][0]["text"])}
+    return {**result, "structuredContent": orjson.loads(result["content"][-1]["text"])}
 
 
 def status_of(version: str, code: int) -> int:

@@ -17,6 +17,7 @@ from almanac.net.http_exchange import HeaderList, HttpExchange
 from almanac.operations.context import AppContext, RequestContext
 from almanac.operations.models import UntrustedAnswer
 from almanac.operations.operation import Operation
+from almanac.operations.pipeline.errors import UnknownOperation
 from almanac.operations.schemas import without_hidden_fields
 from almanac.quotas.rate_limits import RateLimit
 from almanac.surfaces.resource import Prompt, ResourceTemplate
@@ -108,6 +109,7 @@ class Surface:
     path: str
     operations: tuple[Operation, ...]
     server_name: str = ""  # shown to clients; the surface's own name if empty
+    server_version: str = ""  # shown to clients; that of this server if empty
     title: str = ""
     instructions: str | Callable[[Container[str]], str] = ""  # or a function of the tools that the caller has
     setting: str = ""  # that must be on for the surface to be served
@@ -127,6 +129,11 @@ class Surface:
     prompts: tuple[Prompt, ...] = ()
     sessions: bool = False  # keeps MCP sessions, if a seed requires them
     sdk_server: Callable[[Any], Any] | None = None  # a replacement for SdkServer
+    endpoint: Callable[[Any], Any] | None = None  # a replacement for McpEndpoint
+    missing_tools: frozenset[str] = frozenset()  # of the contract, which do not exist yet
+    # Removes from arguments what a seed does not want to reach any tool.
+    clean_arguments: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    unknown_tool_text: Callable[[UnknownOperation], str] = lambda error: error.text
 
     @cached_property
     def sdk_only_tools(self) -> frozenset[str]:

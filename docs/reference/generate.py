@@ -118,7 +118,7 @@ def tools_page() -> str:
     ]
     for surface in SURFACES:
         parts += [f"## {surface.title or surface.name}, at `{surface.path}`\n"]
-        for tool in cast("list[dict[str, Any]]", json.loads(contracts.path(surface).read_text("utf-8"))):
+        for tool in contracts.committed_tools(surface):
             parts += [f"### {tool['name']}\n", f"{tool['description']}\n", f"{_behaviour(tool)}\n"]
             needed = next(each.scopes for each in surface.operations if each.name == tool["name"])
             parts += [f"Needs the scopes {', '.join(sorted(needed))}.\n" if needed else "Needs no scope.\n"]

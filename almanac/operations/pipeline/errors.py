@@ -15,7 +15,8 @@ class UnknownOperation(NotFound):
     code = "unknown_tool"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"Unknown tool: {name[:100]}. The tools you can call are those of tools/list.", remedy="")
+        self.name = name[:100]
+        super().__init__(f"Unknown tool: {self.name}. The tools you can call are those of tools/list.", remedy="")
 
 
 class MethodNotAllowed(AlmanacError):

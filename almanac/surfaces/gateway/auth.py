@@ -16,10 +16,10 @@ from almanac.operations.context import AppContext, RequestContext
 from almanac.surfaces.gateway import key_verifier
 from almanac.surfaces.gateway.sessions import MAX_SESSION_ID_CHARS, GatewaySession
 from almanac.surfaces.gateway.state import GatewayServices
+from almanac.surfaces.sessions import SESSION_HEADER
 from almanac.surfaces.surface import Authenticator, OnAccepted
 
 STATELESS_PROTOCOL_VERSION = b"2026-07-28"
-SESSION_HEADER = b"mcp-session-id"
 
 
 class InvalidSession(Unauthorized):

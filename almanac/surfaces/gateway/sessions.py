@@ -6,19 +6,18 @@ The store contains neither session ids nor keys: ids are hashed, and keys are ha
 
 import hashlib
 import secrets
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import orjson
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from almanac.core import clock
 from almanac.core.database import Database
-from almanac.core.errors import Unavailable
 from almanac.net.redis_client import open_redis
+from almanac.surfaces.sessions import run_redis
 
 MAX_SESSION_ID_CHARS = 128
 REDIS_PREFIX = "almanac:gateway:session:"
@@ -37,12 +36,6 @@ class GatewaySession:
     name: str = ""
     scopes: tuple[str, ...] = ()
     expires_at: int | None = None
-
-
-class SessionsUnavailable(Unavailable):
-    """Sessions cannot be looked up at the moment."""
-
-    code = "sessions_unavailable"
 
 
 class SessionStore(Protocol):
@@ -102,21 +95,15 @@ class RedisSessions:
 
     async def open(self, session: GatewaySession) -> str:
         id = _new_id()
-        await self._run(self._redis.set(_name(id), orjson.dumps(asdict(session)), ex=self._seconds))
+        await run_redis(self._redis.set(_name(id), orjson.dumps(asdict(session)), ex=self._seconds))
         return id
 
     async def get(self, id: str) -> GatewaySession | None:
-        content = await self._run(self._redis.getex(_name(id), ex=self._seconds))
+        content = await run_redis(self._redis.getex(_name(id), ex=self._seconds))
         return None if content is None else _session_from(content)
 
     async def end(self, id: str) -> None:
-        await self._run(self._redis.delete(_name(id)))
-
-    async def _run(self, command: Any) -> Any:
-        try:
-            return await cast("Awaitable[Any]", command)
-        except RedisError:
-            raise SessionsUnavailable() from None
+        await run_redis(self._redis.delete(_name(id)))
 
 
 @asynccontextmanager

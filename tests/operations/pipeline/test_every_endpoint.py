@@ -42,7 +42,8 @@ from tests.waiting import never, wait_until
 
 SECRET = "the secret plan"
 PATH_VALUES = {"agent": "weknora", "key": "x", "id": "68dfc8fd5e40fe1ae99c6b5b", "task_id": "x"}
-PUBLIC_PATH = "/mcp/knowledge-external"  # describes the surface to everybody and runs no operation
+# Describe tools and run no operation; the first does so for everybody.
+PATHS_WITHOUT_OPERATION = ["/mcp/knowledge-external", "/api/2.0/mcp/tools"]
 # Their body is read before the caller is known, because it has the credential. So its limit is a constant.
 CREDENTIAL_IN_BODY = ("verify_key", "login")
 
@@ -118,6 +119,8 @@ SAMPLES = [
     tool_sample("/mcp/memory", "search_knowledge", {"query": "oil"}),
     tool_sample("/gateway/mcp", "health-check", {}, **{"x-api-key": "@TOKEN@"}),
     tool_sample("/mcp/knowledge-external/sse", "wegent_kb_list_knowledge_bases", {}),
+    tool_sample("/api/2.0/mcp", "knowi_list_documents", {}),
+    Sample("knowi_list_documents", "POST", "/api/2.0/mcp/tools/call", {"name": "knowi_list_documents"}),
     *SDK_SAMPLES,
     Sample(
         "document_file", "GET", "/mcp/knowledge-external/documents/@DOCUMENT@/file",
@@ -221,7 +224,7 @@ async def test_every_route_of_the_application_has_a_sample(new_sqlite: Callable[
     assert paths <= asked
     assert len(routes) > 50
     unreached = [route.path for route in routes if not any(route.path_regex.match(path) for path in asked)]
-    assert unreached == [PUBLIC_PATH]
+    assert unreached == PATHS_WITHOUT_OPERATION
 
 
 def test_a_foreign_host_or_origin_is_refused(served: Served):
@@ -291,7 +294,7 @@ def test_an_mcp_token_runs_operations_of_mcp_endpoints_alone(served: Served):
         path = sample.path.partition("?")[0]
         if path.startswith("/mcp/knowledge-external"):
             assert answer.status == 401, sample  # its seed admits API tokens of users only
-        elif path.startswith(("/mcp", "/gateway/mcp")):
+        elif path.startswith(("/mcp", "/gateway/mcp", "/api/2.0/mcp")):
             assert served.blocker.calls_in_flight, sample
             continue
         else:

@@ -1,0 +1,48 @@
+"""Access to objects by the ids of callers.
+
+An object of the caller's organisation that the caller may not use is denied, and the denial is logged. Any other
+object, such as one of another organisation, does not exist.
+"""
+
+import re
+
+import structlog
+
+from almanac.core.arguments import MAX_ID
+from almanac.core.errors import Forbidden, NotFound
+from almanac.knowledge import documents
+from almanac.knowledge.documents import Document
+from almanac.operations.context import RequestContext
+from almanac.surfaces.knowi.responses import AccessDenied
+
+_DOCUMENT_ID = re.compile(r"(?:document:)?([1-9][0-9]{0,18})", re.ASCII)
+_log = structlog.get_logger("almanac.knowi")
+
+
+async def get_document(ctx: RequestContext, id: str, action: str = "read") -> Document:
+    """Return a document on which the caller may perform the action."""
+    number = _number_of(id)
+    try:
+        return await documents.get(ctx.db, ctx, number, action)
+    except NotFound:
+        # The same two queries run for every id, so that no answer takes longer than another.
+        if not await documents.exists(ctx, number):
+            raise NotFound(
+                f"There is no document {id[:100]}.", remedy="Use knowi_list_documents to find IDs."
+            ) from None
+        raise _denied(ctx, "document", id, "access") from None
+    except Forbidden:
+        raise _denied(ctx, "document", id, "change") from None
+
+
+def _number_of(id: str) -> int:
+    """Return the number in an id; 0, which no document has, for any other text."""
+    match = _DOCUMENT_ID.fullmatch(id)
+    return int(match[1]) if match and int(match[1]) <= MAX_ID else 0
+
+
+def _denied(ctx: RequestContext, kind: str, id: str, action: str) -> AccessDenied:
+    _log.warning("access_denied", user=ctx.actor.id, org=ctx.actor.org_id, resource=f"{kind} {id}", tool=ctx.operation,
+                 request_id=ctx.request_id)  # fmt: skip
+    ctx.record_access(kind, id)  # the audit row then names the object, with the outcome access_denied
+    return AccessDenied(kind, id, action)
