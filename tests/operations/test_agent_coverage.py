@@ -19,6 +19,7 @@ from almanac.surfaces.external.http_endpoint import DOCUMENT_FILE
 from almanac.web.agents.a2a import AGENT_RPC
 from almanac.web.agents.messages import AGENT_OPERATIONS
 from almanac.web.catalogue.routes import CATALOGUE_OPERATIONS
+from almanac.web.login import MANAGEMENT_OPERATIONS
 from almanac.web.weknora_search import KNOWLEDGE_SEARCH
 
 
@@ -82,6 +83,7 @@ ROUTES: Mapping[str, Tool | Reason] = {
     "cancel_agent_task": Reason("A tool call is cancelled and followed by the MCP client itself."),
     "knowledge_search": Tool("search"),
     "usage": Tool("server_status"),
+    "login": ACCOUNTS,
 }
 
 COMMANDS: Mapping[str, Tool | Reason] = {
@@ -123,11 +125,13 @@ COMMANDS: Mapping[str, Tool | Reason] = {
     "quota set": ACCOUNTS,
     **dict.fromkeys(("org add", "org list", "user add", "user list", "user remove"), ACCOUNTS),
     **dict.fromkeys(("agent add", "agent list", "agent remove", "token add", "token list", "token revoke"), ACCOUNTS),
+    **dict.fromkeys(("client add", "client list", "client revoke"), ACCOUNTS),
     **dict.fromkeys(("group add", "group leave", "group list", "group member"), ACCOUNTS),
 }
 
 OTHER_OPERATIONS = (
-    *CATALOGUE_OPERATIONS, *AGENT_OPERATIONS, AGENT_RPC, KNOWLEDGE_SEARCH, USAGE_REPORT, DOCUMENT_FILE,
+    *CATALOGUE_OPERATIONS, *AGENT_OPERATIONS, *MANAGEMENT_OPERATIONS,
+    AGENT_RPC, KNOWLEDGE_SEARCH, USAGE_REPORT, DOCUMENT_FILE,
 )  # fmt: skip
 TOOLS = {operation.name: operation for operation in OPERATIONS if operation.mcp}
 
