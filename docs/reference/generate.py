@@ -6,11 +6,13 @@ python docs/reference/generate.py [--check]
 import argparse
 import inspect
 import json
+import pkgutil
 import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, Field, fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +20,7 @@ import typer.main
 from rich.text import Text
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
+import almanac
 from almanac.app import SURFACES
 from almanac.cli import build
 from almanac.core import scopes
@@ -77,6 +80,9 @@ def scopes_page() -> str:
 
 def errors_page() -> str:
     """Every error code."""
+    for module in pkgutil.walk_packages(almanac.__path__, "almanac."):
+        if not module.name.endswith("__main__"):
+            import_module(module.name)  # otherwise the page would depend on the modules that are imported so far
     kinds = {kind.code: kind for kind in sorted(_errors(), key=lambda kind: len(kind.__mro__), reverse=True)}
     ordered = sorted(kinds.values(), key=lambda kind: (kind.status, kind.code))
     rows = [[f"`{kind.code}`", str(kind.status), _sentence(kind), kind.remedy or "—"] for kind in ordered]
