@@ -54,6 +54,19 @@ CATCHERS = {
     "sandbox/child.py",
 }
 
+# The functions that turn a search result into the form of a protocol or a page, one for each form.
+RESULT_FORMS = {
+    "operations/search.py:_result": "our tools and REST",
+    "operations/notes.py:recall": "our tools and REST, of a note",
+    "operations/notes.py:remember": "our tools and REST, of a similar note",
+    "operations/namespace_search.py:_document_metadata": "the catalogue and the gateway, of a document",
+    "assist/weknora/weknora_result.py:of_document": "WeKnora, as the agent and the tool read it, and in its document",
+    "assist/weknora/weknora_result.py:server_form": "WeKnora's server",
+    "knowledge/knowledge_runtime.py:_record": "a knowledge runtime and the external surface",
+    "surfaces/memory/tools.py:_result": "the memory surface",
+    "surfaces/memory/tools.py:store_knowledge": "the memory surface, of a similar note",
+}
+
 # Tests wait for events and conditions. These files may sleep, for the given reason.
 SLEEPERS = {
     "waiting.py": "polls states for which there is no event",
@@ -285,6 +298,25 @@ def test_only_database_files_ask_for_the_dialect():
         and any(isinstance(node, ast.Attribute) and node.attr == "dialect" for node in ast.walk(each))
     }
     assert all(DIALECT_FILES.match(file) for file in compares), compares
+
+
+def test_each_form_of_a_search_result_has_one_function():
+    # A form has the text of a result: `DocumentResult.found.text`, or the `snippet` of a note.
+    packages = ("operations", "assist", "knowledge", "memory", "catalogue", "surfaces", "web")
+    found = {
+        f"{name(file)}:{function.name}"
+        for file in FILES
+        if name(file).startswith(packages)
+        for function in functions(file)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute)
+        and (node.attr == "snippet" or (node.attr == "found" and _reads_text(function)))
+    }
+    assert found == set(RESULT_FORMS)
+
+
+def _reads_text(function: ast.AST) -> bool:
+    return any(isinstance(node, ast.Attribute) and node.attr == "text" for node in ast.walk(function))
 
 
 def test_no_code_is_marked_as_unfinished():

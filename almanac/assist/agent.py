@@ -15,12 +15,12 @@ from typing import Any
 from almanac.ai.chat import Chat, ChatFailed, ChatTool, ChatTurn, ToolUse
 from almanac.assist import extractive_answer, follow_up
 from almanac.assist.weknora.knowledge_search import MIN_SCORE
+from almanac.assist.weknora.weknora_result import WeKnoraResult
 from almanac.assist.weknora.weknora_tool import (
     MAX_TOOL_QUERY_CHARS,
     MIN_RESULTS,
     ToolUseResult,
     WeKnoraQuery,
-    WeKnoraResult,
     WeKnoraTool,
 )
 from almanac.core.text import one_line

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from almanac.assist.weknora.weknora_tool import WeKnoraResult
+from almanac.assist.weknora.weknora_result import WeKnoraResult
 from almanac.core.text import one_line
 from almanac.search.analysis import analyser
 

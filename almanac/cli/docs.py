@@ -8,17 +8,17 @@ from rich.text import Text
 from rich.tree import Tree
 
 from almanac.cli.support import operator_call
-from almanac.cli.support.operation_call import print_answer, request_of
+from almanac.cli.support.operation_call import all_pages, print_answer, request_of
 from almanac.cli.support.options import BaseKey, Json
 from almanac.cli.support.output import output_console, print_note, print_rows
 from almanac.cli.support.startup import database_command
 from almanac.core.database import Database
 from almanac.core.errors import BadRequest
-from almanac.knowledge import bases, document_status
-from almanac.knowledge.document_tree import Node
 from almanac.knowledge.folders import ROOT
 from almanac.operations import browse
-from almanac.operations.browse import Browse, NodeInfo, NodeList, node_info
+from almanac.operations.browse import Browse, DocumentList, ListDocuments, NodeInfo, NodeList
+from almanac.operations.context import RequestContext
+from almanac.operations.models import MAX_PAGE_ITEMS
 
 _COLOURS = {"success": "green", "failed": "red"}
 
@@ -40,32 +40,27 @@ async def docs(
     if tree and status is not None:
         raise BadRequest("A tree shows every document.", remedy="Leave --tree or --status out.")
     base_id = await operator_call.base_id(db, base)
-    answer = await (_tree(db, base_id) if tree else _documents(db, base_id, status))
+    ctx = request_of(await operator_call.call_for_base(db, base_id))
+    answer = await (_tree(ctx, base_id) if tree else _documents(ctx, base_id, status))
     if as_json:
         print_answer(answer)
-    elif tree:
+    elif isinstance(answer, NodeList):
         _print_tree(answer)
     else:
         empty = "No documents." if status else f"No documents yet: almanac ingest {base_id} PATH"
         print_rows([_row(node) for node in answer.items], False, empty=empty)
 
 
-async def _tree(db: Database, base_id: int) -> NodeList:
-    call = await operator_call.call_for_base(db, base_id)
-    return await browse.browse(request_of(call), Browse(base_id=base_id, recursive=True))
+async def _tree(ctx: RequestContext, base_id: int) -> NodeList:
+    return await browse.browse(ctx, Browse(base_id=base_id, recursive=True))
 
 
-async def _documents(db: Database, base_id: int, status: str | None) -> NodeList:
-    """Return all documents of a base, by path. The operation `browse` has no filter by status, and a limit."""
-    call = await operator_call.call_for_base(db, base_id)
-    base = await bases.get(db, call, base_id)
-    paths = await document_status.folder_paths(call, base_id)
-    found = await document_status.find_all(call, base_id, status)
-    nodes = [
-        node_info(Node(document, is_orphan=document.folder_id not in paths), paths.get(document.folder_id, ""))
-        for document in found
-    ]
-    return NodeList(base.name, sorted(nodes, key=lambda node: (node.path, node.name)), False, [], 0)
+async def _documents(ctx: RequestContext, base_id: int, status: str | None) -> DocumentList:
+    """Return all documents of a base, by path."""
+    arguments = ListDocuments(base_id=base_id, status=status, limit=MAX_PAGE_ITEMS)
+    answer = await all_pages(browse.list_documents, ctx, arguments)
+    answer.items.sort(key=lambda node: (node.path, node.name))
+    return answer
 
 
 def _row(node: NodeInfo) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import typer
 
 from almanac.cli.support import operator_call
 from almanac.cli.support.confirmation import confirm
-from almanac.cli.support.operation_call import all_pages, open_request, print_answer, request_of
+from almanac.cli.support.operation_call import all_pages, open_request, parse_arguments, print_answer, request_of
 from almanac.cli.support.options import BaseKey, Json, OrgName, Withdraw, Yes, command_group
 from almanac.cli.support.output import print_line, print_note, print_rows
 from almanac.cli.support.startup import database_command
@@ -20,14 +20,11 @@ from almanac.knowledge.bases import KnowledgeBase
 from almanac.knowledge.document_status import IngestCounts
 from almanac.operations import bases as base_operations
 from almanac.operations import browse
-from almanac.operations.bases import BaseInfo, BaseList, ListBases, base_info
+from almanac.operations.bases import BaseInfo, ListBases
 from almanac.operations.browse import ListTrash, RemovedList
-from almanac.operations.models import OneBase
-from almanac.search.backends import open_search
+from almanac.operations.models import MAX_PAGE_ITEMS, OneBase
 
 kb_app = command_group("Knowledge bases: the documents of a user, a group or the organisation.")
-
-_PAGE_SIZE = 500
 
 
 @kb_app.command("add")
@@ -75,16 +72,15 @@ async def list_bases(
     Example: [bold]almanac kb list --user maria[/bold]
     """
     call = await operator_call.call_for_org(db, org)
-    owners = [] if user is None else [(await principals.get_by_name(db, call.actor.org_id, user)).id]
-    found = await _find_bases(call, owners=owners)
-    ids = [base.id for base in found]
-    async with open_search(settings, db) as search:
-        coverage = await document_status.coverages(db, search.index, ids)
-    answer = BaseList([base_info(base, coverage.get(base.id)) for base in found], len(found), False, 0)
+    if user is not None:
+        await principals.get_by_name(db, call.actor.org_id, user)
+    async with open_request(settings, call) as ctx:
+        arguments = parse_arguments(ListBases, owner=user, limit=MAX_PAGE_ITEMS)
+        answer = await all_pages(base_operations.list_bases, ctx, arguments)
     if as_json:
         print_answer(answer)
     else:
-        counts = await document_status.count_by_base(db, ids)
+        counts = await document_status.count_by_base(db, [base.id for base in answer.items])
         has_coverage = any(base.passages is not None for base in answer.items)
         rows = [_base_row(base, counts.get(base.id, IngestCounts()), has_coverage) for base in answer.items]
         print_rows(rows, False, empty="No knowledge base yet: almanac kb add NAME --owner USER")
@@ -193,7 +189,7 @@ async def list_trash(
         answer = await _removed(await operator_call.call_for_base(db, base_id), base_id)
     else:
         async with open_request(settings, await operator_call.call_for_org(db, org)) as ctx:
-            arguments = ListBases(removed=True, limit=_PAGE_SIZE)
+            arguments = ListBases(removed=True, limit=MAX_PAGE_ITEMS)
             answer = await all_pages(base_operations.list_bases, ctx, arguments)
     if as_json:
         print_answer(answer)
@@ -213,7 +209,7 @@ async def list_trash(
 async def _find_bases(call: Call, *, owners: list[int] | None = None, **filters: Any) -> list[KnowledgeBase]:
     found: list[KnowledgeBase] = []
     while True:
-        page = await bases.find(call, owners=owners or (), limit=_PAGE_SIZE, offset=len(found), **filters)
+        page = await bases.find(call, owners=owners or (), limit=MAX_PAGE_ITEMS, offset=len(found), **filters)
         found += page.items
         if not page.has_more:
             return found
@@ -239,7 +235,7 @@ async def _restore_folder(call: Call, base_id: int, folder_id: int) -> None:
 
 
 async def _removed(call: Call, base_id: int) -> RemovedList:
-    return await all_pages(browse.list_trash, request_of(call), ListTrash(base_id=base_id, limit=_PAGE_SIZE))
+    return await all_pages(browse.list_trash, request_of(call), ListTrash(base_id=base_id, limit=MAX_PAGE_ITEMS))
 
 
 def _base_row(base: BaseInfo, counts: IngestCounts, has_coverage: bool) -> dict[str, Any]:

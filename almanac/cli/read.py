@@ -1,6 +1,7 @@
 """`almanac read`: the text of a document."""
 
 import sys
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -12,12 +13,12 @@ from almanac.cli.support.output import error_console, without_controls
 from almanac.cli.support.startup import database_command
 from almanac.core.call import Call
 from almanac.core.database import Database
-from almanac.core.errors import BadRequest, Conflict
+from almanac.core.errors import Conflict
 from almanac.knowledge import document_text, documents
-from almanac.knowledge.document_text import TextOutline
+from almanac.knowledge.document_text import TextExcerpt, TextOutline
 from almanac.knowledge.documents import Document
 from almanac.knowledge.ingest.queue import UNFINISHED_STATUSES
-from almanac.operations.document_models import DocumentExcerpt, DocumentInfo
+from almanac.operations.document_models import DocumentExcerpt
 
 
 @database_command
@@ -38,9 +39,9 @@ async def read(
     call = await operator_call.call_for_document(db, document_id)
     document = await documents.get(db, call, document_id)
     outline = await _outline(db, document)
-    excerpt = await _excerpt(call, document, outline, page, offset, limit)
+    excerpt = await _read(call, document, outline, page, offset, limit)
     if as_json:
-        print_answer(excerpt)
+        print_answer(DocumentExcerpt.of(excerpt))
     else:
         _print_text(excerpt, outline)
 
@@ -60,49 +61,25 @@ async def _outline(db: Database, document: Document) -> TextOutline:
     )
 
 
-async def _excerpt(
+async def _read(
     call: Call, document: Document, outline: TextOutline, page: int | None, offset: int, limit: int | None
-) -> DocumentExcerpt:
-    """Return the whole text or a part of it. The operation `read_document` limits the length of its answer."""
-    first, last, page_name = _page_span(outline, page)
-    start = min(first + offset, last)
-    end = last if limit is None else min(start + limit, last)
-    text = await _text(call, document.id, start, end)
-    return DocumentExcerpt(
-        document=DocumentInfo.of(document),
-        text=text,
-        offset=start,
-        next_offset=start + len(text) if start + len(text) < outline.characters else None,
-        page=page,
-        page_name=page_name or None,
-        total=outline.characters,
-    )
-
-
-def _page_span(outline: TextOutline, page: int | None) -> tuple[int, int, str]:
-    """Return the start, end and name of a page, or the span of the whole text."""
-    if page is None:
-        return 0, outline.characters, ""
-    for number, start, end, name in outline.pages:
-        if number == page:
-            return start, end, name
-    if not outline.pages:
-        raise BadRequest("This document has no pages.", remedy="Read it with --offset and --limit.")
-    raise BadRequest(f"This document has the pages 1 to {len(outline.pages)}.", remedy="Choose one of them.")
-
-
-async def _text(call: Call, document_id: int, start: int, end: int) -> str:
-    parts: list[str] = []
-    while start < end:
-        part = (await document_text.read(call, document_id, offset=start, limit=end - start)).text
+) -> TextExcerpt:
+    """Return a page, or the whole text, or a part of either, however long it is."""
+    whole = (None, 0, outline.characters, "")
+    number, first, last, name = whole if page is None else document_text.find_page(document, outline, page)
+    end = last if limit is None else min(first + offset + limit, last)
+    excerpt = await document_text.read(call, document.id, offset=min(first + offset, last), limit=0)
+    parts, position = list[str](), excerpt.offset
+    while position < end:
+        part = (await document_text.read(call, document.id, offset=position, limit=end - position)).text
         if not part:  # the document was replaced by a shorter one meanwhile
             break
         parts.append(part)
-        start += len(part)
-    return "".join(parts)
+        position += len(part)
+    return replace(excerpt, text="".join(parts), page=number, page_name=name)
 
 
-def _print_text(excerpt: DocumentExcerpt, outline: TextOutline) -> None:
+def _print_text(excerpt: TextExcerpt, outline: TextOutline) -> None:
     """Print the text page by page on standard output, and the page numbers on standard error."""
     console = error_console()
     start, end = excerpt.offset, excerpt.offset + len(excerpt.text)

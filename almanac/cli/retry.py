@@ -7,11 +7,9 @@ from almanac.cli.support.ingest_run import IngestRun
 from almanac.cli.support.ingest_session import open_session, parse_wait
 from almanac.cli.support.options import BaseKey, Json, NoWait, WaitForVectors
 from almanac.cli.support.startup import database_command
-from almanac.core.call import Call
 from almanac.core.database import Database
 from almanac.core.settings import Settings
 from almanac.knowledge import document_status, documents
-from almanac.knowledge.documents import Document
 
 
 @database_command
@@ -30,17 +28,10 @@ async def retry(
     awaited = parse_wait(wait, no_wait)
     base_id = await operator_call.base_id(db, base)
     call = await operator_call.call_for_base(db, base_id)
-    failed = await _failed_documents(call, base_id)
+    failed = await document_status.find_with_paths(call, base_id, "failed")
     await documents.retry_all(call, base_id)
     run = IngestRun(call, base_id)
     run.expect(failed)
     async with open_session(call, base_id, settings, wait=awaited, as_json=as_json) as session:
         await session.follow(run, [])
     raise typer.Exit(session.exit_code)
-
-
-async def _failed_documents(call: Call, base_id: int) -> list[tuple[Document, str]]:
-    """Return the failed documents, each with its path in the base."""
-    paths = await document_status.folder_paths(call, base_id)
-    failed = await document_status.find_all(call, base_id, "failed")
-    return [(document, f"{paths.get(document.folder_id, '')}/{document.name}".strip("/")) for document in failed]

@@ -155,6 +155,7 @@ async def find(
     scope: str = "all",
     group: str | None = None,
     query: str | None = None,
+    owner: str | None = None,
     owners: Sequence[int] = (),
     removed: bool = False,
     limit: int = 50,
@@ -163,8 +164,8 @@ async def find(
     """A page of the bases that the caller may see, newest first, each with its number of documents."""
     if scope not in SCOPES:
         raise BadRequest(f"There is no scope {scope!r}.", remedy=f"The scopes are: {', '.join(SCOPES)}.")
-    if CONTROL_CHARACTERS.search(f"{group}{query}"):
-        raise BadRequest("The group or the query contains control characters.", remedy="Remove them.")
+    if CONTROL_CHARACTERS.search(f"{group}{query}{owner}"):
+        raise BadRequest("The group, the query or the owner contains control characters.", remedy="Remove them.")
     parameters = Parameters()
     conditions = [
         visible_bases.condition(call.actor, parameters, scope),
@@ -174,6 +175,10 @@ async def find(
         conditions.append(f"g.name = {parameters.add(group)}")
     if query:
         conditions.append(f"b.folded LIKE {parameters.add(f'%{escape_like(query.casefold())}%')} ESCAPE '\\'")
+    if owner is not None:
+        # Not looked up first: an error would tell callers which names exist.
+        names = f"org_id = {parameters.add(call.actor.org_id)} AND name = {parameters.add(owner)}"
+        conditions.append(f"b.owner_id IN (SELECT id FROM principals WHERE {names} AND removed_at IS NULL)")  # noqa: S608
     if owners:
         conditions.append(f"b.owner_id IN ({id_list(owners)})")
     where, args = " AND ".join(conditions), tuple(parameters.values)

@@ -59,12 +59,13 @@ async def find(
     return [document_from_row(row) for row in rows]
 
 
-async def find_all(call: Call, base_id: int, status: str | None = None) -> list[Document]:
-    """All documents of a base, ordered by id."""
+async def find_with_paths(call: Call, base_id: int, status: str | None = None) -> list[tuple[Document, str]]:
+    """All documents of a base, each with its path in the base, ordered by id."""
+    paths = await folder_paths(call, base_id)
     found: list[Document] = []
     while page := await find(call, base_id, status=status, after=found[-1].id if found else 0):
         found += page
-    return found
+    return [(document, f"{paths.get(document.folder_id, '')}/{document.name}".lstrip("/")) for document in found]
 
 
 async def get_by_name(db: Reader, base_id: int, folder_id: int, name: str) -> Document | None:

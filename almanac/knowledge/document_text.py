@@ -60,11 +60,29 @@ async def read_page(call: Call, document_id: int, number: int) -> TextExcerpt:
     document = await documents.get(call.db, call, document_id)
     while True:
         outline = await get(call.db, document_id)
-        page, start, end, name = _find_page(document, outline, number)
+        page, start, end, name = find_page(document, outline, number)
         generation, total, text = await _part(call.db, document_id, start, min(end, start + MAX_READ_CHARS))
         # Otherwise the text was replaced between the two queries.
         if outline is not None and generation == outline.generation:
             return TextExcerpt(document, text, start, total, page, name)
+
+
+def find_page(document: Document, outline: TextOutline | None, number: int) -> tuple[int, int, int, str]:
+    """The number, start, end and name of a page of a text."""
+    failure = document.failure
+    if outline is None and failure is not None:
+        raise BadRequest(
+            f"Document {document.id} could not be read: {failure.code}. {failure.message}",
+            remedy="Replace its content; or reindex it, if the cause is gone.",
+        )
+    if outline is None:
+        raise BadRequest(f"Document {document.id} has not been read yet.", remedy="Try again in a few seconds.")
+    if not outline.pages:
+        raise BadRequest(f"Document {document.id} has no pages.", remedy="Read it by offset and limit.")
+    for page in outline.pages:
+        if page[0] == number:
+            return page
+    raise BadRequest(f"Document {document.id} has the pages 1 to {len(outline.pages)}.", remedy="Choose one of them.")
 
 
 async def save(tx: Transaction, document_id: int, generation: int, parsed: ParsedDocument) -> None:
@@ -121,23 +139,6 @@ async def _part(db: Reader, document_id: int, start: int, end: int) -> tuple[int
     text = "".join(row["text"] or "" for row in rows)
     offset = first * TEXT_PART_CHARS
     return rows[0]["generation"], rows[0]["characters"], text[start - offset : end - offset]
-
-
-def _find_page(document: Document, outline: TextOutline | None, number: int) -> tuple[int, int, int, str]:
-    failure = document.failure
-    if outline is None and failure is not None:
-        raise BadRequest(
-            f"Document {document.id} could not be read: {failure.code}. {failure.message}",
-            remedy="Replace its content; or reindex it, if the cause is gone.",
-        )
-    if outline is None:
-        raise BadRequest(f"Document {document.id} has not been read yet.", remedy="Try again in a few seconds.")
-    if not outline.pages:
-        raise BadRequest(f"Document {document.id} has no pages.", remedy="Read it by offset and limit.")
-    for page in outline.pages:
-        if page[0] == number:
-            return page
-    raise BadRequest(f"Document {document.id} has the pages 1 to {len(outline.pages)}.", remedy="Choose one of them.")
 
 
 def _json(value: object) -> str:

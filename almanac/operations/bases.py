@@ -42,6 +42,7 @@ class ListBases(Arguments):
     ] = "all"
     group: Annotated[str | None, Field(max_length=200, description="Only those of this group.")] = None
     query: Annotated[str | None, Field(max_length=200, description="Part of the name or description.")] = None
+    owner: Annotated[str | None, Field(max_length=200, description="Only those of this user or agent.")] = None
     removed: Annotated[bool, Field(description="Those in the trash.")] = False
     limit: Limit = 50
     offset: Offset = 0
@@ -268,11 +269,10 @@ async def _info(ctx: RequestContext, base: KnowledgeBase) -> BaseInfo:
 
 async def _infos(ctx: RequestContext, found: Sequence[KnowledgeBase]) -> list[BaseInfo]:
     coverage = await document_status.coverages(ctx.db, ctx.app.search.index, [base.id for base in found])
-    return [base_info(base, coverage.get(base.id)) for base in found]
+    return [_base_info(base, coverage.get(base.id)) for base in found]
 
 
-def base_info(base: KnowledgeBase, coverage: Coverage | None) -> BaseInfo:
-    """Return a knowledge base as callers see it."""
+def _base_info(base: KnowledgeBase, coverage: Coverage | None) -> BaseInfo:
     splitter = base.splitter
     parent_size = splitter.parent_size if splitter.strategy == "hierarchical" else None
     return BaseInfo(
@@ -317,7 +317,7 @@ OPERATIONS = (
         list_bases,
         title="List knowledge bases",
         rest=Rest("GET", "/bases"),
-        mcp=Mcp(omit=frozenset({"group", "removed"})),
+        mcp=Mcp(omit=frozenset({"group", "owner", "removed"})),
         covers=("get_base",),
         example=Example(answer=BaseList([_BASE], 1, False, 0)),
     ),

@@ -7,10 +7,11 @@ from pydantic import Field
 
 from almanac.core.arguments import Arguments, Id
 from almanac.core.errors import BadRequest
-from almanac.knowledge import document_tree, trash
+from almanac.knowledge import bases, document_status, document_tree, trash
 from almanac.knowledge.document_tree import Node
 from almanac.knowledge.documents import Document
 from almanac.knowledge.folders import ROOT, Folder
+from almanac.knowledge.ingest.queue import STATUSES
 from almanac.operations.context import RequestContext
 from almanac.operations.models import (
     EXAMPLE_TIMESTAMP,
@@ -32,6 +33,12 @@ class Browse(Arguments):
     recursive: Annotated[bool, Field(description="All below, up to 5,000; no limit or offset.")] = False
     limit: Limit = 100
     offset: Offset = 0
+
+
+class ListDocuments(OneBase):
+    status: Annotated[str | None, Field(description=f"One of: {', '.join(STATUSES)}.")] = None
+    limit: Limit = 100
+    after: Annotated[Id, Field(ge=0, description="The last id of the page before.")] = 0
 
 
 class ListTrash(OneBase):
@@ -90,6 +97,15 @@ class NodeList:
     offset: Annotated[int, REST_ONLY]
 
 
+@dataclass(slots=True)
+class DocumentList:
+    """The documents in all folders of a knowledge base, ordered by id."""
+
+    base: str
+    items: list[NodeInfo]
+    has_more: bool
+
+
 async def browse(ctx: RequestContext, args: Browse) -> NodeList:
     """The folders and documents in a folder, folders first, then the newest first."""
     if args.recursive:
@@ -98,7 +114,19 @@ async def browse(ctx: RequestContext, args: Browse) -> NodeList:
         tree = await document_tree.tree(ctx, args.base_id, args.folder_id)
         return NodeList(tree.base.name, _flat(tree.nodes), False, tree.warnings, 0)
     level = await document_tree.browse(ctx, args.base_id, args.folder_id, limit=args.limit, offset=args.offset)
-    return NodeList(level.base.name, [node_info(node, "") for node in level.nodes], level.has_more, [], args.offset)
+    return NodeList(level.base.name, [_node_info(node, "") for node in level.nodes], level.has_more, [], args.offset)
+
+
+async def list_documents(ctx: RequestContext, args: ListDocuments) -> DocumentList:
+    """The documents in all folders of a knowledge base, ordered by id."""
+    base = await bases.get(ctx.db, ctx, args.base_id)
+    paths = await document_status.folder_paths(ctx, args.base_id)
+    found = await document_status.find(ctx, args.base_id, status=args.status, after=args.after, limit=args.limit + 1)
+    nodes = [
+        _node_info(Node(document, is_orphan=document.folder_id not in paths), paths.get(document.folder_id, ""))
+        for document in found[: args.limit]
+    ]
+    return DocumentList(base.name, nodes, len(found) > args.limit)
 
 
 async def list_trash(ctx: RequestContext, args: ListTrash) -> RemovedList:
@@ -114,13 +142,13 @@ def _flat(top: list[Node]) -> list[NodeInfo]:
     waiting = [(node, "") for node in reversed(top)]
     while waiting:
         node, path = waiting.pop()
-        items.append(node_info(node, path))
+        items.append(_node_info(node, path))
         below = f"{path}/{node.item.name}" if path else node.item.name
         waiting += [(child, below) for child in reversed(node.children)]
     return items
 
 
-def node_info(node: Node, path: str) -> NodeInfo:
+def _node_info(node: Node, path: str) -> NodeInfo:
     """Return a folder or a document as callers see it."""
     item = node.item
     document = item if isinstance(item, Document) else None
@@ -155,8 +183,13 @@ OPERATIONS = (
         title="Browse a knowledge base",
         rest=Rest("GET", "/bases/{base_id}/nodes"),
         mcp=Mcp(advice="Status success: read_document has its text."),
-        covers=("get_folder",),
+        covers=("get_folder", "list_documents"),
         example=Example(answer=NodeList("Manuals", [_NODE], False, [], 0)),
+    ),
+    read_operation(
+        list_documents,
+        rest=Rest("GET", "/bases/{base_id}/documents"),
+        example=Example(answer=DocumentList("Manuals", [_NODE], False)),
     ),
     read_operation(
         list_trash,

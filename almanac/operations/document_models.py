@@ -9,6 +9,7 @@ from almanac.core import arguments, clock
 from almanac.core.arguments import Arguments, Id, RecordId
 from almanac.knowledge import document_text, documents
 from almanac.knowledge.document_search import DocumentId
+from almanac.knowledge.document_text import TextExcerpt
 from almanac.knowledge.documents import Document, DocumentDraft
 from almanac.knowledge.ingest import queue
 from almanac.operations.models import EXAMPLE_TIMESTAMP, IfExists, Limit, Offset, Timestamp, UntrustedAnswer, timestamp
@@ -221,6 +222,19 @@ class DocumentExcerpt(UntrustedAnswer):
     page: int | None
     page_name: Annotated[str | None, REST_ONLY]
     total: Annotated[int, Field(description="Characters of the whole text."), REST_ONLY]
+
+    @classmethod
+    def of(cls, excerpt: TextExcerpt) -> "DocumentExcerpt":
+        """Return a part of a text as callers see it."""
+        return cls(
+            document=DocumentInfo.of(excerpt.document),
+            text=excerpt.text,
+            offset=excerpt.offset,
+            next_offset=excerpt.offset + len(excerpt.text) if excerpt.has_more else None,
+            page=excerpt.page,
+            page_name=excerpt.page_name or None,
+            total=excerpt.total,
+        )
 
 
 @dataclass(slots=True)

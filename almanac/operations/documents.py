@@ -123,15 +123,7 @@ async def read_document(ctx: RequestContext, args: ReadDocument) -> DocumentExce
         raise BadRequest("A page is read as a whole.", remedy="Leave out offset and limit, or page.")
     else:
         excerpt = await document_text.read_page(ctx, args.document_id, args.page)
-    return DocumentExcerpt(
-        document=DocumentInfo.of(excerpt.document),
-        text=excerpt.text,
-        offset=excerpt.offset,
-        next_offset=excerpt.offset + len(excerpt.text) if excerpt.has_more else None,
-        page=excerpt.page,
-        page_name=excerpt.page_name or None,
-        total=excerpt.total,
-    )
+    return DocumentExcerpt.of(excerpt)
 
 
 async def list_passages(ctx: RequestContext, args: ListPassages) -> PassageList:

@@ -19,9 +19,11 @@ SEARCH = frozenset({"search:read"})
 read_operation = partial(operation, scopes=READ_KNOWLEDGE)
 write_operation = partial(operation, scopes=WRITE_KNOWLEDGE)
 
+MAX_PAGE_ITEMS = 500
+
 # Bounds of ids are checked but not described: two numbers for each id would tell an agent nothing.
 BaseId = Annotated[RecordId, Field(description="From list_bases.")]
-Limit = Annotated[int, Field(ge=1, le=500, description="Items on a page.")]
+Limit = Annotated[int, Field(ge=1, le=MAX_PAGE_ITEMS, description="Items on a page.")]
 Offset = Annotated[arguments.Offset, Field(description="Items to skip.")]
 
 Level = Literal["personal", "group", "organization"]

@@ -144,6 +144,11 @@ async def best_per_object(search: SearchEngine, query: str, scope: NamespaceScop
     return BestPassages(sorted(best.values(), key=lambda result: -result.score)[:limit], tuple(notes))
 
 
+def render_match(match: NamespaceMatch, **more: Any) -> dict[str, Any]:
+    """A match in the form of the gateway's contract. REST has more fields than the tool."""
+    return {"id": match.id, "score": match.score, **more, "metadata": match.metadata}
+
+
 async def _resolve_namespace(call: Call, query: NamespaceQuery) -> NamespaceScope:
     if not query.query.strip():
         raise BadRequest("The question is empty.", remedy="Say what you are looking for.")
@@ -185,10 +190,10 @@ async def _matches(call: Call, results: Sequence[SearchResult], scope: Namespace
         if result.kind == entity_index.ENTITY and result.object_id in entity_by_id:
             entity = entity_by_id[result.object_id]
             call.record_access("entity", entity.id)
-            matches.append(NamespaceMatch(entity.id, result.score, _entity_metadata(entity, result.text)))
+            matches.append(NamespaceMatch(entity.id, result.score, _entity_metadata(entity, result)))
         elif result.kind == entity_index.IMAGE and result.object_id in image_by_id:
             image = image_by_id[result.object_id]
-            matches.append(NamespaceMatch(image.id, result.score, _image_metadata(image, result.text)))
+            matches.append(NamespaceMatch(image.id, result.score, _image_metadata(image, result)))
         elif result.passage_id in document_by_passage:
             document = document_by_passage[result.passage_id]
             call.record_access("document", document.document_id)
@@ -196,7 +201,7 @@ async def _matches(call: Call, results: Sequence[SearchResult], scope: Namespace
     return matches
 
 
-def _entity_metadata(entity: Entity, text: str) -> dict[str, Any]:
+def _entity_metadata(entity: Entity, result: SearchResult) -> dict[str, Any]:
     own: dict[str, Any] = {
         "name": entity.name,
         "category": entity.category_name,
@@ -207,16 +212,16 @@ def _entity_metadata(entity: Entity, text: str) -> dict[str, Any]:
         "status": entity.status,
         "tags": list(entity.tags),
     }
-    return {**own, **entity.metadata, "text": text}  # stored metadata wins, because filters compare with it
+    return {**own, **entity.metadata, "text": result.text}  # stored metadata wins, because filters compare with it
 
 
-def _image_metadata(image: Attachment, text: str) -> dict[str, Any]:
+def _image_metadata(image: Attachment, result: SearchResult) -> dict[str, Any]:
     own = {
         "name": image.name,
         "url": image.url,
         "type": image.type_key,
         "description": image.description,
-        "text": text,
+        "text": result.text,
     }
     return {**image.annotations, **own}
 

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from almanac.assist.weknora import knowledge_search as weknora_search
-from almanac.assist.weknora.backends import DROPPED_HEADER, MATCH_TYPES
+from almanac.assist.weknora.backends import DROPPED_HEADER
 from almanac.assist.weknora.knowledge_search import WeKnoraSearchArguments
+from almanac.assist.weknora.weknora_result import documented_form, server_form
 from almanac.core.errors import AlmanacError
-from almanac.knowledge.document_search import DocumentResult
 from almanac.operations.context import RequestContext
 from almanac.operations.models import SEARCH
 from almanac.operations.operation import Example, Rest, operation
@@ -74,10 +74,10 @@ class WeKnoraErrorAnswer:
 async def knowledge_search(ctx: RequestContext, args: WeKnoraSearchArguments) -> RestAnswer:
     """The passages of documents that answer a question, in the form of WeKnora's clients."""
     found = await weknora_search.search(ctx, ctx.app.search, args)
-    results = [weknora_search.describe(hit, highlight=args.highlight) for hit in found.hits]
+    results = [documented_form(hit, highlight=args.highlight) for hit in found.hits]
     body: dict[str, Any] = {"results": results, "total_count": found.total_count}
     if _wants_envelope(ctx, ctx.parameters.envelope):
-        body |= {"success": True, "data": [_server_result(hit) for hit in found.hits]}
+        body |= {"success": True, "data": [server_form(hit) for hit in found.hits]}
     return RestAnswer(body, 200, ((DROPPED_HEADER.encode(), b"%d" % found.below_min_score), *notes_header(found.notes)))
 
 
@@ -90,21 +90,6 @@ def render_error(ctx: RequestContext, error: AlmanacError) -> WeKnoraErrorAnswer
 
 def _wants_envelope(ctx: RequestContext, envelope: bool | None) -> bool:
     return ("query" in ctx.arguments and "question" not in ctx.arguments) if envelope is None else envelope
-
-
-def _server_result(hit: DocumentResult) -> dict[str, Any]:
-    found = hit.found
-    return {
-        **weknora_search.describe(hit, highlight=False),
-        "match_type": MATCH_TYPES.index("vector" if "vectors" in found.legs else "keyword"),
-        "chunk_type": "text",
-        "start_at": found.start,
-        "end_at": found.end,
-        "matched_content": found.text,
-        "metadata": {"page": str(found.page)} if found.page is not None else {},
-        "knowledge_base_id": str(hit.base_id),
-        "knowledge_source": hit.source_url or "",
-    }
 
 
 _EXAMPLE_RESULT = WeKnoraResultInfo("3711", "Oil it monthly.", 0.85, "12", "Pump P-40", "pump.pdf", "hybrid")

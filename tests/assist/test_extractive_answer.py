@@ -5,7 +5,7 @@ import time
 import pytest
 
 from almanac.assist import extractive_answer, follow_up
-from almanac.assist.weknora.weknora_tool import WeKnoraResult
+from almanac.assist.weknora.weknora_result import WeKnoraResult
 
 
 def result(content: str, score: float = 0.9, id: str = "1") -> WeKnoraResult:

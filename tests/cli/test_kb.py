@@ -775,9 +775,7 @@ def test_a_document_is_read_by_page_by_stretch_and_whole(library: Almanac):
     assert across.err.splitlines() == ["— page 1 —", "— page 2 —"]
     beyond = library("read", "1", "--offset", "1000000")
     assert (beyond.code, beyond.out) == (0, "")
-    assert library("read", "1", "--page", "3").complaint() == (
-        "This document has the pages 1 to 2. Choose one of them."
-    )
+    assert library("read", "1", "--page", "3").complaint() == ("Document 1 has the pages 1 to 2. Choose one of them.")
 
 
 def test_a_text_longer_than_is_read_at_once_is_printed_whole(

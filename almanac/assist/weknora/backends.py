@@ -6,8 +6,6 @@ unless the context says that the endpoint is a real WeKnora. Responses of both k
 """
 
 import asyncio
-import hashlib
-import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -17,16 +15,15 @@ import orjson
 from pydantic import ValidationError
 
 from almanac.assist.weknora import knowledge_search
-from almanac.assist.weknora.knowledge_search import GradedResults, WeKnoraSearchArguments, match_type
+from almanac.assist.weknora.knowledge_search import GradedResults, WeKnoraSearchArguments
+from almanac.assist.weknora.weknora_result import HideKey, WeKnoraResult, from_endpoint, of_document
 from almanac.assist.weknora.weknora_tool import (
     PATH,
     CachedBackend,
-    HideKey,
     SearchBackend,
     SearchRefused,
     WeKnoraContext,
     WeKnoraQuery,
-    WeKnoraResult,
     WeKnoraResults,
     refusal,
 )
@@ -34,7 +31,6 @@ from almanac.core.arguments import describe_problems
 from almanac.core.call import Call
 from almanac.core.errors import AlmanacError, BadRequest
 from almanac.core.settings import Settings
-from almanac.knowledge.document_search import DocumentResult
 from almanac.net.errors import FetchError, FetchFailed, FetchTimeout
 from almanac.net.fetcher import Fetcher
 from almanac.net.service_client import (
@@ -48,13 +44,8 @@ from almanac.search.engine import SearchEngine
 
 DROPPED_HEADER = "x-dropped-by-min-score"  # response header of our endpoint: the number of results below the threshold
 MAX_RESPONSE_BYTES = 8_000_000
-MAX_CONTENT_CHARS, MAX_FIELD_CHARS = 20_000, 500  # longer values of a remote endpoint are cut
-MAX_REMOTE_RESULTS, MAX_HIGHLIGHTS = 500, 100
+MAX_REMOTE_RESULTS = 500
 MAX_RANK_FUSION_SCORE = 1 / 61  # the best score of a real WeKnora without a reranker
-
-# The match types of a real WeKnora, which returns their positions in this list.
-MATCH_TYPES = ("vector", "keyword", "nearby", "history", "parent", "relation", "graph", "web", "direct", "data")
-_MATCH_TYPE_NAMES = frozenset((*MATCH_TYPES, "hybrid"))
 
 Post = Callable[[bytes, dict[str, str]], Awaitable[ServiceResponse]]
 SearchFunction = Callable[[Call], Awaitable[GradedResults]]
@@ -75,7 +66,7 @@ class LocalBackend:
             response = await self._run_as_key_owner(query, lambda call: self._search(call, query))
         except AlmanacError as error:
             raise SearchRefused(error.status, error.text) from None
-        results = tuple(_local_result(hit) for hit in response.hits)
+        results = tuple(of_document(hit) for hit in response.hits)
         return WeKnoraResults(results, response.total_count, response.below_min_score, response.notes)
 
     async def _search(self, call: Call, query: WeKnoraQuery) -> GradedResults:
@@ -170,21 +161,6 @@ async def _fetch_with_retries(
     raise FetchFailed()
 
 
-def _local_result(hit: DocumentResult) -> WeKnoraResult:
-    passage = hit.found
-    return WeKnoraResult(
-        id=str(passage.passage_id),
-        content=passage.text,
-        score=passage.score,
-        knowledge_id=str(hit.document_id),
-        title=passage.title,
-        filename=hit.name,
-        match_type=match_type(hit),
-        highlights=passage.highlights,
-        base_id=hit.base_id,
-    )
-
-
 def _read_response(response: ServiceResponse, query: WeKnoraQuery, hide_key: HideKey) -> WeKnoraResults:
     """The results in the response of either kind of endpoint.
 
@@ -204,7 +180,7 @@ def _read_response(response: ServiceResponse, query: WeKnoraQuery, hide_key: Hid
             "The server at the address of the knowledge bases does not implement WeKnora's REST interface."
         )
     listed = cast("list[Any]", entries)[:MAX_REMOTE_RESULTS]
-    results = [_remote_result(cast("dict[str, Any]", entry), hide_key) for entry in listed if isinstance(entry, dict)]
+    results = [from_endpoint(cast("dict[str, Any]", entry), hide_key) for entry in listed if isinstance(entry, dict)]
     if is_real_weknora:
         return _apply_threshold(results, query)
     return _with_counts(results, query, response, body.get("total_count"))
@@ -231,45 +207,3 @@ def _apply_threshold(results: list[WeKnoraResult], query: WeKnoraQuery) -> WeKno
     results = [replace(result, score=min(1.0, result.score / scale)) for result in results]
     good = [result for result in results if result.score >= query.min_score]
     return WeKnoraResults(tuple(good[: query.top_k]), len(good), len(results) - len(good))
-
-
-def _remote_result(entry: dict[str, Any], hide_key: HideKey) -> WeKnoraResult:
-    match: Any = entry.get("match_type")
-    name: Any = MATCH_TYPES[match] if type(match) is int and 0 <= match < len(MATCH_TYPES) else match
-    content = _text(entry, "content", hide_key, MAX_CONTENT_CHARS)
-    knowledge_id = _text(entry, "knowledge_id", hide_key)
-    return WeKnoraResult(
-        id=_text(entry, "id", hide_key) or f"{knowledge_id}-{hashlib.sha256(content.encode()).hexdigest()[:16]}",
-        content=content,
-        score=_score(entry.get("score")),
-        knowledge_id=knowledge_id,
-        title=_text(entry, "knowledge_title", hide_key),
-        filename=_text(entry, "knowledge_filename", hide_key),
-        match_type=name if isinstance(name, str) and name in _MATCH_TYPE_NAMES else "",
-        highlights=_highlights(entry.get("highlights"), len(content)),
-    )
-
-
-def _score(value: Any) -> float:
-    is_number = type(value) in (int, float) and math.isfinite(value)
-    return max(0.0, float(value)) if is_number else 0.0
-
-
-def _text(entry: dict[str, Any], name: str, hide_key: HideKey, max_chars: int = MAX_FIELD_CHARS) -> str:
-    value: Any = entry.get(name)
-    text = value if isinstance(value, str) else str(value) if type(value) is int else ""
-    return hide_key(text.replace("\0", ""))[:max_chars]  # PostgreSQL cannot store NUL
-
-
-def _highlights(value: Any, length: int) -> tuple[tuple[int, int], ...]:
-    """The first valid spans of a content with this length. A span that overlaps the previous one is left out."""
-    spans: list[tuple[int, int]] = []
-    for entry in cast("list[Any]", value) if isinstance(value, list) else []:
-        pair = cast("list[Any]", entry) if isinstance(entry, list) else []
-        if len(pair) == 2 and all(type(offset) is int for offset in pair):
-            start, end = pair
-            if (spans[-1][1] if spans else 0) <= start < end <= length:
-                spans.append((start, end))
-        if len(spans) == MAX_HIGHLIGHTS:
-            break
-    return tuple(spans)

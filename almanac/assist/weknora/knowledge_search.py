@@ -5,7 +5,7 @@ threshold therefore means the same in every mode. The response counts the result
 """
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -137,27 +137,6 @@ async def search_anywhere(call: Call, engine: SearchEngine, arguments: WeKnoraSe
     results = await document_search.find(call, engine, graded, scope.notes)
     above = results.counts.get("above_min_score", 0)
     return GradedResults(results.hits, above, results.counts.get("fused", 0) - above, results.notes)
-
-
-def match_type(hit: DocumentResult) -> str:
-    """WeKnora's name for the retrievers that found a passage."""
-    legs = hit.found.legs
-    return "hybrid" if len(legs) > 1 else {"words": "keyword", "vectors": "vector"}.get("".join(legs), "hybrid")
-
-
-def describe(hit: DocumentResult, *, highlight: bool) -> dict[str, Any]:
-    """A result in the format of WeKnora's document."""
-    passage = hit.found
-    result: dict[str, Any] = {
-        "id": str(passage.passage_id),
-        "content": passage.text,
-        "score": passage.score,
-        "knowledge_id": str(hit.document_id),
-        "knowledge_title": passage.title,
-        "knowledge_filename": hit.name,
-        "match_type": match_type(hit),
-    }
-    return result | {"highlights": [list(span) for span in passage.highlights]} if highlight else result
 
 
 def _parse_id(id: WireId) -> int:

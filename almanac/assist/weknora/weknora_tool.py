@@ -6,7 +6,7 @@ the tool contains the key, not even an error message.
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Protocol
 
@@ -14,6 +14,7 @@ import orjson
 from pydantic import Field, ValidationError
 
 from almanac.assist.weknora.knowledge_search import DEFAULT_TOP_K, MIN_SCORE, MinScore, Mode, TopK
+from almanac.assist.weknora.weknora_result import HideKey, WeKnoraResult
 from almanac.core.arguments import Arguments, describe_problems
 from almanac.core.errors import AlmanacError
 from almanac.core.text import one_line
@@ -38,9 +39,6 @@ _FEW_FOUND = (
 )
 
 
-HideKey = Callable[[str], str]  # replaces the key in a text
-
-
 @dataclass(frozen=True, slots=True)
 class WeKnoraContext:
     """The endpoint, knowledge bases and API key of a tool. The key is never shown."""
@@ -63,21 +61,6 @@ class WeKnoraQuery(Arguments):
     top_k: TopK = DEFAULT_TOP_K
     min_score: MinScore = MIN_SCORE
     rerank: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class WeKnoraResult:
-    """A passage of a document that matches a query."""
-
-    id: str
-    content: str
-    score: float
-    knowledge_id: str
-    title: str
-    filename: str
-    match_type: str
-    highlights: tuple[tuple[int, int], ...] = ()
-    base_id: int | None = None  # None for a result of another server
 
 
 @dataclass(frozen=True, slots=True)

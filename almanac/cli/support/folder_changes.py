@@ -133,11 +133,8 @@ def keep_reason(found: Sequence[FoundFile]) -> str:
 
 async def open_changes(call: Call, base_id: int) -> FolderChanges:
     """Read the documents of a base, so that they can be compared with files."""
-    paths = await document_status.folder_paths(call, base_id)
-    found = await document_status.find_all(call, base_id)
-    return FolderChanges(
-        call, base_id, {f"{paths.get(each.folder_id, '')}/{each.name}".lstrip("/"): each for each in found}
-    )
+    found = await document_status.find_with_paths(call, base_id)
+    return FolderChanges(call, base_id, {path: document for document, path in found})
 
 
 def _ending(name: str) -> str:

@@ -65,10 +65,13 @@ async def all_pages(
     ctx: RequestContext,
     arguments: ArgumentsType,
 ) -> PageType:
-    """Call an operation for each page and return one answer with all items."""
+    """Call an operation for each page and return one answer with all items. The next page begins at an offset or, if
+    the operation has the argument `after`, after an id."""
     answer = await handler(ctx, arguments)
+    has_cursor = "after" in type(arguments).model_fields
     while answer.has_more:
-        page = await handler(ctx, arguments.model_copy(update={"offset": len(answer.items)}))
+        start = {"after": answer.items[-1].id} if has_cursor else {"offset": len(answer.items)}
+        page = await handler(ctx, arguments.model_copy(update=start))
         answer.items += page.items
         answer.has_more = page.has_more
     return answer

@@ -45,7 +45,7 @@ class LocalUpstream:
 
     async def retrieve(self, call: Call, search: SearchEngine, body: dict[str, Any]) -> Any:
         matches, _ = await namespace_search.retrieve(call, search, NamespaceQuery.model_validate(body))
-        return [{"id": each.id, "score": each.score, "metadata": each.metadata} for each in matches]
+        return [namespace_search.render_match(match) for match in matches]
 
     async def entity(self, call: Call, key: str) -> Any:
         return await contract_json.entity(call, key)

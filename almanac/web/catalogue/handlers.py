@@ -230,8 +230,7 @@ async def retrieve(ctx: RequestContext, _: Any, body: NamespaceQuery) -> RestAns
     if "search:read" not in ctx.actor.scopes:
         raise InsufficientScope("Your token lacks the scope search:read.")
     matches, notes = await namespace_search.retrieve(ctx, ctx.app.search, body)
-    values: list[float] = []
-    found = [{"id": each.id, "score": each.score, "values": values, "metadata": each.metadata} for each in matches]
+    found = [namespace_search.render_match(match, values=[]) for match in matches]
     return RestAnswer(found, 200, notes_header(notes))
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from almanac.assist.weknora.backends import MAX_CONTENT_CHARS, MAX_HIGHLIGHTS, RemoteBackend
+from almanac.assist.weknora.backends import RemoteBackend
+from almanac.assist.weknora.weknora_result import MAX_CONTENT_CHARS, MAX_HIGHLIGHTS
 from almanac.assist.weknora.weknora_tool import SearchRefused, WeKnoraContext, WeKnoraQuery, WeKnoraResults
 from almanac.net.service_client import ServiceResponse
 
