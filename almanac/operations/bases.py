@@ -15,6 +15,7 @@ from almanac.knowledge.ingest.splitter import PassageSplitter
 from almanac.operations.context import RequestContext
 from almanac.operations.models import (
     EXAMPLE_TIMESTAMP,
+    Action,
     DocumentCount,
     Done,
     Level,
@@ -26,10 +27,11 @@ from almanac.operations.models import (
     read_operation,
     require,
     require_change,
+    run_action,
     timestamp,
     write_operation,
 )
-from almanac.operations.operation import CHANGES, REST_ONLY, Example, Handler, Mcp, Model, Rest, parse_arguments
+from almanac.operations.operation import CHANGES, REST_ONLY, Example, Mcp, Rest
 from almanac.search.index.protocol import Coverage
 
 # Arguments
@@ -233,30 +235,20 @@ async def retry_base(ctx: RequestContext, args: OneBase) -> DocumentCount:
 
 async def manage_base(ctx: RequestContext, args: ManageBase) -> Done:
     """Create, change, share, unshare, delete or restore a knowledge base, or retry its failed documents."""
-    if args.action == "create":
-        return Done(args.action, [(await add_base(ctx, _arguments_of(AddBase, args))).id])
-    handler, model = _ACTIONS[args.action]
-    await handler(ctx, _arguments_of(model, args))
-    return Done(args.action, [require(args.base_id, "base_id", args.action)])
+    result = await run_action(ctx, args, _ACTIONS[args.action])
+    base_id = result.id if args.action == "create" else require(args.base_id, "base_id", args.action)
+    return Done(args.action, [base_id])
 
 
-_ACTIONS: dict[str, tuple[Handler, type[Arguments]]] = {
-    "change": (change_base, ChangeBase),
-    "share": (share_base, ShareBase),
-    "unshare": (unshare_base, UnshareBase),
-    "delete": (remove_base, OneBase),
-    "restore": (restore_base, OneBase),
-    "retry": (retry_base, OneBase),
+_ACTIONS = {
+    "create": Action(add_base, AddBase),
+    "change": Action(change_base, ChangeBase),
+    "share": Action(share_base, ShareBase),
+    "unshare": Action(unshare_base, UnshareBase),
+    "delete": Action(remove_base, OneBase),
+    "restore": Action(restore_base, OneBase),
+    "retry": Action(retry_base, OneBase),
 }
-
-
-def _arguments_of(model: type[Model], args: ManageBase) -> Model:
-    """Return the arguments of an action: those that are given and that it takes."""
-    given = {name: value for name, value in args if name in model.model_fields and value is not None}
-    for name, field in model.model_fields.items():
-        if field.is_required():
-            require(given.get(name), name, args.action)
-    return parse_arguments(model, given)
 
 
 def _splitter(options: SplitterOptions | None) -> PassageSplitter | None:

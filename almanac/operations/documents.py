@@ -1,6 +1,6 @@
 """The operations of documents."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -67,30 +67,26 @@ async def change_document(ctx: RequestContext, args: ChangeDocument) -> Document
     require_change(args, "document_id")
 
     async def change(tx: Transaction) -> Document:
-        # Moved first: a name that is taken there does not matter if the document gets another one anyway.
-        if args.folder_id is not None or args.base_id is not None:
-            await documents.move(ctx, tx, [args.document_id], args.folder_id or folders.ROOT, args.base_id)
-        if args.is_enabled is not None:
-            await documents.enable(ctx, tx, [args.document_id], args.is_enabled)
-        return await documents.update(ctx, tx, args.document_id, name=args.name, tags=args.tags, metadata=args.metadata)
+        await _change(ctx, tx, [args.document_id], args.model_dump(exclude={"document_id"}))
+        return await documents.get(tx, ctx, args.document_id)
 
     return DocumentInfo.of(await ctx.db.write(change))
 
 
 async def remove_document(ctx: RequestContext, args: OneDocument) -> None:
     """Put a document into the trash."""
-    await ctx.db.write(lambda tx: documents.remove(ctx, tx, [args.document_id]))
+    await _apply(ctx, "delete", [args.document_id])
 
 
 async def restore_document(ctx: RequestContext, args: OneDocument) -> DocumentInfo:
     """Take a document out of the trash."""
-    await ctx.db.write(lambda tx: documents.restore(ctx, tx, [args.document_id]))
+    await _apply(ctx, "restore", [args.document_id])
     return await get_document(ctx, args)
 
 
 async def reindex_document(ctx: RequestContext, args: OneDocument) -> DocumentInfo:
     """Parse a document again."""
-    await ctx.db.write(lambda tx: documents.reindex(ctx, tx, [args.document_id]))
+    await _apply(ctx, "reindex", [args.document_id])
     return await get_document(ctx, args)
 
 
@@ -100,18 +96,21 @@ async def change_documents(ctx: RequestContext, args: ChangeDocuments) -> Docume
         raise BadRequest("folder_id is given for the action 'move', and only then.", remedy="Add or remove it.")
     if args.action != "move" and args.base_id is not None:
         raise BadRequest("base_id is given for the action 'move' only.", remedy="Leave it out.")
-    await _apply(ctx, args.action, args.ids, args.folder_id, args.base_id)
+    await _apply(ctx, args.action, args.ids, folder_id=args.folder_id, base_id=args.base_id)
     return DocumentCount(len(set(args.ids)))
 
 
 async def manage_document(ctx: RequestContext, args: ManageDocument) -> Done:
     """Rename, move, tag, describe, enable or disable (for search), reindex, delete or restore documents."""
     ids, action = args.document_ids, args.action
-    if action in ("rename", "tag", "describe"):
-        await _update_field(ctx, args)
-    else:
-        folder_id = require(args.folder_id, "folder_id", action) if action == "move" else None
-        await _apply(ctx, action, ids, folder_id, args.base_id)
+    changes: dict[str, Any] = {}
+    if (field := _CHANGED_FIELDS.get(action)) is not None:
+        changes[field] = require(getattr(args, field), field, action)
+    if action == "move":
+        changes["base_id"] = args.base_id
+    elif action == "rename" and len(ids) > 1:
+        raise BadRequest("One name cannot be given to several documents.", remedy="Rename one document at a time.")
+    await _apply(ctx, action, ids, **changes)
     return Done(action, sorted(set(ids)))
 
 
@@ -157,18 +156,22 @@ async def _store_upload(ctx: RequestContext, target: UploadTarget, upload: Uploa
     return await uploads.store_content(ctx, ctx.app.files, target, DocumentDraft(""), write)
 
 
-async def _apply(ctx: RequestContext, action: str, ids: list[int], folder_id: int | None, base_id: int | None) -> None:
+async def _apply(ctx: RequestContext, action: str, ids: list[int], **changes: Any) -> None:
+    """Apply an action to all documents, or to none of them."""
+    if action in _SWITCHES:
+        changes = {"is_enabled": _SWITCHES[action]}
+
     async def apply(tx: Transaction) -> None:
-        if action == "move":
-            await documents.move(ctx, tx, ids, folder_id or folders.ROOT, base_id)
-        elif action in ("enable", "disable"):
-            await documents.enable(ctx, tx, ids, action == "enable")
-        else:
+        if action in _VERBS:
             await _VERBS[action](ctx, tx, ids)
+        else:
+            await _change(ctx, tx, ids, changes)
 
     await ctx.db.write(apply)
 
 
+_CHANGED_FIELDS = {"rename": "name", "tag": "tags", "describe": "metadata", "move": "folder_id"}
+_SWITCHES = {"enable": True, "disable": False}
 _VERBS: dict[str, Callable[[RequestContext, Transaction, list[int]], Awaitable[None]]] = {
     "delete": documents.remove,
     "restore": documents.restore,
@@ -176,17 +179,16 @@ _VERBS: dict[str, Callable[[RequestContext, Transaction, list[int]], Awaitable[N
 }
 
 
-async def _update_field(ctx: RequestContext, args: ManageDocument) -> None:
-    field = {"rename": "name", "tag": "tags", "describe": "metadata"}[args.action]
-    value = require(getattr(args, field), field, args.action)
-    if args.action == "rename" and len(args.document_ids) > 1:
-        raise BadRequest("One name cannot be given to several documents.", remedy="Rename one document at a time.")
-
-    async def update(tx: Transaction) -> None:
-        for document_id in sorted(set(args.document_ids)):
-            await documents.update(ctx, tx, document_id, **{field: value})
-
-    await ctx.db.write(update)
+async def _change(ctx: RequestContext, tx: Transaction, ids: list[int], changes: Mapping[str, Any]) -> None:
+    """Change the given fields of documents; a field that is missing or None stays."""
+    given = {name: value for name, value in changes.items() if value is not None}
+    # Moved first: a name that is taken there does not matter if the document gets another one anyway.
+    if "folder_id" in given or "base_id" in given:
+        await documents.move(ctx, tx, ids, given.pop("folder_id", folders.ROOT), given.pop("base_id", None))
+    if "is_enabled" in given:
+        await documents.enable(ctx, tx, ids, given.pop("is_enabled"))
+    for document_id in sorted(set(ids)) if given else ():
+        await documents.update(ctx, tx, document_id, **given)
 
 
 def _added(result: AddResult) -> AddedDocument:

@@ -12,12 +12,14 @@ from almanac.knowledge.folders import ROOT, Folder
 from almanac.operations.context import RequestContext
 from almanac.operations.models import (
     EXAMPLE_TIMESTAMP,
+    Action,
     Done,
     OneBase,
     Timestamp,
     read_operation,
     require,
     require_change,
+    run_action,
     timestamp,
     write_operation,
 )
@@ -111,24 +113,20 @@ async def restore_folder(ctx: RequestContext, args: OneFolder) -> FolderInfo:
 async def manage_folder(ctx: RequestContext, args: ManageFolder) -> Done:
     """Create, rename, move, delete or restore a folder of a knowledge base."""
     action = args.action
-    if action == "create":
+    if action == "create":  # of a path, where `add_folder` creates one folder
         base_id, name = require(args.base_id, "base_id", action), require(args.name, "name", action)
         created = await ctx.db.write(lambda tx: folders.ensure(ctx, tx, base_id, name, args.parent_id or ROOT))
         return Done(action, [created])
-    folder_id = require(args.folder_id, "folder_id", action)
-    match action:
-        case "rename":
-            name = require(args.name, "name", action)
-            await ctx.db.write(lambda tx: folders.rename(ctx, tx, folder_id, name))
-        case "move":
-            parent_id = require(args.parent_id, "parent_id", action)
-            await ctx.db.write(lambda tx: folders.move(ctx, tx, folder_id, parent_id))
-        case "delete":
-            contents = require(args.contents, "contents", action)
-            await ctx.db.write(lambda tx: folders.remove(ctx, tx, folder_id, contents=contents))
-        case "restore":
-            await ctx.db.write(lambda tx: folders.restore(ctx, tx, folder_id))
-    return Done(action, [folder_id])
+    await run_action(ctx, args, _ACTIONS[action])
+    return Done(action, [require(args.folder_id, "folder_id", action)])
+
+
+_ACTIONS = {
+    "rename": Action(change_folder, ChangeFolder, needs=("folder_id", "name")),
+    "move": Action(change_folder, ChangeFolder, needs=("folder_id", "parent_id")),
+    "delete": Action(remove_folder, RemoveFolder),
+    "restore": Action(restore_folder, OneFolder),
+}
 
 
 def _info(folder: Folder) -> FolderInfo:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -10,7 +10,8 @@ from almanac.core import arguments, clock
 from almanac.core.arguments import Arguments, RecordId
 from almanac.core.errors import BadRequest
 from almanac.knowledge.documents import Document
-from almanac.operations.operation import operation
+from almanac.operations.context import RequestContext
+from almanac.operations.operation import Handler, operation, parse_arguments
 
 READ_KNOWLEDGE = frozenset({"knowledge:read"})
 WRITE_KNOWLEDGE = frozenset({"knowledge:write"})
@@ -73,6 +74,26 @@ def require_change(args: Arguments, *ids: str) -> None:
     fields = [name for name in type(args).model_fields if name not in ids]
     if all(getattr(args, name) is None for name in fields):
         raise BadRequest("There is nothing to change.", remedy=f"Give one of: {', '.join(fields)}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """An action of an MCP tool that joins several operations: the operation that it runs."""
+
+    handler: Handler
+    arguments: type[Arguments]
+    needs: tuple[str, ...] = ()  # the only arguments that it takes; empty: those of the operation
+
+
+async def run_action(ctx: RequestContext, args: Any, action: Action) -> Any:
+    """Run an action with the arguments that are given and that it takes. `args.action` is its name."""
+    fields = action.arguments.model_fields
+    taken = action.needs or tuple(fields)
+    given = {name: value for name, value in args if name in taken and value is not None}
+    for name in taken:
+        if action.needs or fields[name].is_required():
+            require(given.get(name), name, args.action)
+    return await action.handler(ctx, parse_arguments(action.arguments, given))
 
 
 def timestamp(at: int) -> str:
