@@ -88,6 +88,13 @@ SLEEPERS = {
 }
 
 
+# Tests use public names. These files replace or call a private one, for the given reason.
+PRIVATE_USERS = {
+    "memory/test_note_search.py": "the setting of a statement in the database is visible to that statement only",
+    "search/index/embedded/test_embedded_index.py": "how much is compared, and in which thread, shows in no result",
+}
+
+
 def name(file: Path) -> str:
     return file.relative_to(CODE).as_posix()
 
@@ -197,7 +204,7 @@ def test_only_functions_that_need_an_extra_import():
         ("telemetry.py", "open_tracer_provider"),  # [telemetry]
         ("ai/embedder_choice.py", "_find"),  # [multilingual]
         ("knowledge/parsers/pdf/ocr.py", "_load_extra"),  # [ocr]
-        ("knowledge/parsers/pdf/ocr.py", "_load_engine"),
+        ("knowledge/parsers/pdf/ocr.py", "load_engine"),
     }
 
 
@@ -324,13 +331,29 @@ def test_no_code_is_marked_as_unfinished():
     assert [name(file) for file in FILES if marks.search(file.read_text("utf-8"))] == []
 
 
+MIN_TIMEOUT_SECONDS = 1  # a shorter one is expected to pass, so it is a sleep
+
+
 def is_sleep(each: ast.AST) -> bool:
-    """Return whether a node imports `sleep` or calls it. `sleep(0)` waits for no time: it lets other tasks run."""
+    """Return whether a node imports `sleep`, calls it, or waits for something that is not expected to happen.
+
+    `sleep(0)` waits for no time: it lets other tasks run.
+    """
     if isinstance(each, ast.ImportFrom):
         return each.module in ("time", "asyncio") and any(alias.name == "sleep" for alias in each.names)
-    if not isinstance(each, ast.Call) or not isinstance(each.func, ast.Attribute) or each.func.attr != "sleep":
+    if not isinstance(each, ast.Call) or not isinstance(each.func, ast.Attribute):
         return False
-    return not (each.args and isinstance(each.args[0], ast.Constant) and each.args[0].value == 0)
+    timeouts = [*each.args, *(keyword.value for keyword in each.keywords if keyword.arg == "timeout")]
+    numbers = [number.value for number in timeouts if isinstance(number, ast.Constant)]
+    match each.func.attr:
+        case "sleep":
+            return numbers != [0]
+        case "wait" | "wait_for":  # of an event, a barrier, a condition, or of asyncio
+            return any(isinstance(number, int | float) and 0 < number < MIN_TIMEOUT_SECONDS for number in numbers)
+        case "select":
+            return len(each.args) == 4 and all(isinstance(it, ast.List) and not it.elts for it in each.args[:3])
+        case _:
+            return False
 
 
 def test_only_listed_tests_sleep():
@@ -338,10 +361,42 @@ def test_only_listed_tests_sleep():
     assert {file.relative_to(TESTS).as_posix() for file in files if any(map(is_sleep, nodes(file)))} == set(SLEEPERS)
 
 
-@pytest.mark.parametrize("code", ["time.sleep(1)", "await asyncio.sleep(x)", "from time import sleep as nap"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        *("time.sleep(1)", "await asyncio.sleep(x)", "from time import sleep as nap", "threading.Event().wait(0.03)"),
+        *("await asyncio.wait([task], timeout=0.3)", "barrier.wait(0.2)", "select.select([], [], [], 0.1)"),
+    ],
+)
 def test_the_rule_recognises_a_sleep(code: str):
     assert any(map(is_sleep, ast.walk(ast.parse(code))))
-    assert not any(map(is_sleep, ast.walk(ast.parse("await asyncio.sleep(0)"))))
+    harmless = "await asyncio.sleep(0); event.wait(10); process.wait(30); select.select([a], [], [], 0)"
+    assert not any(map(is_sleep, ast.walk(ast.parse(harmless))))
+
+
+def names_private(each: ast.AST) -> bool:
+    """Return whether a node replaces or reads a private name of another module."""
+    if isinstance(each, ast.Attribute):
+        is_other = isinstance(each.value, ast.Name) and each.value.id not in ("self", "cls")
+        return is_other and re.match("_[a-z]", each.attr) is not None and each.attr != "_replace"
+    if not isinstance(each, ast.Call):
+        return False
+    called = each.func.attr if isinstance(each.func, ast.Attribute) else getattr(each.func, "id", "")
+    words = [word.value for word in each.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
+    return called in ("setattr", "getattr") and any(re.search(r"(^|\.)_[a-zA-Z]", word) for word in words)
+
+
+def test_only_listed_tests_use_private_names():
+    files = TESTS.rglob("test_*.py")
+    assert {file.relative_to(TESTS).as_posix() for file in files if any(map(names_private, nodes(file)))} == set(
+        PRIVATE_USERS
+    )
+
+
+@pytest.mark.parametrize("code", ['patch.setattr(m, "_x", 1)', 'patch.setattr("a.b._C.d", 1)', "module._x()"])
+def test_the_rule_recognises_a_private_name(code: str):
+    assert any(map(names_private, ast.walk(ast.parse(code))))
+    assert not any(map(names_private, ast.walk(ast.parse('self._x, patch.setattr(m, "x_y", 1), m.__name__'))))
 
 
 # Documentation

@@ -7,7 +7,6 @@ configured address.
 
 import asyncio
 import base64
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -20,6 +19,7 @@ import orjson
 from almanac.ai.embedder import Vectors, clean, normalise
 from almanac.ai.errors import EmbeddingRefused, EmbeddingUnavailable, WrongDimension
 from almanac.ai.query_batcher import QueryBatcher
+from almanac.core.retries import TEMPORARY_STATUSES, RetryPolicy, retry
 
 MAX_REQUEST_TEXTS = 64
 MAX_TEXT_CHARS = 24_000  # about the 8,191 tokens that such endpoints accept
@@ -30,21 +30,28 @@ REFUSED_TEXT_STATUSES = frozenset({400, 413, 422})  # for a text that is too lon
 MIN_SHORTENED_CHARS = 200  # a shorter text is not refused for its length
 EMPTY = "."  # replaces an empty text, which such endpoints refuse
 MAX_CONCURRENT_REQUESTS = 4
-RETRYABLE_STATUSES = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+RETRYABLE_STATUSES = TEMPORARY_STATUSES | {409, 500, 529}
 
 
 @dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """The number of attempts, and their times in seconds."""
+class RequestPolicy:
+    """The seconds for one response of the endpoint, and the repetition of requests."""
 
-    tries: int
-    seconds: float  # for one response
-    pause: float = 0.5  # before the second attempt; twice as long before each further one
-    max_pause: float = 30.0
+    seconds: float
+    retries: RetryPolicy
 
 
-FOR_PASSAGES = RetryPolicy(tries=6, seconds=60)
-FOR_QUERIES = RetryPolicy(tries=3, seconds=10, max_pause=3)
+FOR_PASSAGES = RequestPolicy(60, RetryPolicy(tries=6))
+FOR_QUERIES = RequestPolicy(10, RetryPolicy(tries=3, max_pause_seconds=3))
+
+
+@dataclass(frozen=True, slots=True)
+class _EndpointAnswer:
+    """A response of the endpoint; status 0 if there was none."""
+
+    status: int = 0
+    body: bytes = b""
+    retry_after: str = ""
 
 
 class _TextsRefused(EmbeddingRefused):
@@ -63,8 +70,8 @@ class RemoteEmbedder:
         key: str = "",
         *,
         dimension: int = 0,
-        for_passages: RetryPolicy = FOR_PASSAGES,
-        for_queries: RetryPolicy = FOR_QUERIES,
+        for_passages: RequestPolicy = FOR_PASSAGES,
+        for_queries: RequestPolicy = FOR_QUERIES,
     ) -> None:
         self._url = f"{url.rstrip('/')}/embeddings"
         self._model = model
@@ -98,7 +105,7 @@ class RemoteEmbedder:
     async def _embed_queries(self, texts: list[str]) -> Vectors:
         return await self._embed(texts, self._for_queries)
 
-    async def _embed(self, texts: list[str], policy: RetryPolicy) -> Vectors:
+    async def _embed(self, texts: list[str], policy: RequestPolicy) -> Vectors:
         """The vectors of texts. A text that the endpoint refuses is shortened until it is accepted, separately."""
         try:
             return await self._embed_all(texts, policy)
@@ -110,7 +117,7 @@ class RemoteEmbedder:
         half = len(texts) // 2
         return np.concatenate([await self._embed(each, policy) for each in (texts[:half], texts[half:])])
 
-    async def _embed_all(self, texts: list[str], policy: RetryPolicy) -> Vectors:
+    async def _embed_all(self, texts: list[str], policy: RequestPolicy) -> Vectors:
         async with self._request_slots:
             body = await self._request({"model": self._model, "input": texts, "encoding_format": "float"}, policy)
         rows = await asyncio.to_thread(_read, body, len(texts))
@@ -119,40 +126,34 @@ class RemoteEmbedder:
         self._dimension = rows.shape[1]
         return rows
 
-    async def _request(self, content: Mapping[str, Any], policy: RetryPolicy) -> bytes:
+    async def _request(self, content: Mapping[str, Any], policy: RequestPolicy) -> bytes:
         """The response to a request, which is repeated after temporary failures."""
-        pause = policy.pause
-        for left in reversed(range(policy.tries)):
-            failure = EmbeddingUnavailable()
-            delay = 0.0
-            try:
-                async with asyncio.timeout(policy.seconds):
-                    status, headers, body = await self._post(orjson.dumps(content))
-            except (httpx2.RequestError, TimeoutError):
-                pass
-            else:
-                if status == HTTPStatus.OK:
-                    return body
-                if status not in RETRYABLE_STATUSES:
-                    refusal = _TextsRefused if status in REFUSED_TEXT_STATUSES else EmbeddingRefused
-                    raise refusal(f"The embedding endpoint refused a request with status {status}.")
-                failure = EmbeddingUnavailable(f"The embedding endpoint answers with status {status}.")
-                delay = _read_seconds(headers.get("retry-after", ""))
-            if not left or delay > policy.max_pause:
-                raise failure
-            await asyncio.sleep(max(delay, min(pause, policy.max_pause) * random.uniform(0.5, 1)))  # noqa: S311 - no secret
-            pause *= 2
-        raise EmbeddingUnavailable()
+        body = orjson.dumps(content)
+        answer = await retry(lambda: self._post(body, policy.seconds), policy.retries, _requested_delay)
+        if answer.status == HTTPStatus.OK:
+            return answer.body
+        if not answer.status:
+            raise EmbeddingUnavailable()
+        if answer.status in RETRYABLE_STATUSES:
+            raise EmbeddingUnavailable(f"The embedding endpoint answers with status {answer.status}.")
+        refusal = _TextsRefused if answer.status in REFUSED_TEXT_STATUSES else EmbeddingRefused
+        raise refusal(f"The embedding endpoint refused a request with status {answer.status}.")
 
-    async def _post(self, content: bytes) -> tuple[int, httpx2.Headers, bytes]:
+    async def _post(self, content: bytes, seconds: float) -> _EndpointAnswer:
         headers = {"content-type": "application/json"}
-        async with self._client.stream("POST", self._url, content=content, headers=headers, timeout=None) as response:
-            body = bytearray()
-            async for chunk in response.aiter_bytes():
-                body += chunk
-                if len(body) > MAX_RESPONSE_BYTES:
-                    raise EmbeddingRefused("The response of the embedding endpoint is too large.")
-            return response.status_code, response.headers, bytes(body)
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                self._client.stream("POST", self._url, content=content, headers=headers, timeout=None) as response,
+            ):
+                body = bytearray()
+                async for chunk in response.aiter_bytes():
+                    body += chunk
+                    if len(body) > MAX_RESPONSE_BYTES:
+                        raise EmbeddingRefused("The response of the embedding endpoint is too large.")
+                return _EndpointAnswer(response.status_code, bytes(body), response.headers.get("retry-after", ""))
+        except (httpx2.RequestError, TimeoutError):
+            return _EndpointAnswer()
 
 
 def _split(texts: Sequence[str]) -> Iterator[list[str]]:
@@ -190,6 +191,9 @@ def _decode(embedding: Any) -> Any:
     return np.frombuffer(base64.b64decode(embedding, validate=True), "<f4") if isinstance(embedding, str) else embedding
 
 
-def _read_seconds(text: str) -> float:
+def _requested_delay(answer: _EndpointAnswer) -> float | None:
     """The seconds of Retry-After. A date is ignored, because the clocks of two machines may differ."""
+    if answer.status and answer.status not in RETRYABLE_STATUSES:
+        return None
+    text = answer.retry_after
     return float(text) if text.isascii() and text.replace(".", "", 1).isdigit() else 0.0

@@ -150,8 +150,7 @@ class SqliteWriter:
                 _fail(batch, error)
                 _roll_back(connection)
             _deliver(batch)
-            for pending in reversed(left):
-                self._turns.setdefault(pending.org_id, deque()).appendleft(pending)
+            self._take_back(left)
         connection.close()
 
     def _next_batch(self) -> list[PendingWrite]:
@@ -167,6 +166,15 @@ class SqliteWriter:
                     if not pending.future.cancelled():
                         batch.append(pending)
         return batch
+
+    def _take_back(self, left: list[PendingWrite]) -> None:
+        """Put writes back into the queue. Their organisations are next, in the order in which they would have run."""
+        turns: dict[str, deque[PendingWrite]] = {}
+        for pending in left:
+            turns.setdefault(pending.org_id, deque()).append(pending)
+        for org_id, writes in self._turns.items():
+            turns.setdefault(org_id, deque()).extend(writes)
+        self._turns = turns
 
     def _receive(self) -> None:
         """Sort the queue by organisation; wait if there is nothing to do."""

@@ -20,7 +20,7 @@ MAX_FOLDER_DEPTH = 100
 MAX_NAME_CHARS = 255
 _MAX_LEVELS = 2 * MAX_FOLDER_DEPTH  # read from a tree that a fault has made deeper than allowed
 _SINGLE_LEVELS = 4  # levels that are read one by one; for deeper ones, all folders of the base are read at once
-_MAX_FOLDERS_AT_ONCE = 20_000  # in a base with more folders, every level is read by itself
+MAX_FOLDERS_AT_ONCE = 20_000  # in a base with more folders, every level is read by itself
 _MAX_STEM_CHARS = 240  # of a name that gets a number
 _NOT_REMOVED = "removed_at IS NULL"
 _PARENT_COLUMN = {"folders": "parent_id", "documents": "folder_id"}
@@ -205,11 +205,11 @@ async def _children_by_parent(
     """All folders of a base by their parent. None if there are too many to read them for a part of the tree."""
     rows = await fetch(
         f"SELECT * FROM folders WHERE base_id = $1 AND id <> $2 AND {condition}"  # noqa: S608 - constants
-        f" LIMIT {_MAX_FOLDERS_AT_ONCE + 1}",
+        f" LIMIT {MAX_FOLDERS_AT_ONCE + 1}",
         base_id,
         folder_id,
     )
-    if len(rows) > _MAX_FOLDERS_AT_ONCE:
+    if len(rows) > MAX_FOLDERS_AT_ONCE:
         return None
     children: dict[int, list[Row]] = {}
     for row in rows:

@@ -7,7 +7,7 @@ from almanac.core.call import Call
 from almanac.core.database import Database, Transaction
 from almanac.knowledge import bases, document_index, document_text
 
-_BATCH_DOCUMENTS = 200  # purged in one transaction, because other writers wait for it
+BATCH_DOCUMENTS = 200  # purged in one transaction, because other writers wait for it
 
 _EXPIRED = """
 SELECT d.id FROM documents d LEFT JOIN bases b ON b.id = d.base_id
@@ -45,7 +45,7 @@ async def find(call: Call, base_id: int, *, limit: int = 100, offset: int = 0) -
 async def purge(db: Database, before: int) -> int:
     """Delete everything that was removed before a time; return the number of documents."""
     purged = 0
-    while rows := await db.scan(_EXPIRED, before, _BATCH_DOCUMENTS):
+    while rows := await db.scan(_EXPIRED, before, BATCH_DOCUMENTS):
         ids = [row["id"] for row in rows]
         purged += await db.write(lambda tx, ids=ids: _purge_documents(tx, ids, before))
     await db.write(lambda tx: _purge_folders_and_bases(tx, before))

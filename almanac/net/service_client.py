@@ -7,18 +7,19 @@ after a temporary failure a request is sent again.
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import httpx2
 
 from almanac.core.errors import Unavailable
+from almanac.core.retries import TEMPORARY_STATUSES, RetryPolicy, retry
 from almanac.net.fetcher import WITHOUT_CERTIFICATES
 
 DEFAULT_TRIES = 3
-FIRST_PAUSE_SECONDS = 0.1  # before the second attempt; three times as long before each further one
+FIRST_PAUSE_SECONDS = 0.1
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 MAX_CONNECTIONS = 100
-TEMPORARY_STATUSES = frozenset({408, 425, 429, 502, 503, 504})
 
 
 class ServiceUnavailable(Unavailable):
@@ -46,7 +47,7 @@ class ServiceClient:
     ) -> None:
         self.url = url.rstrip("/")
         self._seconds = seconds
-        self._tries = tries
+        self._policy = RetryPolicy(tries, FIRST_PAUSE_SECONDS)
         self._client = httpx2.AsyncClient(
             headers={"accept": "application/json", **(headers or {})},
             trust_env=False,
@@ -61,16 +62,15 @@ class ServiceClient:
     ) -> ServiceResponse:
         """Send a request that may be repeated. All attempts together end within the time limit."""
         response: ServiceResponse | None = None
-        try:
+
+        async def attempt() -> ServiceResponse | None:
+            nonlocal response
+            response = await self._try(method, path, content, headers or {})
+            return response
+
+        with suppress(TimeoutError):  # the last response is the answer
             async with asyncio.timeout(self._seconds):
-                for attempt in range(self._tries):
-                    if attempt:
-                        await asyncio.sleep(FIRST_PAUSE_SECONDS * 3 ** (attempt - 1))
-                    response = await self._try(method, path, content, headers or {})
-                    if response is not None and response.status not in TEMPORARY_STATUSES:
-                        return response
-        except TimeoutError:
-            pass
+                await retry(attempt, self._policy, _requested_delay)
         if response is None:
             raise ServiceUnavailable()
         return response
@@ -93,3 +93,7 @@ class ServiceClient:
                 return ServiceResponse(response.status_code, bytes(body), dict(response.headers))
         except (httpx2.TransportError, httpx2.InvalidURL):
             return None
+
+
+def _requested_delay(response: ServiceResponse | None) -> float | None:
+    return 0.0 if response is None or response.status in TEMPORARY_STATUSES else None

@@ -9,12 +9,12 @@ import orjson
 from almanac.surfaces.surface import Surface
 from almanac.surfaces.tool import tool_entry
 
-_FOLDER = Path(__file__).parent
+SURFACES_FOLDER = Path(__file__).parent
 
 
 def path(surface: Surface) -> Path:
     """Return the file of a surface's contract."""
-    return _FOLDER / surface.name / "contract.json"
+    return SURFACES_FOLDER / surface.name / "contract.json"
 
 
 def served_tools(surface: Surface) -> list[dict[str, Any]]:

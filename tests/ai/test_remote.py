@@ -15,11 +15,13 @@ import pytest
 
 from almanac.ai import remote
 from almanac.ai.errors import EmbeddingRefused, EmbeddingUnavailable, WrongDimension
-from almanac.ai.remote import EMPTY, MAX_REQUEST_TEXTS, MAX_TEXT_CHARS, RemoteEmbedder, RetryPolicy
+from almanac.ai.remote import EMPTY, MAX_REQUEST_TEXTS, MAX_TEXT_CHARS, RemoteEmbedder, RequestPolicy
+from almanac.core import retries
+from almanac.core.retries import RetryPolicy
 from tests.waiting import until
 
 KEY = "sk-a-key-that-nobody-may-see"
-QUICK = RetryPolicy(tries=3, seconds=30, pause=0.001)
+QUICK = RequestPolicy(30, RetryPolicy(tries=3, pause_seconds=0.001))
 
 
 def vector(text: str) -> list[float]:
@@ -179,9 +181,11 @@ async def test_it_waits_for_as_long_as_the_endpoint_asks(endpoint: Endpoint, mon
     async def pause(seconds: float) -> None:
         paused.append(seconds)
 
-    monkeypatch.setattr(remote.asyncio, "sleep", pause)
+    monkeypatch.setattr(retries.asyncio, "sleep", pause)
     endpoint.answers = [Answer(429, headers="retry-after: 7\r\n"), Answer(503), Answer(503)]
-    opened = RemoteEmbedder(endpoint.url, "a-model", for_passages=RetryPolicy(tries=4, seconds=30, pause=0.4))
+    opened = RemoteEmbedder(
+        endpoint.url, "a-model", for_passages=RequestPolicy(30, RetryPolicy(tries=4, pause_seconds=0.4))
+    )
     await opened.passages(["a"])
     await opened.close()
     paused = [each for each in paused if each >= 0.4]  # without those of the server in this process
@@ -219,7 +223,9 @@ async def test_an_endpoint_that_does_not_answer_in_time_is_given_up():
 
     async with await asyncio.start_server(be_silent, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        opened = RemoteEmbedder(url, "a-model", for_queries=RetryPolicy(tries=2, seconds=0.05, pause=0.001))
+        opened = RemoteEmbedder(
+            url, "a-model", for_queries=RequestPolicy(0.05, RetryPolicy(tries=2, pause_seconds=0.001))
+        )
         with pytest.raises(EmbeddingUnavailable):
             await opened.query("a")
         await opened.close()

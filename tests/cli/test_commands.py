@@ -567,7 +567,7 @@ def test_a_contract_that_differs_is_named_and_can_be_written_anew(
 ):
     for surface in SURFACES:
         (tmp_path / surface.name).mkdir()
-    monkeypatch.setattr(contracts, "_FOLDER", tmp_path)
+    monkeypatch.setattr(contracts, "SURFACES_FOLDER", tmp_path)
     missing = almanac("contracts", "--check")
     lines = [f"{surface.name}: {', '.join(tool.name for tool in surface.operations)}\n" for surface in SURFACES]
     assert (missing.code, missing.out) == (1, "".join(lines))

@@ -272,7 +272,7 @@ async def test_someone_who_may_not_create_extensions_is_told_who_may(postgres_cl
 async def test_an_extension_that_is_too_old_is_refused(
     postgres_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(migrate.MIN_EXTENSION_VERSIONS, "vector", (99, 1))  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setitem(migrate.MIN_EXTENSION_VERSIONS, "vector", (99, 1))
     db = await connect(postgres_cluster.blank())
     with pytest.raises(MigrationRefused, match=r"version 0\.\S+, and 99\.1 is needed.*ALTER EXTENSION vector UPDATE"):
         await migrate.apply(db)

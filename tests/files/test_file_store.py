@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -30,6 +29,12 @@ async def pause() -> None:
     """Let the other tasks of this event loop continue."""
     for _ in range(50):
         await asyncio.sleep(0)
+
+
+async def let_threads_run() -> None:
+    """Let the threads go on that have begun before."""
+    for _ in range(50):
+        await asyncio.to_thread(int)
 
 
 async def add_row(workspace: Workspace, stored: StoredFile) -> None:
@@ -155,8 +160,9 @@ async def test_an_upload_cancelled_while_the_file_is_linked_leaves_nothing(
     upload = asyncio.create_task(workspace.add("a.txt", "A text."))
     await begun.wait()
     upload.cancel()
-    done, _ = await asyncio.wait([upload], timeout=0.3)
-    assert not done  # a thread is still writing
+    await pause()
+    await let_threads_run()
+    assert not upload.done()  # a thread is still writing
     held.set()
     with pytest.raises(asyncio.CancelledError):
         await upload
@@ -164,15 +170,25 @@ async def test_an_upload_cancelled_while_the_file_is_linked_leaves_nothing(
 
 
 async def test_the_first_two_concurrent_uploads_share_one_folder(workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
-    both, real = threading.Barrier(2), fcntl.flock
+    begun, held, real = threading.Event(), threading.Event(), fcntl.flock
 
     def flock(lock: int, how: int) -> None:
-        with suppress(threading.BrokenBarrierError):  # without concurrency the threads never meet here
-            both.wait(0.2)
+        begun.set()
+        held.wait(10)
         real(lock, how)
 
+    async def upload() -> None:
+        async with workspace.files.receive(workspace.db) as incoming_file:
+            await incoming_file.write(b"A.")
+
     monkeypatch.setattr(fcntl, "flock", flock)
-    await asyncio.gather(workspace.add("a.txt", "A."), workspace.add("b.txt", "B."))
+    first = asyncio.create_task(upload())
+    await asyncio.to_thread(begun.wait, 10)
+    second = asyncio.create_task(upload())
+    await pause()
+    await let_threads_run()  # the second upload is at the lock of the first, or makes a folder of its own
+    held.set()
+    await asyncio.gather(first, second)
     assert len(incoming(workspace)) == 1
     await check_store(workspace)
 

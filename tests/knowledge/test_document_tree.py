@@ -161,7 +161,7 @@ async def test_a_deep_tree_in_a_base_with_many_folders_is_read_level_by_level(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ):
     made = await chain(workspace, 12)
-    monkeypatch.setattr(folders, "_MAX_FOLDERS_AT_ONCE", 3)
+    monkeypatch.setattr(folders, "MAX_FOLDERS_AT_ONCE", 3)
     assert (await tree(workspace, made[0])).count == 11
 
 

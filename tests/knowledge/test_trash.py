@@ -106,7 +106,7 @@ async def test_a_removed_base_is_purged_with_its_contents_and_grants(workspace: 
 
 
 async def test_documents_are_purged_in_several_transactions(workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(trash, "_BATCH_DOCUMENTS", 3)
+    monkeypatch.setattr(trash, "BATCH_DOCUMENTS", 3)
     ids = [(await workspace.add(f"{n}.txt", f"{n}")).document.id for n in range(8)]
     await workspace.do(lambda tx: documents.remove(workspace.call, tx, ids))
     assert await empty(workspace) == 8

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from almanac.ai.bundled import BundledEmbedder
 from almanac.core import clock
 from almanac.core.database import Transaction
 from almanac.core.errors import Unavailable
@@ -20,10 +21,18 @@ from almanac.search.index import tables
 from almanac.search.index.postgres import postgres_index
 from almanac.search.index.postgres.postgres_index import PostgresIndex
 from almanac.search.index.protocol import SearchScope
-from almanac.search.jobs import embed_passages
+from almanac.search.jobs import embed_passages, embed_queue
 from tests.live_server import settings_for, work_off
 from tests.memory.agent_memory import AgentMemory
 from tests.search.shelf import turn
+
+
+class OtherModel(BundledEmbedder):
+    """The bundled model by another name."""
+
+    @property
+    def name(self) -> str:
+        return "m"
 
 
 async def embed(memory: AgentMemory, database_url: str, tmp_path: Path) -> None:
@@ -161,16 +170,10 @@ async def test_a_superseded_note_keeps_its_vectors(memory: AgentMemory, database
     if memory.db.dialect == "postgres":
         assert await postgres_index.compare(memory.db) == []
 
-    async def change_model(tx: Transaction) -> None:
-        await tx.execute("UPDATE collections SET next_model = 'm' WHERE name = $1", live)
-        [row] = await tx.fetch(
-            "SELECT p.id, p.source_id FROM passages p JOIN sources s ON s.id = p.source_id WHERE s.collection = $1",
-            live,
-        )
-        vectors = turn(np.random.default_rng(1), 1, 8)
-        await tables.write_vectors(tx, "m", [(row["id"], row["source_id"], live)], vectors)
-        await embed_passages._finish(tx, live, "m")  # pyright: ignore[reportPrivateUsage]
-
+    await memory.db.write(lambda tx: embed_queue.enqueue(tx, live))
+    (job,) = await queue.claim(memory.db, "w", ["embed_passages"], limit=1, lease=clock.MINUTE)
+    change_model = await embed_passages.EmbedPassages(memory.db, OtherModel())(job)
+    assert change_model is not None
     await memory.db.write(change_model)
     (job,) = await queue.claim(memory.db, "w", ["delete_old_vectors"], limit=1, lease=clock.MINUTE)
     await embed_passages.DeleteOldVectors(memory.db)(job)

@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import time
+import tracemalloc
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -180,14 +181,21 @@ def test_of_many_hits_at_once_as_many_are_allowed_as_the_rule_says(pair: Pair, s
 async def test_memory_does_not_grow_with_keys_whose_window_is_over(monkeypatch: pytest.MonkeyPatch):
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now)
-    limits: Any = MemoryRateLimiter()
+    monkeypatch.setattr(rate_limits, "CALLS_PER_SWEEP", 500)
+    limits, kept_bytes = MemoryRateLimiter(), list[int]()
     rules = [RateLimit("f", 5, 1, "fixed"), RateLimit("m", 5, 1, "moving")]
-    for number in range(20_000):
-        now += 0.01
-        for rule in rules:
-            await limits.count(rule, f"caller-{number}")
-    # A hundred callers have hit in the last second; between two sweeps come as many keys as hits.
-    assert len(limits._fixed) + len(limits._moving) <= rate_limits.CALLS_PER_SWEEP + 400  # pyright: ignore[reportPrivateUsage]
+    tracemalloc.start()
+    try:
+        for number in range(10_000):
+            now += 0.01
+            for rule in rules:
+                await limits.count(rule, f"caller-{number}")
+            if number % 5_000 == 4_999:
+                kept_bytes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    # Five thousand callers more have hit, and a hundred of them in the last second. A key takes 200 bytes or more.
+    assert kept_bytes[1] - kept_bytes[0] < 100_000
 
 
 async def test_a_sweep_forgets_nobody_whose_window_is_still_open(monkeypatch: pytest.MonkeyPatch):
@@ -200,10 +208,15 @@ async def test_a_sweep_forgets_nobody_whose_window_is_still_open(monkeypatch: py
 
 
 async def test_looking_at_limits_does_not_fill_the_memory():
-    limits: Any = MemoryRateLimiter()
-    for number in range(1000):
-        await limits.status(RateLimit("m", 5, 60, "moving"), f"caller-{number}")
-    assert len(limits._moving) == 0
+    limits = MemoryRateLimiter()
+    tracemalloc.start()
+    try:
+        for number in range(2_000):
+            await limits.status(RateLimit("m", 5, 60, "moving"), f"caller-{number}")
+        kept_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes < 50_000
 
 
 # Aligned windows

@@ -101,7 +101,7 @@ async def test_both_databases_find_the_same_generated_documents(
     pair: Pair, is_compacted: bool, monkeypatch: pytest.MonkeyPatch
 ):
     if not is_compacted:
-        monkeypatch.setattr(keyword_scan, "_MIN_FILTERED_RATIO", 1)  # so that terms are looked up in any filtered rows
+        monkeypatch.setattr(keyword_scan, "MIN_FILTERED_RATIO", 1)  # so that terms are looked up in any filtered rows
     for shelf in pair.shelves:
         await shelf.fill(300, SOME)
         for name in ("3", "40", "77"):

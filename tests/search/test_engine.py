@@ -221,7 +221,7 @@ async def test_a_failed_reranking_returns_the_fused_order_and_a_note(
         raise ValueError
 
     await work_off(database, settings)
-    monkeypatch.setattr(features, "_title_shares", fail)
+    monkeypatch.setattr(features, "similarity", fail)
     answer = await search.search(SearchQuery("oiled bearings", HERE))
     assert owners(answer)[0] == "1"
     assert answer.notes == ("Reranking failed. The results are in the order before it.",)

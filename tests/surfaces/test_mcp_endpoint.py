@@ -13,6 +13,7 @@ import pytest
 from almanac import app
 from almanac.surfaces.almanac.tools import SURFACE
 from almanac.surfaces.mcp_endpoint import McpEndpoint
+from almanac.surfaces.sdk_server import SdkServer
 from tests.live_server import ERAS, LEGACY, MODERN, SURFACES, Running, request, running, settings_for
 from tests.surfaces import trial
 from tests.surfaces.trial import PATH, WATCHED
@@ -119,13 +120,13 @@ def test_whoami_is_the_same_on_both_paths(live: Running, sdk: Running, version: 
 def test_the_comparison_has_two_sides(live: Running, sdk: Running, monkeypatch: pytest.MonkeyPatch):
     # Without the fast path, a call would reach the SDK, and the comparison above would compare the SDK with itself.
     handed_over: list[int] = []
-    handle = McpEndpoint._hand_over  # pyright: ignore[reportPrivateUsage]
+    handle = SdkServer.handle
 
-    async def counted(endpoint: McpEndpoint, *args: Any) -> None:
+    async def counted(server: SdkServer, *args: Any) -> None:
         handed_over.append(1)
-        await handle(endpoint, *args)
+        await handle(server, *args)
 
-    monkeypatch.setattr(McpEndpoint, "_hand_over", counted)
+    monkeypatch.setattr(SdkServer, "handle", counted)
     for version in VERSIONS:
         for method, params in (("tools/list", {}), call("count"), call("fail"), call("nope")):
             ask(live, version, method, params)

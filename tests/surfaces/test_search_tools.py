@@ -1,12 +1,13 @@
 """Searching, fetching and citing on /mcp, over HTTP, with a real worker."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
-from almanac.ai import bundled
+from almanac.ai.encoder import Encoder
 from almanac.knowledge import document_text
 from tests.live_server import ERAS, Running
 from tests.surfaces.test_knowledge_tools import ask, base, refused
@@ -109,13 +110,13 @@ def test_a_query_of_one_organisation_is_computed_again_for_another(
     server.call("add_document", text, token=eve)
     server.work()
     computed: list[str] = []
-    embed = bundled._embed  # pyright: ignore[reportPrivateUsage]
+    embed = Encoder.embed
 
-    def record(model: Any, texts: list[str], prefix: str) -> Any:
+    def record(encoder: Encoder, texts: Sequence[str], prefix: str) -> Any:
         computed.extend(texts)
-        return embed(model, texts, prefix)
+        return embed(encoder, texts, prefix)
 
-    monkeypatch.setattr(bundled, "_embed", record)
+    monkeypatch.setattr(Encoder, "embed", record)
     query = {"query": "a question that both organisations have", "explain": True}
     for token in (server.token, eve, server.token, eve):
         answer = server.call("search", query, token=token)

@@ -30,12 +30,12 @@ from almanac.assist.weknora.weknora_tool import (
 from almanac.core.arguments import describe_problems
 from almanac.core.call import Call
 from almanac.core.errors import AlmanacError, BadRequest
+from almanac.core.retries import TEMPORARY_STATUSES, RetryPolicy, retry
 from almanac.core.settings import Settings
-from almanac.net.errors import FetchError, FetchFailed, FetchTimeout
+from almanac.net.errors import FetchError, FetchTimeout
 from almanac.net.fetcher import Fetcher
 from almanac.net.service_client import (
     FIRST_PAUSE_SECONDS,
-    TEMPORARY_STATUSES,
     ServiceClient,
     ServiceResponse,
     ServiceUnavailable,
@@ -131,34 +131,31 @@ async def open_trusted_backend(context: WeKnoraContext, settings: Settings) -> A
 def untrusted_backend(context: WeKnoraContext, settings: Settings, fetcher: Fetcher) -> SearchBackend:
     """A backend for an address from a request. The fetcher refuses addresses that are not public."""
     url = f"{context.weknora_base_url.rstrip('/')}{PATH}"
+    policy = RetryPolicy(settings.weknora_tries, FIRST_PAUSE_SECONDS)
 
     async def post(content: bytes, headers: dict[str, str]) -> ServiceResponse:
+        async def attempt() -> ServiceResponse | FetchError:
+            try:
+                found = await fetcher.send("POST", url, content=content, headers=headers, max_bytes=MAX_RESPONSE_BYTES)
+            except FetchError as error:
+                return error
+            return ServiceResponse(found.status, found.body, found.headers)
+
         try:
             async with asyncio.timeout(settings.weknora_timeout_seconds):
-                return await _fetch_with_retries(fetcher, url, content, headers, settings.weknora_tries)
+                outcome = await retry(attempt, policy, _requested_delay)
         except TimeoutError:
             raise FetchTimeout() from None
+        if isinstance(outcome, FetchError):
+            raise outcome
+        return outcome
 
     return RemoteBackend(context, post)
 
 
-async def _fetch_with_retries(
-    fetcher: Fetcher, url: str, content: bytes, headers: dict[str, str], tries: int
-) -> ServiceResponse:
-    """Send a search, which changes nothing and can be repeated, until it succeeds or the failure is permanent."""
-    for attempt in range(tries):
-        is_last = attempt + 1 == tries
-        if attempt:
-            await asyncio.sleep(FIRST_PAUSE_SECONDS * 3 ** (attempt - 1))
-        try:
-            response = await fetcher.send("POST", url, content=content, headers=headers, max_bytes=MAX_RESPONSE_BYTES)
-        except FetchError as error:
-            if is_last or not error.retryable:
-                raise
-            continue
-        if is_last or response.status not in TEMPORARY_STATUSES:
-            return ServiceResponse(response.status, response.body, response.headers)
-    raise FetchFailed()
+def _requested_delay(outcome: ServiceResponse | FetchError) -> float | None:
+    is_temporary = outcome.retryable if isinstance(outcome, FetchError) else outcome.status in TEMPORARY_STATUSES
+    return 0.0 if is_temporary else None
 
 
 def _read_response(response: ServiceResponse, query: WeKnoraQuery, hide_key: HideKey) -> WeKnoraResults:

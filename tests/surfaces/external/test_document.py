@@ -6,6 +6,7 @@ frame of a table) is in `SILENT`. That nothing is left out is itself a test.
 
 import ast
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from almanac.core.errors import (
     RateLimitUnavailable,
     Unauthorized,
 )
+from almanac.db.sql import id_list
 from almanac.knowledge import bases
 from almanac.knowledge.document_tree import too_large
 from almanac.knowledge.downloads import FileUnavailable, NotPreviewable
@@ -277,13 +279,12 @@ def test_a_crash_is_an_internal_error_and_says_nothing_of_itself(ada: Caller, mo
 def test_documents_are_counted_for_the_page_alone(town: Town, ada: Caller, monkeypatch: pytest.MonkeyPatch):
     """In one query for any length of the page, and only for the bases on it."""
     counted: list[list[int]] = []
-    completed = bases._with_roles_and_counts  # pyright: ignore[reportPrivateUsage]
 
-    async def watched(call: Any, found: list[bases.KnowledgeBase]) -> list[bases.KnowledgeBase]:
-        counted.append([base.id for base in found])
-        return await completed(call, found)
+    def watched(ids: Iterable[int]) -> str:
+        counted.append(list(ids))
+        return id_list(counted[-1])
 
-    monkeypatch.setattr(bases, "_with_roles_and_counts", watched)
+    monkeypatch.setattr(bases, "id_list", watched)
     ada.bases(limit=1, offset=1)
     assert counted == [[town["group"]]]
 

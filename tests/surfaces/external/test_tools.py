@@ -258,12 +258,12 @@ def test_inactive_documents_are_shown_unless_they_are_not_wanted(town: Town, ada
 
 
 def test_a_base_too_large_is_refused_before_it_is_loaded(town: Town, ada: Caller, monkeypatch: pytest.MonkeyPatch):
-    async def never(*_: Any) -> Any:
+    def never(*_: Any) -> Any:
         raise AssertionError("the tree was loaded")
 
     monkeypatch.setattr(document_tree, "MAX_NODES", 4)
     with monkeypatch.context() as patch:
-        patch.setattr(document_tree, "_documents", never)
+        patch.setattr(document_tree, "from_row", never)
         assert ada.nodes(knowledge_base_id=town["own"], recursive=True) == failed(
             "result_too_large", "Recursive result has 5 nodes, which exceeds the limit of 4"
         )

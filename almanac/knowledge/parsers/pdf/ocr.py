@@ -86,12 +86,12 @@ def recognise(pixels: bytes | bytearray, width: int, height: int) -> list[Printe
         for line in _recognise_band(array[top:bottom], top):
             if start <= _middle(line) < end:  # otherwise it belongs to a neighbouring band
                 lines.append(line)
-    return [_join_row(row) for row in _order(lines)]
+    return [_join_row(row) for row in reading_order(lines)]
 
 
 def _recognise_band(band: Any, top: int) -> Iterator[PrintedLine]:
     """The pieces of text in a band, with their boxes on the whole image."""
-    engine, engine_error = _load_engine()
+    engine, engine_error = load_engine()
     try:
         result = engine(band)
     except engine_error as error:  # with intact models, the only possible reason is a lack of memory
@@ -108,7 +108,7 @@ def _recognise_band(band: Any, top: int) -> Iterator[PrintedLine]:
 # Reading order
 
 
-def _order(lines: Sequence[PrintedLine]) -> list[list[PrintedLine]]:
+def reading_order(lines: Sequence[PrintedLine]) -> list[list[PrintedLine]]:
     """The rows from top to bottom; if there are columns, one column after the other."""
     gutter = _find_gutter(lines)
     if gutter is None:
@@ -119,8 +119,8 @@ def _order(lines: Sequence[PrintedLine]) -> list[list[PrintedLine]]:
         if is_crossing:
             rows += _find_rows(section)
         else:
-            rows += _order([line for line in section if line.x1 <= gutter])
-            rows += _order([line for line in section if line.x0 >= gutter])
+            rows += reading_order([line for line in section if line.x1 <= gutter])
+            rows += reading_order([line for line in section if line.x0 >= gutter])
     return rows
 
 
@@ -257,7 +257,7 @@ def _load_extra() -> _Extra:
 
 
 @cache
-def _load_engine() -> tuple[Any, type[Exception]]:
+def load_engine() -> tuple[Any, type[Exception]]:
     """Recognition with the installed models, and its error class.
 
     By default it would download other models and write a log.

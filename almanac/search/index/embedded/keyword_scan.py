@@ -20,7 +20,7 @@ from almanac.search.ranking import bm25
 
 _SCORE_SUM_TOLERANCE = 1e-4  # more than the same sum can differ if its terms are added in another order
 _SAMPLE_PASSAGES = 50_000  # from which a lower bound for the best scores is computed
-_MIN_FILTERED_RATIO = 16  # with fewer than one passage in 16, looking terms up in them is cheaper than reading postings
+MIN_FILTERED_RATIO = 16  # with fewer than one passage in 16, looking terms up in them is cheaper than reading postings
 
 Postings = tuple[int, int]  # the first posting of a term in a segment, and the end
 Located = tuple[slice | NDArray[np.int64], Segment, NDArray[np.uint32]]  # positions of rows, their segment, its rows
@@ -67,7 +67,7 @@ class _ScanRows:
         if not allowed or any(each is None for _, each in allowed):
             return None
         rows = np.concatenate([base + np.flatnonzero(each) for base, each in allowed if each is not None])
-        return rows if _MIN_FILTERED_RATIO * len(rows) <= int(self.bases[-1]) else None
+        return rows if MIN_FILTERED_RATIO * len(rows) <= int(self.bases[-1]) else None
 
     def initial_scores(self) -> NDArray[np.float32]:
         """Return 0 for each row that the filter leaves, and minus infinity for the others."""

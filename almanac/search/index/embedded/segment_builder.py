@@ -10,7 +10,7 @@ from almanac.core.database import Row
 from almanac.search.index.embedded.quantisation import quantise
 from almanac.search.index.embedded.segments import NOT_ANALYSED, Key, Segment
 
-_POSITION_BITS = np.uint64(24)  # bits for the position of a posting while postings are sorted
+POSITION_BITS = np.uint64(24)  # bits for the position of a posting while postings are sorted
 _SIGN = np.uint64(2**63)
 
 
@@ -92,10 +92,10 @@ def _invert(
 
 def _order(hashes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the order that sorts hashes, with equal hashes in their present order."""
-    if len(hashes) < 2 ** int(_POSITION_BITS):
+    if len(hashes) < 2 ** int(POSITION_BITS):
         # Sorting plain numbers is several times as fast as `argsort`, so the upper bits of each hash are sorted with
         # its position. Two hashes that differ only in the other bits are rare, and the check below detects them.
-        mask = np.uint64((1 << int(_POSITION_BITS)) - 1)
+        mask = np.uint64((1 << int(POSITION_BITS)) - 1)
         keys = ((hashes.view(np.uint64) ^ _SIGN) & ~mask) | np.arange(len(hashes), dtype=np.uint64)
         keys.sort()
         order = (keys & mask).astype(np.int64)

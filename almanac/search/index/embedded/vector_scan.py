@@ -34,13 +34,13 @@ MAX_EXACT_SHARE = 0.25  # share of all vectors that are compared one by one; com
 RECALL_CHECK_VECTORS = 20  # the best vectors, whose sketch distances decide whether enough vectors were compared
 _DEVIATIONS = 2.33  # standard deviations: of a hundred vectors like the best, one may be missed
 _RESCORE_FACTOR = 2  # times the limit: vectors that are compared again with the exact vector of the query
-_VECTORS_PER_BLOCK = 131_072  # compared in one call; between calls, a thread waits for the interpreter lock
-_VECTORS_PER_COPY = 16_384
-_SAMPLE_DISTANCES = 65_536  # from which the number of vectors within a distance is estimated
-_MAX_THREADS = min(cpu_count(), 4)  # for one search
+VECTORS_PER_BLOCK = 131_072  # compared in one call; between calls, a thread waits for the interpreter lock
+VECTORS_PER_COPY = 16_384
+SAMPLE_DISTANCES = 65_536  # from which the number of vectors within a distance is estimated
+MAX_THREADS = min(cpu_count(), 4)  # for one search
 _VECTOR_COST = 16  # reading a single vector costs as much as reading 16 consecutive sketches
 
-_executor = ThreadPoolExecutor(_MAX_THREADS, "vectors")
+_executor = ThreadPoolExecutor(MAX_THREADS, "vectors")
 
 Chosen = NDArray[np.int64] | None  # positions of vectors in a block; None for all
 
@@ -86,8 +86,8 @@ def _blocks(slices: Sequence[SegmentSlice], key: Key) -> Iterator[_Block]:
         if matrix is None:
             continue
         for first, last, shift in part.in_spans(matrix.rows):
-            for start in range(first, last, _VECTORS_PER_BLOCK):
-                stop = min(start + _VECTORS_PER_BLOCK, last)
+            for start in range(first, last, VECTORS_PER_BLOCK):
+                stop = min(start + VECTORS_PER_BLOCK, last)
                 allowed = None if part.allowed is None else part.allowed[matrix.rows[start:stop] + np.int64(shift)]
                 yield _Block(part, matrix, start, stop, allowed)
 
@@ -108,7 +108,7 @@ def _compare_nearest_sketches(
     excluded = len(vector) + 1  # more than any distance
     total = sum(map(len, blocks))
     distances = _map(partial(_distances, vector=vector, excluded=excluded), [(block,) for block in blocks], total)
-    step = 1 + total // _SAMPLE_DISTANCES
+    step = 1 + total // SAMPLE_DISTANCES
     sample = np.concatenate([each[::step] for each in distances])
     within = step * np.cumsum(np.bincount(sample, minlength=excluded)[:excluded])
     edge = int(within.searchsorted(max(MIN_EXACT_VECTORS, total // 100)))
@@ -161,7 +161,7 @@ def _compare(blocks: Sequence[_Block], query: NDArray[np.int8], chosen: Sequence
 def _scores(block: _Block, positions: Chosen, query: NDArray[np.int8]) -> NDArray[np.float32]:
     if positions is not None:
         indices = block.start + positions
-        parts = [indices[start : start + _VECTORS_PER_COPY] for start in range(0, len(indices), _VECTORS_PER_COPY)]
+        parts = [indices[start : start + VECTORS_PER_COPY] for start in range(0, len(indices), VECTORS_PER_COPY)]
         # `take` copies whole rows a third faster than indexing does.
         found = [_dot(block.matrix.values.take(part, 0), block.matrix.scales[part], query) for part in parts]
         return np.concatenate([np.zeros(0, np.float32), *found])
@@ -191,8 +191,8 @@ def _rescore(
     ids, exact_scores, sources = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)], [np.zeros(0, np.int64)]
     for block, positions, each in zip(blocks, chosen, scores, strict=True):
         best = np.flatnonzero((each >= edge) & (each > -np.inf))
-        for start in range(0, len(best), _VECTORS_PER_COPY):
-            part = best[start : start + _VECTORS_PER_COPY]
+        for start in range(0, len(best), VECTORS_PER_COPY):
+            part = best[start : start + VECTORS_PER_COPY]
             indices = block.start + (part if positions is None else positions[part])
             # Not a matrix product: there, the sum of a vector depends on the number of vectors.
             products: NDArray[np.float32] = np.einsum(
@@ -224,7 +224,7 @@ def _map(work: Callable[..., R], items: Sequence[tuple[Any, ...]], cost: int) ->
         finally:
             waiting.clear()  # after a failure, no thread starts another item
 
-    others = [_executor.submit(run) for _ in range(1, min(_MAX_THREADS, len(items), -(-cost // _VECTORS_PER_BLOCK)))]
+    others = [_executor.submit(run) for _ in range(1, min(MAX_THREADS, len(items), -(-cost // VECTORS_PER_BLOCK)))]
     try:
         run()
     finally:

@@ -52,7 +52,7 @@ def refusal(path: Path) -> UnreadableFile:
 @pytest.fixture
 def engine() -> Iterator[None]:
     """Load recognition for this test alone."""
-    load: Any = ocr._load_engine  # pyright: ignore[reportPrivateUsage]
+    load: Any = ocr.load_engine
     load.cache_clear()
     yield
     load.cache_clear()
@@ -146,7 +146,7 @@ def column(*texts: str, x: float, y: float = 0) -> list[PrintedLine]:
 
 
 def order(lines: list[PrintedLine]) -> list[str]:
-    rows = ocr._order(lines)  # pyright: ignore[reportPrivateUsage]
+    rows = ocr.reading_order(lines)
     return [" ".join(line.text for line in row) for row in rows]
 
 

@@ -454,10 +454,10 @@ async def test_with_sketches_nearly_all_of_the_nearest_are_found(
     monkeypatch.setattr(vector_scan, "MAX_EXACT_VECTORS", 100)
     monkeypatch.setattr(vector_scan, "MIN_EXACT_VECTORS", 60)
     for name, few in (
-        ("_SAMPLE_DISTANCES", 200),
-        ("_VECTORS_PER_BLOCK", 70),
-        ("_MAX_THREADS", 3),
-        ("_VECTORS_PER_COPY", 7),
+        ("SAMPLE_DISTANCES", 200),
+        ("VECTORS_PER_BLOCK", 70),
+        ("MAX_THREADS", 3),
+        ("VECTORS_PER_COPY", 7),
     ):
         monkeypatch.setattr(vector_scan, name, few)
     monkeypatch.setattr(quantisation, "MIN_SKETCHED_VECTORS", 50)
@@ -504,10 +504,10 @@ async def test_however_many_threads_compare_the_same_is_found(
         return products(*args, **more)
 
     monkeypatch.setattr(vector_scan, "_scores", watch)
-    monkeypatch.setattr(vector_scan, "_MAX_THREADS", 3)
+    monkeypatch.setattr(vector_scan, "MAX_THREADS", 3)
     alone = await index.vector_hits(SearchScope(("base:1",)), MODEL, vector, 50)
     assert len(threads) == 1  # there are two segments, which are small
-    monkeypatch.setattr(vector_scan, "_VECTORS_PER_BLOCK", 20)
+    monkeypatch.setattr(vector_scan, "VECTORS_PER_BLOCK", 20)
     threads.clear()
     meeting = threading.Barrier(3)
     together = await index.vector_hits(SearchScope(("base:1",)), MODEL, vector, 50)
@@ -531,7 +531,7 @@ async def test_a_search_fails_in_whichever_thread_comparing_does(
             raise MemoryError
         return np.zeros(20, np.float32)
 
-    for name, value in (("_scores", fail), ("_MAX_THREADS", 2), ("_VECTORS_PER_BLOCK", 20)):
+    for name, value in (("_scores", fail), ("MAX_THREADS", 2), ("VECTORS_PER_BLOCK", 20)):
         monkeypatch.setattr(vector_scan, name, value)
     with pytest.raises(MemoryError):
         await EmbeddedIndex(shelf.db, files).vector_hits(SearchScope(("base:1",)), MODEL, turn(shelf.rng, 1, 96)[0], 5)
@@ -544,7 +544,7 @@ async def test_of_the_nearest_as_many_are_found_as_are_asked_for_whichever_a_fil
     monkeypatch.setattr(vector_scan, "MAX_EXACT_VECTORS", 20)
     monkeypatch.setattr(vector_scan, "MIN_EXACT_VECTORS", 60)
     monkeypatch.setattr(vector_scan, "MAX_EXACT_SHARE", 1.0)
-    monkeypatch.setattr(vector_scan, "_SAMPLE_DISTANCES", 45)
+    monkeypatch.setattr(vector_scan, "SAMPLE_DISTANCES", 45)
     monkeypatch.setattr(quantisation, "MIN_SKETCHED_VECTORS", 50)
     for n in range(300):
         await shelf.put(f"{n}", ["a pump"], "base:1", folder_id=n % 7)

@@ -160,7 +160,7 @@ def test_hashes_that_differ_in_their_last_bits_are_kept_apart():
 
 
 def test_more_postings_than_a_place_has_bits_for_are_sorted_all_the_same(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(segment_builder, "_POSITION_BITS", np.uint64(2))
+    monkeypatch.setattr(segment_builder, "POSITION_BITS", np.uint64(2))
     words = [{9: 1, 3: 2, -7: 1}, {3: 1, 8: 1}, {-7: 5}]
     segment = segment_of([row(n + 1, "a", n, each) for n, each in enumerate(words)])
     assert [each[3] for _, each in sorted(contents(segment).items())] == words
