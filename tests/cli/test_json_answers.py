@@ -46,7 +46,9 @@ JSON_COMMANDS: Mapping[str, Operation | Reason] = {
     "memory import": IMPORT,
     "quota list": Reason("It lists one organisation's quotas, also those that server_status does not report."),
     "audit": Reason("No operation reads the audit trail."),
-    **dict.fromkeys(("org list", "user list", "agent list", "group list", "token list"), ACCOUNTS),
+    **dict.fromkeys(
+        ("org list", "user list", "agent list", "group list", "token list", "client list", "client add"), ACCOUNTS
+    ),
     **dict.fromkeys(("migrate", "doctor", "jobs list", "index status", "index rebuild"), PROCESS),
     **dict.fromkeys(("contracts", "bench retrieval"), PROCESS),
 }
