@@ -32,8 +32,8 @@ from almanac.assist.agent import Agent, AnswerCitation, Reply
 from almanac.assist.weknora.backends import LocalBackend, SearchFunction
 from almanac.assist.weknora.knowledge_search import GradedResults
 from almanac.assist.weknora.weknora_tool import MAX_TOOL_QUERY_CHARS, WeKnoraContext, WeKnoraQuery, WeKnoraTool
-from almanac.cli.support import retrieval_measures as measures
-from almanac.cli.support.retrieval_set import SetLine, read_set
+from almanac.cli.support.retrieval import retrieval_measures as measures
+from almanac.cli.support.retrieval.retrieval_set import SetLine, read_set
 from almanac.core.errors import AlmanacError
 from almanac.core.settings import Settings
 from almanac.surfaces.weknora.tools import CONTRACT

@@ -26,8 +26,8 @@ from retrieval_library import opened
 from rich.console import Console
 from rich.table import Table
 
-from almanac.cli.support import retrieval_measures as measures
-from almanac.cli.support.retrieval_set import read_set
+from almanac.cli.support.retrieval import retrieval_measures as measures
+from almanac.cli.support.retrieval.retrieval_set import read_set
 from almanac.core.errors import AlmanacError
 from almanac.knowledge import document_search
 from almanac.search.query import MAX_QUERY_CHARS, SearchQuery

@@ -23,11 +23,11 @@ from rich.console import Console
 from rich.table import Table
 
 from almanac.app import open_app
-from almanac.cli.support import retrieval_library
-from almanac.cli.support import retrieval_measures as measures
 from almanac.cli.support.operator_call import call_as_principal
 from almanac.cli.support.progress import Stage, open_display
-from almanac.cli.support.retrieval_set import RetrievalSet, SetLine, read_set
+from almanac.cli.support.retrieval import retrieval_library
+from almanac.cli.support.retrieval import retrieval_measures as measures
+from almanac.cli.support.retrieval.retrieval_set import RetrievalSet, SetLine, read_set
 from almanac.core.call import Call
 from almanac.core.database import Transaction
 from almanac.core.settings import Settings

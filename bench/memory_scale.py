@@ -27,8 +27,8 @@ from rich.console import Console
 from rich.table import Table
 from search_peers import postgres
 
-from almanac.cli.support import retrieval_measures as measures
 from almanac.cli.support.operator_call import call_as_principal
+from almanac.cli.support.retrieval import retrieval_measures as measures
 from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Database, Transaction

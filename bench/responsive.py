@@ -22,7 +22,7 @@ from ingest_server import ALMANAC, AlmanacServer, almanac_server
 from rich.console import Console
 from rich.table import Table
 
-from almanac.cli.support.retrieval_measures import percentile
+from almanac.cli.support.retrieval.retrieval_measures import percentile
 
 AIM = 3.0  # times the median with an idle worker: on two cores, the worker uses one and shares the other
 WORDS = 200  # of a document

@@ -28,8 +28,8 @@ from retrieval_library import Home, opened
 from rich.console import Console
 from rich.table import Table
 
-from almanac.cli.support import retrieval_measures as measures
-from almanac.cli.support.retrieval_set import SetLine, read_set
+from almanac.cli.support.retrieval import retrieval_measures as measures
+from almanac.cli.support.retrieval.retrieval_set import SetLine, read_set
 from almanac.knowledge import document_index, document_search
 from almanac.search.query import MAX_QUERY_CHARS, SearchQuery
 

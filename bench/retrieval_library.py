@@ -17,11 +17,11 @@ from contestants import ROOT, BenchFailed
 
 from almanac.ai.embedder_choice import open_embedder
 from almanac.bootstrap import open_database
-from almanac.cli.support import retrieval_library
 from almanac.cli.support.operator_call import call_as_principal
 from almanac.cli.support.progress import open_display
-from almanac.cli.support.retrieval_library import RetrievalLibrary
-from almanac.cli.support.retrieval_set import RetrievalSet
+from almanac.cli.support.retrieval import retrieval_library
+from almanac.cli.support.retrieval.retrieval_library import RetrievalLibrary
+from almanac.cli.support.retrieval.retrieval_set import RetrievalSet
 from almanac.core.call import Call
 from almanac.core.database import Database
 from almanac.core.settings import Settings

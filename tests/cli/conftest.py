@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from almanac.cli import main, serve
+from almanac.cli import main
+from almanac.cli.server import serve
 from almanac.cli.support import startup
 from almanac.core.settings import Settings
 from tests.cli.program import OURS, Answer

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from almanac.cli.support import ingest_report, progress
-from almanac.cli.support.ingest_run import IngestFile, IngestRun
+from almanac.cli.support import progress
+from almanac.cli.support.ingest import ingest_report
+from almanac.cli.support.ingest.ingest_run import IngestFile, IngestRun
 from almanac.cli.support.operator_call import call_for_base
 from almanac.core import clock
 from almanac.core.database import Database

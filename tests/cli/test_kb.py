@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from almanac.cli.support import file_walk, ingest_report, operator_call, progress
-from almanac.cli.support.ingest_run import IngestFile, IngestRun
+from almanac.cli.support import operator_call, progress
+from almanac.cli.support.ingest import file_walk, ingest_report
+from almanac.cli.support.ingest.ingest_run import IngestFile, IngestRun
 from almanac.core.call import Actor, Call
 from almanac.core.database import Database, Transaction
 from almanac.db import migrate
@@ -294,7 +295,7 @@ def test_a_folder_comes_back_from_the_trash_of_its_base(library: Almanac, manual
         ("kb add X --owner maria --group none", "There is no group named 'none'."),
         ("kb share 1 --user bot", "Give either --role or --withdraw."),
         ("kb share 1 --user bot --role Owner --withdraw", "Give either --role or --withdraw."),
-        ("kb share 1 --role Owner", "Name either a user or a group."),
+        ("kb share 1 --role Owner", "A role is given to one user or one group."),
         ("kb share 1 --user bot --role Boss", "There is no role 'Boss'."),
         ("kb share 1 --user bot --withdraw", "Knowledge base 1 is not shared with 'bot'."),
         ("kb share 77 --user bot --role Owner", "There is no knowledge base 77. See 'almanac kb list'."),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from almanac.cli.support import retrieval_measures as measures
+from almanac.cli.support.retrieval import retrieval_measures as measures
 
 RANKED = ["a", "b", "c", "d"]
 

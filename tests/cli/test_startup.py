@@ -71,7 +71,8 @@ def test_the_list_of_commands_has_every_command_with_its_summary(almanac: Almana
     shown = " ".join(almanac("--help").out.replace("│", " ").split())
     for name, (target, summary) in COMMANDS.items():
         assert f"{name} {summary}" in shown
-        assert (Path(sys.modules["almanac.cli"].__path__[0]) / f"{target.partition(':')[0]}.py").exists()
+        file = f"{target.partition(':')[0].replace('.', '/')}.py"
+        assert (Path(sys.modules["almanac.cli"].__path__[0]) / file).exists()
     names = {info.name for app in [build()] for info in (*app.registered_commands, *app.registered_groups)}
     assert names == set(COMMANDS)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from almanac.core.text import CONTROL_CHARACTERS, escape_like, one_line
+from almanac.core.text import CONTROL_CHARACTERS, escape_like, lower_ascii, one_line
 
 
 @pytest.mark.parametrize("character", ["\0", "\x07", "\x0b", "\x1b", "\x7f", "\ud800", "\udfff"])
@@ -13,6 +13,10 @@ def test_control_characters_and_surrogates_are_recognised(character: str):
 @pytest.mark.parametrize("text", ["", "pump room", "tab\there", "two\r\nlines", "é €", "𝄞"])
 def test_ordinary_text_has_no_control_characters(text: str):
     assert not CONTROL_CHARACTERS.search(text)
+
+
+def test_only_the_letters_of_ascii_are_lowered():
+    assert lower_ascii("OIL the Ölpumpe, İ and ẞ") == "oil the Ölpumpe, İ and ẞ"
 
 
 def test_a_text_of_several_lines_becomes_one_line():

@@ -54,6 +54,41 @@ def test_a_list_of_bases_comes_in_pages(api: Api):
     assert (first["total"], first["has_more"], rest["has_more"]) == (3, True, False)
 
 
+def test_bases_are_listed_by_their_owner_without_telling_which_names_exist(api: Api):
+    olga, oscar = (api.by(api.live.new_token(name)) for name in ("olga", "oscar"))
+    mine, theirs = olga.base("Olga's"), oscar.base("Oscar's")
+    api_olga = {"owner": "olga"}
+    assert [it["id"] for it in olga.ask("GET", "/bases", params=api_olga)["items"]] == [mine]
+    assert olga.ask("GET", "/bases", params={"owner": "oscar"}) == olga.ask("GET", "/bases", params={"owner": "nobody"})
+    olga.ask("PUT", f"/bases/{mine}/shares", 204, json={"role": "Reporter", "user": "oscar"})
+    assert [it["id"] for it in oscar.ask("GET", "/bases", params=api_olga)["items"]] == [mine]
+    # The name of a removed user is free again. The bases of the user before are not those of the new one.
+
+    async def remove_olga(tx: Transaction) -> None:
+        org = await orgs.get_by_name(tx, first_start.ORG)
+        await principals.remove(tx, await principals.get_by_name(tx, org.id, "olga"))
+
+    api.live.run(lambda db: db.write(remove_olga))
+    assert oscar.ask("GET", "/bases", params=api_olga)["items"] == []
+    assert [it["id"] for it in oscar.ask("GET", "/bases", params={"owner": "oscar"})["items"]] == [theirs]
+
+
+def test_all_documents_of_a_base_are_listed_by_id_and_status(api: Api):
+    base = api.base("Listed")
+    folder = api.folder(base, "deep")
+    made = [api.text(base, name=f"{n}.md", folder_id=folder if n else 0)["id"] for n in range(3)]
+    path = f"/bases/{base}/documents"
+    first = api.ask("GET", path, params={"limit": 2})
+    rest = api.ask("GET", path, params={"limit": 2, "after": first["items"][-1]["id"]})
+    assert [it["id"] for it in first["items"] + rest["items"]] == made
+    assert [it["path"] for it in first["items"]] == ["", "deep"]
+    assert (first["has_more"], rest["has_more"], first["base"]) == (True, False, "Listed")
+    assert api.ask("GET", path, params={"status": "success"})["items"] == []
+    assert [it["id"] for it in api.ask("GET", path, params={"status": "queued"})["items"]] == made
+    assert api.refused("GET", path, params={"status": "lost"}) == (400, "bad_request")
+    assert api.by(api.live.new_token("stranger")).refused("GET", path) == (404, "not_found")
+
+
 def test_a_base_is_shared_by_role_and_no_more_than_that(api: Api):
     base = api.base("Shared")
     reader = api.by(api.live.new_token("rita"))

@@ -9,7 +9,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from almanac.cli.support.ingest_run import IngestRun
+from almanac.cli.support.ingest.ingest_run import IngestRun
 from almanac.cli.support.output import PIPE_WIDTH, error_console
 from almanac.search.index.protocol import Coverage
 

@@ -6,6 +6,7 @@ contain a query of three or more words, because they contain at least one of the
 """
 
 from almanac.core.database import Database, Value
+from almanac.core.text import lower_ascii
 from almanac.db.sql import placeholders
 from almanac.search.index.protocol import SearchScope
 
@@ -20,7 +21,6 @@ SELECT p.id FROM (SELECT {columns} FROM sources WHERE collection IN ({names}) AN
 WHERE {where} AND length(s.title) >= {length} AND replace({title}, ${text}, '') <> {title}
 ORDER BY s.id DESC LIMIT {limit}
 """
-_LOWER = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
 
 
 def has(title: str, text: str) -> bool:
@@ -48,4 +48,4 @@ async def find(db: Database, scope: SearchScope, text: str, limit: int) -> list[
 
 
 def _lowered(text: str) -> str:
-    return text.strip().translate(_LOWER)
+    return lower_ascii(text.strip())

@@ -29,6 +29,7 @@ from typing import Any, cast
 import orjson
 
 from almanac.core.errors import BadRequest
+from almanac.core.text import lower_ascii
 from almanac.db.sql import Parameters
 
 MAX_CONDITION_DEPTH = 5  # groups within groups
@@ -49,7 +50,6 @@ OPERATORS = ("eq", "ne", *_SIGNS, "in", "nin", "contains", "text_match")
 _SYNTAX = 'Write {"key": "…", "op": "…", "value": …} for a test, and {"and": […]} or {"or": […]} to join several.'
 _UNFIT = re.compile("[\0\ud800-\udfff]")  # characters that PostgreSQL or UTF-8 cannot represent
 UNFIT_KEY = re.compile('[\0-\x1f"\\\\\ud800-\udfff]')  # characters that JSON escapes; SQLite finds no key with them
-_ASCII_CASE = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
 _PUNCTUATION = "\t\n\v\f\r!\"#$%&'()*+,-./:;<=>?@[\\]^`{|}~"  # separates words, as a space does
 _PUNCTUATION_TO_SPACES = str.maketrans(_PUNCTUATION, " " * len(_PUNCTUATION))
 
@@ -174,12 +174,8 @@ def _tests(condition: Condition) -> Iterator[ConditionTest]:
             yield from _tests(part)
 
 
-def _lower(text: str) -> str:
-    return text.translate(_ASCII_CASE)
-
-
 def _words(text: str) -> list[str]:
-    return list(dict.fromkeys(word for word in _lower(text).translate(_PUNCTUATION_TO_SPACES).split(" ") if word))
+    return list(dict.fromkeys(word for word in lower_ascii(text).translate(_PUNCTUATION_TO_SPACES).split(" ") if word))
 
 
 # SQL
@@ -239,7 +235,7 @@ def _test(op: str, value: Any, at: str, parameters: Parameters) -> str:
         return "FALSE"
     text = _LOWER.format(at=at)
     if op == "contains":
-        found = _contains(_add_text(parameters, _lower(value)), text)
+        found = _contains(_add_text(parameters, lower_ascii(value)), text)
     else:
         words = _words(value)
         found = " AND ".join(_contains(_add_text(parameters, word), text) for word in words)

@@ -15,7 +15,6 @@ MAX_PAGE_ITEMS = 500
 Limit = Annotated[int, Field(ge=1, le=MAX_PAGE_ITEMS, description="Items on a page.")]
 Offset = Annotated[int, Field(ge=0, le=2**53, description="Items to skip.")]
 Key = Annotated[str, Field(min_length=1, max_length=2000, description="Its id or another key, as the summary says.")]
-_EntityId = Annotated[str, Field(min_length=1, max_length=100, description="Id of an entity.")]
 Fields = Annotated[str, Field(max_length=2000, description="Return only these fields, comma-separated.")]
 JsonObject = dict[str, Any]
 

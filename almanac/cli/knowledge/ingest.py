@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from almanac.cli.support import file_walk, folder_changes, ingest_report, operator_call
-from almanac.cli.support.file_walk import WalkResult
-from almanac.cli.support.ingest_session import open_session, parse_wait
+from almanac.cli.support import operator_call
+from almanac.cli.support.ingest import file_walk, folder_changes, ingest_report
+from almanac.cli.support.ingest.file_walk import WalkResult
+from almanac.cli.support.ingest.ingest_session import open_session, parse_wait
 from almanac.cli.support.options import BaseKey, Json, NoWait, WaitForVectors
 from almanac.cli.support.output import print_note
 from almanac.cli.support.startup import database_command

@@ -9,10 +9,10 @@ from enum import IntEnum
 from pathlib import Path
 
 from almanac import reactions
-from almanac.cli.support import file_walk, folder_changes, ingest_report
-from almanac.cli.support.file_walk import FoundFile, SkippedFile, Stamp
-from almanac.cli.support.folder_changes import FolderChange
-from almanac.cli.support.ingest_run import IngestRun
+from almanac.cli.support.ingest import file_walk, folder_changes, ingest_report
+from almanac.cli.support.ingest.file_walk import FoundFile, SkippedFile, Stamp
+from almanac.cli.support.ingest.folder_changes import FolderChange
+from almanac.cli.support.ingest.ingest_run import IngestRun
 from almanac.cli.support.local_worker import EXIT_INTERRUPTED, local_worker, stop_on_signal
 from almanac.cli.support.output import print_json, print_note
 from almanac.cli.support.progress import Display, embedding_stage, open_display, parsing_stage

@@ -12,7 +12,7 @@ from almanac import reactions
 from almanac.cli.support.local_worker import local_worker
 from almanac.cli.support.operator_call import call_as_principal
 from almanac.cli.support.progress import Display, Stage
-from almanac.cli.support.retrieval_set import SetLine
+from almanac.cli.support.retrieval.retrieval_set import SetLine
 from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Database, Transaction

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from almanac.cli.support import file_walk
-from almanac.cli.support.file_walk import FoundFile
+from almanac.cli.support.ingest import file_walk
+from almanac.cli.support.ingest.file_walk import FoundFile
 from almanac.core.call import Call
 from almanac.core.database import Transaction
 from almanac.core.errors import AlmanacError

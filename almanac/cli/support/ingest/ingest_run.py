@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from almanac.cli.support import file_walk
-from almanac.cli.support.file_walk import FoundFile
-from almanac.cli.support.folder_changes import FolderChange
+from almanac.cli.support.ingest import file_walk
+from almanac.cli.support.ingest.file_walk import FoundFile
+from almanac.cli.support.ingest.folder_changes import FolderChange
 from almanac.core.call import Call
 from almanac.core.errors import AlmanacError
 from almanac.files.file_store import HEAD_BYTES, FileStore, IncomingFile

@@ -3,8 +3,8 @@
 import typer
 
 from almanac.cli.support import operator_call
-from almanac.cli.support.ingest_run import IngestRun
-from almanac.cli.support.ingest_session import open_session, parse_wait
+from almanac.cli.support.ingest.ingest_run import IngestRun
+from almanac.cli.support.ingest.ingest_session import open_session, parse_wait
 from almanac.cli.support.options import BaseKey, Json, NoWait, WaitForVectors
 from almanac.cli.support.startup import database_command
 from almanac.core.database import Database

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from almanac.cli.support.file_walk import SkippedFile
-from almanac.cli.support.folder_changes import FolderChange
-from almanac.cli.support.ingest_run import OUTCOMES, IngestFile, IngestRun
+from almanac.cli.support.ingest.file_walk import SkippedFile
+from almanac.cli.support.ingest.folder_changes import FolderChange
+from almanac.cli.support.ingest.ingest_run import OUTCOMES, IngestFile, IngestRun
 from almanac.cli.support.output import print_json, print_line, print_note, print_rows, printable_line
 from almanac.cli.support.progress import counted, rate
 

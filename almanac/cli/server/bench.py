@@ -11,13 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from almanac.bootstrap import open_database
-from almanac.cli.support import retrieval_measures as measures
 from almanac.cli.support.operation_call import parse_arguments
 from almanac.cli.support.options import Json, SearchMode, command_group
 from almanac.cli.support.output import print_json, print_rows
 from almanac.cli.support.progress import Stage, open_display
-from almanac.cli.support.retrieval_library import RetrievalLibrary, add_search_user, run_waiting_jobs
-from almanac.cli.support.retrieval_set import RetrievalSet, SetLine, read_set
+from almanac.cli.support.retrieval import retrieval_measures as measures
+from almanac.cli.support.retrieval.retrieval_library import RetrievalLibrary, add_search_user, run_waiting_jobs
+from almanac.cli.support.retrieval.retrieval_set import RetrievalSet, SetLine, read_set
 from almanac.cli.support.startup import command_settings
 from almanac.core.call import Call
 from almanac.core.settings import Settings
