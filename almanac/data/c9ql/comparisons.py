@@ -50,7 +50,7 @@ def compare(operator: BinaryOperator, left: Typed, right: Typed) -> Typed:
 
 
 def _compare_null(operator: BinaryOperator, left: Typed, right: Typed) -> Typed:
-    """Compare with the word null: people who write `= null` mean `is null`."""
+    """Compare with the word null: `= null` means `is null`."""
     if operator not in ("=", "!="):
         return Typed(cast(exp.Null(), Kind.BOOLEAN), BOOLEAN)
     return is_null(right if left.kind is None else left, negated=operator == "!=")
@@ -150,12 +150,12 @@ def _plain_option(value: Typed, option: Typed) -> exp.Expr | None:
 
 
 def any_of(conditions: list[exp.Expr]) -> exp.Expr:
-    """Return the disjunction, as a tree whose depth is the logarithm of the count."""
+    """Return the disjunction, as a balanced tree."""
     return _balanced(conditions, exp.Or)
 
 
 def all_of(conditions: list[exp.Expr]) -> exp.Expr:
-    """Return the conjunction, as a tree whose depth is the logarithm of the count."""
+    """Return the conjunction, as a balanced tree."""
     return _balanced(conditions, exp.And)
 
 

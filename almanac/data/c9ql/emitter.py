@@ -41,12 +41,14 @@ from almanac.data.c9ql.values import (
     func,
     identifier,
     integer,
+    is_date_text,
     moment_literal,
     null,
     number_literal,
     string,
     text_literal,
     to_boolean,
+    to_moment,
     to_number,
     to_timestamp,
     unify,
@@ -188,6 +190,7 @@ class Emitter:
 
     def _date_arithmetic(self, node: Binary, left: Typed, right: Typed) -> Typed:
         """Add or subtract milliseconds, or return the milliseconds between two dates."""
+        left, right = (to_moment(each) if is_date_text(each) else each for each in (left, right))
         both = left.kind in (*TEMPORAL, None) and right.kind in (*TEMPORAL, None)
         if node.operator == "-" and both:
             first, second = (func("epoch_ms", to_timestamp(each).sql) for each in (left, right))

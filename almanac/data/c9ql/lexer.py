@@ -1,6 +1,6 @@
 """Reads C9QL text one token at a time, as the parser asks for them.
 
-The parser asks because the text alone does not say what a word is: `order` is a field in `select order` if there is
+The parser asks because the meaning of a word depends on its place: `order` is a field in `select order` if there is
 such a field, and begins a clause in `order by`. Every read is one match of an anchored pattern without nested
 repetition, so that the time grows with the length of the text only.
 """
@@ -112,7 +112,7 @@ class Scanner:
         self.skip_space()
 
     def describe_next(self) -> str:
-        """Return what comes next, for an error."""
+        """Return the next word or symbol, for an error."""
         if self.ended:
             return "the end"
         found = self.peek(WORD) or self.peek(NUMBER)

@@ -1,4 +1,4 @@
-"""The tree of a C9QL query: what the text says, before the types of the fields are looked at.
+"""The tree of a C9QL query, which does not depend on the types of the fields.
 
 Two nodes are equal if they say the same; `at`, the offset in the text, does not count.
 """
@@ -130,7 +130,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The value of the first branch whose condition holds, or whose value equals the operand if there is one."""
+    """The value of the first branch with a true condition or, if there is an operand, an equal value."""
 
     operand: "Expression | None"
     branches: tuple[tuple["Expression", "Expression"], ...]

@@ -124,7 +124,7 @@ def null(at: int = 0) -> Typed:
 
 
 def to_text(value: Typed) -> Typed:
-    """Return the value as text; the text of a literal is what was written."""
+    """Return the value as text; a literal keeps its own text."""
     if value.literal is not None and value.kind not in TEMPORAL:
         return text_literal(value.literal, value.at)
     if value.kind in (Kind.TEXT, None):
@@ -167,6 +167,11 @@ def to_moment(value: Typed, purpose: str = "a date is needed") -> Typed:
     if value.kind in NUMERIC:
         return Typed(func("epoch_ms", cast(value.sql, Kind.INTEGER)), TIMESTAMP, at=value.at)
     raise C9qlError(f"{purpose}, not a {value.kind}.", at=value.at)
+
+
+def is_date_text(value: Typed) -> bool:
+    """Return whether a value is a text literal in a recognised form of a date."""
+    return value.kind == Kind.TEXT and value.literal is not None and read_date(value.literal) is not None
 
 
 def _recognised(text: exp.Expr) -> exp.Expr:
