@@ -114,7 +114,7 @@ async def _read(files: Sequence[File]) -> tuple[list[bytes], list[ExitReport], S
     children: list[ExitReport] = []
     async with SandboxPool(parse_file.PARSE_FUNCTION, on_exit=children.append) as pool:
         began = time.perf_counter()
-        messages = await _each(files, os.cpu_count() or 1, lambda file: pool.run(file.path, file.path.name, options))
+        messages = await _each(files, os.cpu_count() or 1, lambda file: pool.run([file.path], file.path.name, options))
         seconds = time.perf_counter() - began
     cpu_seconds = sum(child.cpu_seconds for child in children)
     return messages, children, Stage("read: in confined children", seconds, cpu_seconds)

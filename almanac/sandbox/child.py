@@ -1,14 +1,18 @@
-"""A child process of the fork server: it confines itself, runs the work on one file, writes the result and exits.
+"""A child process of the fork server. It waits for a request, confines itself, runs the work, writes the result.
 
-It holds two descriptors: the file, and an output file without a name. The output first contains the request. While the
-work runs, the standard error of native code goes there. At the end it contains only the result. The parent does not
-trust the result: a hostile file may have taken control of the child.
+A request consists of descriptors: an output file without a name, and the files to read. The output first contains the
+name and the options. While the work runs, the standard error of native code goes there. At the end it contains only the
+result. The parent does not trust the result: a hostile file may have taken control of the child.
+
+Before the request, the child runs only code of its own and prepares as much of the confinement as it can. It reads
+nothing of the request before the confinement is complete.
 """
 
 import errno
 import json
 import os
 import signal
+import socket
 import sys
 import traceback
 from collections.abc import Callable
@@ -17,13 +21,23 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, NoReturn
 
-from almanac.sandbox.confinement import KernelFeatures, SandboxLimits, confine
+from almanac.sandbox.confinement import Confinement, KernelFeatures, SandboxLimits
+from almanac.sandbox.descriptors import RequestReceiver
 from almanac.sandbox.errors import WorkRejected
 
-# A function that runs in a child: the path of the file, its name and the options of the request; it returns the result.
-Work = Callable[[Path, str, dict[str, Any]], bytes]
+# A function that runs in a child: the paths of its files, and the name and the options of the request; it returns the
+# result.
+Work = Callable[[list[Path], str, dict[str, Any]], bytes]
 
-STDERR, SOURCE, OUTPUT = 2, 3, 4
+STDERR, OUTPUT, FIRST_FILE = 2, 3, 4
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxedWork:
+    """The code that a child runs."""
+
+    run: Work
+    prepare: Callable[[], None]  # called before the request, so that less is left to do then
 
 
 class ExitCode(IntEnum):
@@ -49,8 +63,13 @@ class ExitReport:
     late: bool  # killed at the deadline
 
 
+def path_of_file(index: int) -> Path:
+    """The path at which a child reads a file of its request."""
+    return Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd") / str(FIRST_FILE + index)
+
+
 def run_child(
-    source: int, output: int, work: Work, limits: SandboxLimits, kernel: KernelFeatures, parent: int
+    requests: socket.socket, work: SandboxedWork, limits: SandboxLimits, kernel: KernelFeatures, parent: int
 ) -> NoReturn:
     """Everything between fork and exit."""
     exit_code = ExitCode.UNCONFINED
@@ -58,27 +77,40 @@ def run_child(
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
-        _close_other_descriptors(source, output)
-        confine(limits, kernel, parent, SOURCE)
-        exit_code = _run(work)
+        _keep_descriptors(os.open(os.devnull, os.O_RDWR), [requests.detach()])
+        confinement = Confinement(limits, kernel, parent)
+        work.prepare()
+        output, *files = _wait_for_request()
+        confinement.restrict_files(files)
+        _keep_descriptors(0, [output, *files])
+        os.dup2(OUTPUT, STDERR, inheritable=False)
+        confinement.complete()
+        exit_code = _run(work.run, len(files))
     finally:
         os._exit(exit_code)  # after any error too: no code of the fork server may run in the child
 
 
-def _close_other_descriptors(source: int, output: int) -> None:
-    """Keep only these two descriptors, and connect the standard streams to /dev/null and to the output."""
+def _wait_for_request() -> list[int]:
+    """Receive the first request over the one descriptor that was kept."""
+    receiver = RequestReceiver(socket.socket(fileno=OUTPUT))
+    while (request := receiver.receive()) is None:
+        pass
+    return request
+
+
+def _keep_descriptors(null: int, descriptors: list[int]) -> None:
+    """Give these descriptors the numbers from 3, connect the standard streams to `null`, and close all others."""
     # The copies get higher numbers than the descriptors in use, so that none is closed before it is copied.
-    source, output, null = os.dup(source), os.dup(output), os.open(os.devnull, os.O_RDWR)
-    for number, descriptor in enumerate((null, null, output, source, output)):
+    for number, descriptor in enumerate([os.dup(each) for each in (null, null, null, *descriptors)]):
         os.dup2(descriptor, number, inheritable=False)
-    os.closerange(OUTPUT + 1, os.sysconf("SC_OPEN_MAX"))
+    os.closerange(OUTPUT + len(descriptors), os.sysconf("SC_OPEN_MAX"))
 
 
-def _run(work: Work) -> ExitCode:
+def _run(work: Work, file_count: int) -> ExitCode:
     try:
         request = json.loads(_take_request())
-        content = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd") / str(SOURCE)
-        _write(work(content, request["name"], request["options"]))
+        files = [path_of_file(index) for index in range(file_count)]
+        _write(work(files, request["name"], request["options"]))
         return ExitCode.DONE
     except WorkRejected as error:
         _write_report({"code": error.code, "message": error.message, "retryable": error.retryable})

@@ -1,4 +1,4 @@
-"""The confinement of a child process: it may compute and read its file and the interpreter's files, nothing else.
+"""The confinement of a child process: it may compute and read its files and the interpreter's files, nothing else.
 
 On Linux, in this order: a user of its own where the server runs as a superuser, no core dumps, no new privileges and
 none of a superuser's, limits of memory, processor time, output and descriptors, files opened only for reading and only
@@ -18,7 +18,8 @@ import signal
 import struct
 import sys
 import sysconfig
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,6 @@ from almanac.sandbox import syscall_filter
 from almanac.sandbox.system_calls import check, libc, system_call
 
 MIB = 1024 * 1024
-
-# Enough for the threads and pipes of a runtime and for archives.
-MAX_OPEN_FILES = 64
 
 # Libraries that are loaded late, fonts, time zones, and the facts about the processor that runtimes read.
 READABLE_PATHS = (
@@ -72,6 +70,7 @@ class SandboxLimits:
     cpu_seconds: int = 60
     wall_seconds: float = 120
     output_bytes: int = 256 * MIB
+    open_files: int = 64  # twice the files of a request, and some for threads, pipes and archives
     profile: str = "parsers"  # of system calls: a key of `syscall_filter.PROFILES`
 
 
@@ -101,16 +100,39 @@ def detect_kernel_features() -> KernelFeatures:
     return KernelFeatures(has_filter and libc.prctl(_PR_GET_SECCOMP) >= 0, version, has_users, readable)
 
 
-def confine(limits: SandboxLimits, kernel: KernelFeatures, parent: int, source: int) -> None:
-    """Confine this process irrevocably. It may still read the file of the descriptor `source`."""
-    if sys.platform == "linux":
-        _drop_privileges(kernel)
-        exit_with_parent(parent)
-    _set_limits(limits)
-    if kernel.landlock:
-        _restrict_files(kernel, source)
-    if kernel.seccomp:
-        _filter_system_calls(limits.profile)
+class Confinement:
+    """Confines this process irrevocably, in three steps. It must have one thread until the last one."""
+
+    def __init__(self, limits: SandboxLimits, kernel: KernelFeatures, parent: int) -> None:
+        """Drop privileges, set limits, and prepare the list of readable files."""
+        self._profile = limits.profile
+        self._kernel = kernel
+        if sys.platform == "linux":
+            _drop_privileges(kernel)
+            exit_with_parent(parent)
+        _set_limits(limits)
+        self._ruleset = _create_ruleset(kernel) if kernel.landlock else None
+
+    def restrict_files(self, files: Sequence[int]) -> None:
+        """From now on, read only the files of these descriptors and the interpreter's."""
+        if count_threads() > 1:  # the kernel confines only the calling thread and those that it starts later
+            raise RuntimeError("a child started threads before its confinement")
+        if self._ruleset is not None:
+            for descriptor in files:
+                _permit(self._ruleset, descriptor, _READ_FILE)
+            system_call(_LANDLOCK_RESTRICT, ctypes.c_int(self._ruleset), ctypes.c_uint(0))
+            os.close(self._ruleset)
+
+    def complete(self) -> None:
+        """From now on, make only the system calls of the profile."""
+        if self._kernel.seccomp:
+            _filter_system_calls(self._profile)
+
+
+def count_threads() -> int:
+    """The threads of this process; on Linux also the native ones."""
+    tasks = Path("/proc/self/task")
+    return len(os.listdir(tasks)) if tasks.exists() else threading.active_count()
 
 
 def exit_with_parent(parent: int) -> None:
@@ -171,7 +193,7 @@ def _drop_privileges(kernel: KernelFeatures) -> None:
 
 def _set_limits(limits: SandboxLimits) -> None:
     _lower_limit(resource.RLIMIT_CORE, 0)
-    _lower_limit(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
+    _lower_limit(resource.RLIMIT_NOFILE, limits.open_files)
     _lower_limit(resource.RLIMIT_FSIZE, limits.output_bytes)
     # The soft limit sends a signal, which the process can ignore. The hard limit kills it a second later.
     _lower_limit(resource.RLIMIT_CPU, limits.cpu_seconds, limits.cpu_seconds + 1)
@@ -186,19 +208,15 @@ def _lower_limit(kind: int, soft: int, hard: int | None = None) -> None:
     resource.setrlimit(kind, limits)
 
 
-def _restrict_files(kernel: KernelFeatures, source: int) -> None:
+def _create_ruleset(kernel: KernelFeatures) -> int:
     version = kernel.landlock
     rights = sum(bits for since, bits in _FILE_RIGHTS if version >= since)
     # Files; then TCP and abstract sockets, which seccomp refuses too.
     attributes = struct.pack("=QQQ", rights, 0b11 if version >= 4 else 0, 0b11 if version >= 6 else 0)
     ruleset = system_call(_LANDLOCK_CREATE, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint(0))
-    try:
-        _permit(ruleset, source, _READ_FILE)
-        for path, rights in kernel.readable:
-            _permit_below(ruleset, path, rights)
-        system_call(_LANDLOCK_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint(0))
-    finally:
-        os.close(ruleset)
+    for path, rights in kernel.readable:
+        _permit_below(ruleset, path, rights)
+    return ruleset
 
 
 def _permit_below(ruleset: int, path: str, rights: int) -> None:

@@ -1,11 +1,11 @@
 """Runs work on untrusted files in confined child processes.
 
-Native libraries abort on hostile files, so each file gets a process of its own. Starting an interpreter takes longer
-than most of the work; so one small process has the work loaded and forks a child for each file (fork_server.py). The
-child confines itself (confinement.py) before it opens the file (child.py).
+Native libraries abort on hostile files, so each request gets a process of its own. Starting an interpreter takes longer
+than most of the work; so one small process has the work loaded and forks a child for each request (fork_server.py). The
+child confines itself (confinement.py) before it opens its files (child.py).
 
     async with SandboxPool("module:function", SandboxLimits()) as pool:
-        result = await pool.run(path, "report.pdf", {})
+        result = await pool.run([path], "report.pdf", {})
 """
 
 import asyncio
@@ -15,8 +15,8 @@ import socket
 import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Self
@@ -25,6 +25,7 @@ import structlog
 
 from almanac.sandbox.child import ExitReport
 from almanac.sandbox.confinement import SandboxLimits
+from almanac.sandbox.descriptors import messages_for
 from almanac.sandbox.errors import SandboxUnavailable
 from almanac.sandbox.result import read_result
 
@@ -60,9 +61,10 @@ class _ForkServerProcess:
 
 
 class SandboxPool:
-    """Runs `work` ("module:function") on files, on as many at once as the caller asks for.
+    """Runs `work` ("module:function") on files, in as many children at once as the caller asks for.
 
-    `on_exit` receives the cost of each child, also of those that failed.
+    `prepared` children are forked ahead of their requests. `on_exit` receives the cost of each child, also of those
+    that failed.
     """
 
     def __init__(
@@ -70,10 +72,12 @@ class SandboxPool:
         work: str,
         limits: SandboxLimits | None = None,
         *,
+        prepared: int = 0,
         on_exit: Callable[[ExitReport], None] | None = None,
     ) -> None:
         self._limits = limits or SandboxLimits()
         self._work = work
+        self._prepared = prepared
         self._on_exit = on_exit
         self._server: _ForkServerProcess | None = None
         self._closed = False
@@ -91,11 +95,12 @@ class SandboxPool:
         async with self._lock:
             await self._ensure_server()
 
-    async def run(self, path: Path, name: str, options: dict[str, Any]) -> bytes:
-        """Run the work on a file; raises `WorkRejected` or `SandboxUnavailable`. Cancellation kills the child."""
-        with path.open("rb", buffering=0) as source, _open_nameless_file() as output:
+    async def run(self, paths: Sequence[Path], name: str, options: dict[str, Any]) -> bytes:
+        """Run the work on files; raises `WorkRejected` or `SandboxUnavailable`. Cancellation kills the child."""
+        with ExitStack() as stack, _open_nameless_file() as output:
+            files = [stack.enter_context(path.open("rb", buffering=0)).fileno() for path in paths]
             os.pwrite(output.fileno(), json.dumps({"name": name, "options": options}).encode(), 0)
-            report = await self._run_child(source.fileno(), output.fileno())
+            report = await self._run_child([output.fileno(), *files])
             if self._on_exit is not None:
                 self._on_exit(report)
             return read_result(report, output.fileno(), self._limits)
@@ -106,12 +111,12 @@ class SandboxPool:
         async with self._lock:
             await self._end_server()
 
-    async def _run_child(self, source: int, output: int) -> ExitReport:
+    async def _run_child(self, descriptors: list[int]) -> ExitReport:
         ours, theirs = socket.socketpair()
         with ours:
             ours.setblocking(False)
             with theirs:
-                server = await self._send([source, output, theirs.fileno()])
+                server = await self._send([theirs.fileno(), *descriptors])
             try:
                 async with asyncio.timeout(self._limits.wall_seconds + GRACE_SECONDS):
                     report = await _read_to_end(ours)
@@ -142,7 +147,7 @@ class SandboxPool:
             _log.warning("the fork server ended unexpectedly", status=self._server.process.returncode)
             await self._end_server()
         if self._server is None:
-            self._server = await _start_server(self._work, self._limits)
+            self._server = await _start_server(self._work, self._limits, self._prepared)
         return self._server
 
     async def _end_server(self) -> None:
@@ -151,8 +156,8 @@ class SandboxPool:
             await _stop(server)
 
 
-async def _start_server(work: str, limits: SandboxLimits) -> _ForkServerProcess:
-    arguments = json.dumps({"work": work, "limits": asdict(limits), "parent": os.getpid()})
+async def _start_server(work: str, limits: SandboxLimits, prepared: int) -> _ForkServerProcess:
+    arguments = json.dumps({"work": work, "limits": asdict(limits), "prepared": prepared, "parent": os.getpid()})
     # The server can import the packages that this process can import, but nothing from the current folder.
     environment = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(os.path.isabs, sys.path))}
     command = (sys.executable, "-P", "-s", "-m", "almanac.sandbox.fork_server", arguments)
@@ -203,12 +208,13 @@ async def _wait_until_ready(control: socket.socket) -> None:
 
 
 async def _send_descriptors(control: socket.socket, descriptors: list[int]) -> None:
-    while True:
-        try:
-            socket.send_fds(control, [b"."], descriptors)
-            return
-        except BlockingIOError:
-            await _wait_until_writable(control)
+    for header, part in messages_for(descriptors):
+        while True:
+            try:
+                socket.send_fds(control, [header], part)
+                break
+            except BlockingIOError:
+                await _wait_until_writable(control)
 
 
 async def _wait_until_writable(control: socket.socket) -> None:

@@ -97,7 +97,9 @@ KILLED: Calls = MappingProxyType(
 )  # fmt: skip
 
 # The calls of each kind of work. `CHECKED` and `KILLED` apply to every profile.
-PROFILES: Mapping[str, tuple[Calls, ...]] = MappingProxyType({"parsers": (COMPUTING, THREADS, FILES, EVENTS)})
+PROFILES: Mapping[str, tuple[Calls, ...]] = MappingProxyType(
+    {"parsers": (COMPUTING, THREADS, FILES, EVENTS), "queries": (COMPUTING, THREADS, FILES)}
+)
 
 _ALLOW = 0x7FFF0000
 _KILL = 0x80000000

@@ -1,6 +1,6 @@
 """A knowledge base with its file store and its parser, and the functions that tests need for them."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,8 +38,8 @@ class PlainTextSandbox(SandboxPool):
     def __init__(self) -> None:
         super().__init__("")
 
-    async def run(self, path: Path, name: str, options: dict[str, Any]) -> bytes:
-        content = path.read_text("utf-8")
+    async def run(self, paths: Sequence[Path], name: str, options: dict[str, Any]) -> bytes:
+        content = paths[0].read_text("utf-8")
         if content.startswith("UNREADABLE"):
             raise UnreadableFile("corrupt", "The file is damaged.")
         parsed = parse_pages(content)

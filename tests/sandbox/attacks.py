@@ -59,7 +59,7 @@ def answer_of(action: Callable[[], Any]) -> str:
 # Other processes
 
 
-def attack_process(content: Path, name: str, options: dict[str, Any]) -> bytes:
+def attack_process(files: list[Path], name: str, options: dict[str, Any]) -> bytes:
     """Attack the process `victim` in the way `name`."""
     return answer_of(lambda: ON_PROCESSES[name](options["victim"])).encode()
 
@@ -139,7 +139,7 @@ ON_PROCESSES: dict[str, Callable[[int], Any]] = {
 # The file system
 
 
-def observe(content: Path, name: str, options: dict[str, Any]) -> bytes:
+def observe(files: list[Path], name: str, options: dict[str, Any]) -> bytes:
     """The answers of the method `name` for each of `paths`."""
     method = ON_PATHS[name]
     answers = [answer_of(lambda path=path: method(path)) for path in options["paths"]]
@@ -182,14 +182,14 @@ ON_PATHS: dict[str, Callable[[str], Any]] = {
     "stat through the parent's folder": lambda path: os.stat(f"/proc/{os.getppid()}/cwd/../../../..{path}"),
     "stat through the first process": lambda path: os.stat(f"/proc/1/root{path}"),
     "stat above the root": lambda path: os.stat(f"/../../..{path}"),
-    "stat beside the file": lambda path: os.stat(f"/proc/self/fd/3/..{path}"),
+    "stat beside the file": lambda path: os.stat(f"/proc/self/fd/4/..{path}"),
 }
 
 
 # Calls by number
 
 
-def call_by_number(content: Path, name: str, options: dict[str, Any]) -> bytes:
+def call_by_number(files: list[Path], name: str, options: dict[str, Any]) -> bytes:
     """The answers to system calls by number, with arguments that no call accepts."""
     numbers: list[int] = options["numbers"]
     return json.dumps([answer_of(lambda number=number: system_call(number, *[-1] * 6)) for number in numbers]).encode()
@@ -200,7 +200,7 @@ def call_by_number(content: Path, name: str, options: dict[str, Any]) -> bytes:
 
 async def _attack_as_ordinary_user(attacks: list[tuple[str, int, str]]) -> list[str]:
     async with SandboxPool("tests.sandbox.attacks:attack_process") as pool:
-        results = [await pool.run(Path(file), name, {"victim": victim}) for name, victim, file in attacks]
+        results = [await pool.run([Path(file)], name, {"victim": victim}) for name, victim, file in attacks]
     return [result.decode() for result in results]
 
 

@@ -22,17 +22,26 @@ from almanac.sandbox.pool import SandboxPool
 SECRET = "the-text-of-the-document"
 
 
-def echo(content: Path, name: str, options: dict[str, Any]) -> bytes:
-    return name.encode() + b":" + content.read_bytes()
+def echo(files: list[Path], name: str, options: dict[str, Any]) -> bytes:
+    return name.encode() + b":" + files[0].read_bytes()
 
 
-def allocate_forever(content: Path, name: str, options: dict[str, Any]) -> bytes:
+def read_all(files: list[Path], name: str, options: dict[str, Any]) -> bytes:
+    return b",".join(file.read_bytes() for file in files)
+
+
+def read_other_descriptors(files: list[Path], name: str, options: dict[str, Any]) -> bytes:
+    """The descriptors that a child has besides its request."""
+    return json.dumps([number for number in range(256) if _is_open(number)]).encode()
+
+
+def allocate_forever(files: list[Path], name: str, options: dict[str, Any]) -> bytes:
     blocks: list[bytearray] = []
     while True:
         blocks.append(bytearray(1 << 20))
 
 
-def fill_memory(content: Path, name: str, options: dict[str, Any]) -> bytes:
+def fill_memory(files: list[Path], name: str, options: dict[str, Any]) -> bytes:
     """Allocate all the memory there is; return its size."""
     blocks: list[bytearray] = []
     try:
@@ -44,7 +53,7 @@ def fill_memory(content: Path, name: str, options: dict[str, Any]) -> bytes:
     return json.dumps(size).encode()
 
 
-def abort_on_failed_allocation(content: Path, name: str, options: dict[str, Any]) -> NoReturn:
+def abort_on_failed_allocation(files: list[Path], name: str, options: dict[str, Any]) -> NoReturn:
     """Abort with the message that native code writes when an allocation fails."""
     size = 1 << 40
     assert ctypes.CDLL(None).malloc(ctypes.c_size_t(size)) == 0
@@ -52,35 +61,35 @@ def abort_on_failed_allocation(content: Path, name: str, options: dict[str, Any]
     os.abort()
 
 
-def abort_with_much_memory(content: Path, name: str, options: dict[str, Any]) -> NoReturn:
+def abort_with_much_memory(files: list[Path], name: str, options: dict[str, Any]) -> NoReturn:
     """Abort without a message, with 600 MiB in use."""
     block = bytearray(600 << 20)  # an anonymous mapping: its pages count once they are written to
     block[:: resource.getpagesize()] = b"x" * len(range(0, len(block), resource.getpagesize()))
     os.abort()
 
 
-def compute_forever(content: Path, name: str, options: dict[str, Any]) -> NoReturn:
+def compute_forever(files: list[Path], name: str, options: dict[str, Any]) -> NoReturn:
     while True:
         pass
 
 
-def compute_forever_and_ignore_signals(content: Path, name: str, options: dict[str, Any]) -> NoReturn:
+def compute_forever_and_ignore_signals(files: list[Path], name: str, options: dict[str, Any]) -> NoReturn:
     signal.signal(signal.SIGXCPU, signal.SIG_IGN)
-    compute_forever(content, name, options)
+    compute_forever(files, name, options)
 
 
-def sleep(content: Path, name: str, options: dict[str, Any]) -> bytes:
+def sleep(files: list[Path], name: str, options: dict[str, Any]) -> bytes:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     time.sleep(3600)
     return b""
 
 
-def return_bytes(content: Path, name: str, options: dict[str, Any]) -> bytes:
+def return_bytes(files: list[Path], name: str, options: dict[str, Any]) -> bytes:
     return bytes(options["size"])
 
 
-def fill_standard_error(content: Path, name: str, options: dict[str, Any]) -> bytes:
+def fill_standard_error(files: list[Path], name: str, options: dict[str, Any]) -> bytes:
     """Write more to standard error than the output may hold, then return a result."""
     line = SECRET.encode() * 1000
     for _ in range(options["size"] // len(line) + 1):
@@ -92,24 +101,24 @@ def fill_standard_error(content: Path, name: str, options: dict[str, Any]) -> by
     return b"result"
 
 
-def crash(content: Path, name: str, options: dict[str, Any]) -> bytes:
+def crash(files: list[Path], name: str, options: dict[str, Any]) -> bytes:
     return ctypes.string_at(0)
 
 
-def abort(content: Path, name: str, options: dict[str, Any]) -> NoReturn:
+def abort(files: list[Path], name: str, options: dict[str, Any]) -> NoReturn:
     os.write(2, SECRET.encode())
     os.abort()
 
 
-def recurse(content: Path, name: str, options: dict[str, Any]) -> bytes:
-    return recurse(content, name, options)
+def recurse(files: list[Path], name: str, options: dict[str, Any]) -> bytes:
+    return recurse(files, name, options)
 
 
-def exit_with(content: Path, name: str, options: dict[str, Any]) -> NoReturn:
+def exit_with(files: list[Path], name: str, options: dict[str, Any]) -> NoReturn:
     os._exit(options["status"])
 
 
-def raise_key_error(content: Path, name: str, options: dict[str, Any]) -> NoReturn:
+def raise_key_error(files: list[Path], name: str, options: dict[str, Any]) -> NoReturn:
     raise KeyError(SECRET)
 
 
@@ -117,24 +126,24 @@ class Panic(BaseException):
     """A panic of native code, which is not an Exception."""
 
 
-def panic(content: Path, name: str, options: dict[str, Any]) -> NoReturn:
+def panic(files: list[Path], name: str, options: dict[str, Any]) -> NoReturn:
     raise Panic(SECRET)
 
 
-def reject(content: Path, name: str, options: dict[str, Any]) -> NoReturn:
+def reject(files: list[Path], name: str, options: dict[str, Any]) -> NoReturn:
     raise WorkRejected("encrypted", "The file is protected by a password.", retryable=options["retryable"])
 
 
-def reject_with_long_message(content: Path, name: str, options: dict[str, Any]) -> NoReturn:
+def reject_with_long_message(files: list[Path], name: str, options: dict[str, Any]) -> NoReturn:
     raise WorkRejected(options["code"], "x" * 100_000)
 
 
-def write_report_and_exit(content: Path, name: str, options: dict[str, Any]) -> NoReturn:
-    os.pwrite(4, options["report"].encode(), 0)
+def write_report_and_exit(files: list[Path], name: str, options: dict[str, Any]) -> NoReturn:
+    os.pwrite(3, options["report"].encode(), 0)
     os._exit(options["status"])
 
 
-def describe(content: Path, name: str, options: dict[str, Any]) -> bytes:
+def describe(files: list[Path], name: str, options: dict[str, Any]) -> bytes:
     """The surroundings that a child sees."""
     surroundings = {
         "environment": dict(os.environ),
@@ -149,7 +158,7 @@ def _next(number: int) -> int:
     return number + 1
 
 
-def run_threads(content: Path, name: str, options: dict[str, Any]) -> bytes:
+def run_threads(files: list[Path], name: str, options: dict[str, Any]) -> bytes:
     finished: list[int] = []
     threads = [threading.Thread(target=finished.append, args=(number,)) for number in range(8)]
     for thread in threads:
@@ -162,7 +171,7 @@ def run_threads(content: Path, name: str, options: dict[str, Any]) -> bytes:
     return json.dumps([sorted(finished), len(pair), callback(1)]).encode()
 
 
-def attempt(content: Path, name: str, options: dict[str, Any]) -> bytes:
+def attempt(files: list[Path], name: str, options: dict[str, Any]) -> bytes:
     """Attempt the forbidden operation `name`; return the name of the error or "it worked"."""
     try:
         ATTEMPTS[name](options)
@@ -228,8 +237,8 @@ ATTEMPTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "read by the parent's root": lambda options: Path(f"/proc/{os.getppid()}/root{options['path']}").read_bytes(),
     "read the parent's environment": lambda options: Path(f"/proc/{os.getppid()}/environ").read_bytes(),
     "write elsewhere": lambda options: _write(options["path"] + ".new"),
-    "write to the file": lambda options: os.open("/proc/self/fd/3", os.O_WRONLY),
-    "truncate the file": lambda options: os.truncate("/proc/self/fd/3", 0),
+    "write to the file": lambda options: os.open("/proc/self/fd/4", os.O_WRONLY),
+    "truncate the file": lambda options: os.truncate("/proc/self/fd/4", 0),
     "write to shared memory": lambda options: _write(f"/dev/shm/almanac-attack-{os.getpid()}"),
     "delete": lambda options: os.unlink(options["path"]),
     "rename": lambda options: os.rename(options["path"], options["path"] + ".old"),
@@ -251,7 +260,7 @@ async def run_a_worker(path: Path) -> None:
     async with SandboxPool(work="tests.sandbox.hostile_work:sleep") as pool:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
-        await pool.run(path, "file", {})
+        await pool.run([path], "file", {})
 
 
 if __name__ == "__main__":

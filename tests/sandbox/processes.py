@@ -40,3 +40,12 @@ def ends_within(pid: int, seconds: float) -> bool:
         return bool(select.select([descriptor], [], [], seconds)[0])
     finally:
         os.close(descriptor)
+
+
+def cpu_ticks(pid: int) -> int:
+    """The processor time that a process has used, in hundredths of a second."""
+    try:
+        parts = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(parts[11]) + int(parts[12])

@@ -96,7 +96,7 @@ class Sandbox:
     server: int
 
     async def answer(self, file: Path, name: str, options: dict[str, Any]) -> str:
-        return (await self.pool.run(file, name, options)).decode()
+        return (await self.pool.run([file], name, options)).decode()
 
 
 @asynccontextmanager
@@ -205,7 +205,7 @@ async def run_program(*arguments: str) -> bytes:
 @NEEDS_USERS
 async def test_each_child_of_a_superuser_has_a_user_of_its_own(file: Path):
     async with open_sandbox("tests.sandbox.hostile_work:sleep") as sandbox:
-        calls = [asyncio.create_task(sandbox.pool.run(file, "file", {})) for _ in range(2)]
+        calls = [asyncio.create_task(sandbox.pool.run([file], "file", {})) for _ in range(2)]
         await until(lambda: len(confined(sandbox.server)) == 2)
         for child in confined(sandbox.server):
             status = status_of(child)

@@ -72,7 +72,7 @@ def listener() -> Iterator[socket.socket]:
 
 async def attempt(pool: SandboxPool, name: str, file: Path, other: Path, listener: socket.socket) -> str:
     options = {"path": str(other), "port": listener.getsockname()[1]}
-    return (await pool.run(file, name, options)).decode()
+    return (await pool.run([file], name, options)).decode()
 
 
 @NEEDS_SECCOMP
@@ -107,8 +107,8 @@ def test_the_same_attempts_succeed_outside_a_child(name: str, file: Path, other:
     """Otherwise the refusals would prove nothing. Some attempts need a superuser, some a recent kernel."""
     program = (
         "import json, os, sys; from pathlib import Path; from tests.sandbox import hostile_work;"
-        "options = json.loads(sys.argv[1]); os.open(options['path'], os.O_RDONLY);"
-        "print(hostile_work.attempt(Path(options['path']), options['name'], options).decode())"
+        "options = json.loads(sys.argv[1]); os.dup2(os.open(options['path'], os.O_RDONLY), 4);"
+        "print(hostile_work.attempt([Path(options['path'])], options['name'], options).decode())"
     )
     options = json.dumps({"name": name, "path": str(other), "port": listener.getsockname()[1]})
     process = subprocess.run(
@@ -121,7 +121,7 @@ def test_the_same_attempts_succeed_outside_a_child(name: str, file: Path, other:
 
 async def test_threads_event_loops_and_callbacks_from_native_code_still_work(file: Path):
     async with SandboxPool(work="tests.sandbox.hostile_work:run_threads") as pool:
-        assert json.loads(await pool.run(file, "file", {})) == [list(range(8)), 2, 2]
+        assert json.loads(await pool.run([file], "file", {})) == [list(range(8)), 2, 2]
 
 
 # The filter

@@ -54,10 +54,10 @@ async def pool_for() -> AsyncIterator[StartPool]:
 async def rejection(pool: SandboxPool, file: Path, options: dict[str, Any] | None = None) -> WorkRejected:
     """The error of a file. It is the same the second time, and the fork server survives both."""
     with pytest.raises(WorkRejected) as first:
-        await pool.run(file, "file", options or {})
+        await pool.run([file], "file", options or {})
     server = fork_server_of(os.getpid())
     with pytest.raises(WorkRejected) as second:
-        await pool.run(file, "file", options or {})
+        await pool.run([file], "file", options or {})
     assert first.value.args == second.value.args
     assert fork_server_of(os.getpid()) == server
     assert hostile_work.SECRET not in second.value.message
@@ -70,7 +70,7 @@ async def rejection(pool: SandboxPool, file: Path, options: dict[str, Any] | Non
 async def test_work_returns_its_result_and_reports_its_cost(pool_for: StartPool, file: Path):
     reports: list[ExitReport] = []
     pool = await pool_for("echo", on_exit=reports.append)
-    assert await pool.run(file, "näme.txt", {}) == "näme.txt:content".encode()
+    assert await pool.run([file], "näme.txt", {}) == "näme.txt:content".encode()
     [report] = reports
     assert 4 * MIB < report.peak_bytes < 200 * MIB
     assert report.cpu_seconds > 0
@@ -79,7 +79,7 @@ async def test_work_returns_its_result_and_reports_its_cost(pool_for: StartPool,
 
 async def test_a_request_may_be_larger_than_a_socket_message(pool_for: StartPool, file: Path):
     name = "x" * 5_000_000
-    result = await (await pool_for("echo")).run(file, name, {})
+    result = await (await pool_for("echo")).run([file], name, {})
     assert len(result) == len(name) + len(":content")
 
 
@@ -88,18 +88,18 @@ async def test_fifty_files_at_once_are_all_processed(pool_for: StartPool, tmp_pa
     files = [tmp_path / str(number) for number in range(50)]
     for path in files:
         path.write_bytes(path.name.encode())
-    results = await asyncio.gather(*(pool.run(path, path.name, {}) for path in files))
+    results = await asyncio.gather(*(pool.run([path], path.name, {}) for path in files))
     assert results == [f"{path.name}:{path.name}".encode() for path in files]
 
 
 async def test_standard_error_of_native_code_is_not_in_the_result(pool_for: StartPool, file: Path):
-    result = await (await pool_for("fill_standard_error")).run(file, "file", {"size": 9 * MIB})
+    result = await (await pool_for("fill_standard_error")).run([file], "file", {"size": 9 * MIB})
     assert result == b"result"
 
 
 async def test_a_missing_file_is_the_caller_s_error(pool_for: StartPool, tmp_path: Path):
     with pytest.raises(FileNotFoundError):
-        await (await pool_for("echo")).run(tmp_path / "none", "none", {})
+        await (await pool_for("echo")).run([tmp_path / "none"], "none", {})
 
 
 # Failures in a child
@@ -190,7 +190,7 @@ async def test_a_forged_report_is_a_crash(pool_for: StartPool, file: Path, repor
 
 async def test_a_child_killed_from_outside_can_be_retried(pool_for: StartPool, file: Path):
     pool = await pool_for("sleep")
-    call = asyncio.create_task(pool.run(file, "file", {}))
+    call = asyncio.create_task(pool.run([file], "file", {}))
     server = fork_server_of(os.getpid())
     await until(lambda: children_of(server))
     os.kill(children_of(server)[0], signal.SIGKILL)
@@ -203,7 +203,7 @@ async def test_a_child_killed_from_outside_can_be_retried(pool_for: StartPool, f
 async def test_running_calls_fail_when_the_fork_server_dies_and_the_next_call_works(pool_for: StartPool, file: Path):
     pool = await pool_for("sleep", SandboxLimits(wall_seconds=0.5))
     server = fork_server_of(os.getpid())
-    calls = [asyncio.create_task(pool.run(file, "file", {})) for _ in range(3)]
+    calls = [asyncio.create_task(pool.run([file], "file", {})) for _ in range(3)]
     await until(lambda: len(children_of(server)) == 3)
     children = children_of(server)
     os.kill(server, signal.SIGKILL)
@@ -211,7 +211,7 @@ async def test_running_calls_fail_when_the_fork_server_dies_and_the_next_call_wo
     assert [type(error) for error in errors] == [SandboxUnavailable] * 3
     assert all(ends_within(pid, 1) for pid in children)
     with pytest.raises(WorkRejected, match=r"0\.5 s") as error:
-        await pool.run(file, "file", {})
+        await pool.run([file], "file", {})
     assert error.value.code == "timeout"
     assert fork_server_of(os.getpid()) != server
 
@@ -221,11 +221,11 @@ async def test_a_fork_server_that_died_between_two_calls_is_replaced_unnoticed(p
     server = fork_server_of(os.getpid())
     os.kill(server, signal.SIGKILL)
     assert ends_within(server, 5)  # the event loop has not noticed yet
-    assert await pool.run(file, "a", {}) == b"a:content"
+    assert await pool.run([file], "a", {}) == b"a:content"
     server = fork_server_of(os.getpid())
     os.kill(server, signal.SIGKILL)
     await until(lambda: not Path(f"/proc/{server}").exists())  # the event loop has reaped it
-    assert await pool.run(file, "b", {}) == b"b:content"
+    assert await pool.run([file], "b", {}) == b"b:content"
 
 
 async def test_a_stuck_fork_server_is_replaced(pool_for: StartPool, file: Path, monkeypatch: pytest.MonkeyPatch):
@@ -234,9 +234,9 @@ async def test_a_stuck_fork_server_is_replaced(pool_for: StartPool, file: Path, 
     server = fork_server_of(os.getpid())
     os.kill(server, signal.SIGSTOP)
     with pytest.raises(SandboxUnavailable):
-        await pool.run(file, "a", {})
+        await pool.run([file], "a", {})
     assert ends_within(server, 5)
-    assert await pool.run(file, "b", {}) == b"b:content"
+    assert await pool.run([file], "b", {}) == b"b:content"
 
 
 async def test_a_killed_worker_leaves_no_process_behind(file: Path):
@@ -255,10 +255,10 @@ async def test_a_killed_worker_leaves_no_process_behind(file: Path):
 async def test_a_cancelled_call_kills_its_child_and_no_other(pool_for: StartPool, file: Path):
     pool = await pool_for("sleep", SandboxLimits(wall_seconds=1))
     server = fork_server_of(os.getpid())
-    cancelled = asyncio.create_task(pool.run(file, "file", {}))
+    cancelled = asyncio.create_task(pool.run([file], "file", {}))
     await until(lambda: len(children_of(server)) == 1)
     (first,) = children_of(server)
-    other = asyncio.create_task(pool.run(file, "file", {}))
+    other = asyncio.create_task(pool.run([file], "file", {}))
     await until(lambda: len(children_of(server)) == 2)
     cancelled.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -272,7 +272,7 @@ async def test_a_cancelled_call_kills_its_child_and_no_other(pool_for: StartPool
 async def test_closing_a_pool_ends_everything(pool_for: StartPool, file: Path):
     pool = await pool_for("sleep")
     server = fork_server_of(os.getpid())
-    call = asyncio.create_task(pool.run(file, "file", {}))
+    call = asyncio.create_task(pool.run([file], "file", {}))
     await until(lambda: children_of(server))
     (child,) = children_of(server)
     await pool.close()
@@ -281,13 +281,13 @@ async def test_closing_a_pool_ends_everything(pool_for: StartPool, file: Path):
     assert ends_within(server, 0)
     assert ends_within(child, 0)
     with pytest.raises(SandboxUnavailable):
-        await pool.run(file, "file", {})
+        await pool.run([file], "file", {})
 
 
 async def test_a_pool_whose_work_cannot_be_imported_does_not_start(file: Path, capfd: pytest.CaptureFixture[str]):
     pool = SandboxPool(work="tests.sandbox.nothing:read")
     with pytest.raises(SandboxUnavailable, match="did not start"):
-        await pool.run(file, "file", {})
+        await pool.run([file], "file", {})
     assert "ModuleNotFoundError" in capfd.readouterr().err
     await pool.close()
 
@@ -297,7 +297,7 @@ async def test_signals_to_the_process_group_do_not_end_the_fork_server(pool_for:
     server = fork_server_of(os.getpid())
     for number in (signal.SIGINT, signal.SIGTERM):
         os.kill(server, number)
-    assert await pool.run(file, "a", {}) == b"a:content"
+    assert await pool.run([file], "a", {}) == b"a:content"
     assert fork_server_of(os.getpid()) == server
 
 
@@ -306,7 +306,7 @@ async def test_two_hundred_files_leave_no_descriptor_open(pool_for: StartPool, f
     server = fork_server_of(os.getpid())
 
     async def run(number: int) -> None:
-        call = asyncio.create_task(pool.run(file, "file", {}))
+        call = asyncio.create_task(pool.run([file], "file", {}))
         if number % 10 == 0:
             await asyncio.sleep(0)
             call.cancel()
@@ -326,7 +326,7 @@ async def test_two_hundred_files_leave_no_descriptor_open(pool_for: StartPool, f
 
 
 async def describe(pool: SandboxPool, file: Path, **options: Any) -> dict[str, Any]:
-    return json.loads(await pool.run(file, "file", options))
+    return json.loads(await pool.run([file], "file", options))
 
 
 async def test_a_child_has_none_of_the_server_s_secrets(
@@ -348,7 +348,7 @@ async def test_a_child_has_only_the_file_and_its_output_open(pool_for: StartPool
 
 async def test_a_child_leads_a_session(pool_for: StartPool, file: Path):
     pool = await pool_for("sleep")
-    call = asyncio.create_task(pool.run(file, "file", {}))
+    call = asyncio.create_task(pool.run([file], "file", {}))
     server = fork_server_of(os.getpid())
     await until(lambda: any(os.getsid(child) == child for child in children_of(server)))
     call.cancel()
@@ -363,5 +363,5 @@ async def test_a_child_has_the_limits_of_its_pool(pool_for: StartPool, file: Pat
 async def test_a_child_stays_below_its_memory_limit(pool_for: StartPool, file: Path):
     reports: list[ExitReport] = []
     pool = await pool_for("fill_memory", SandboxLimits(memory_bytes=512 * MIB), reports.append)
-    assert json.loads(await pool.run(file, "file", {})) > 200 * MIB
+    assert json.loads(await pool.run([file], "file", {})) > 200 * MIB
     assert 200 * MIB < reports[0].peak_bytes <= 512 * MIB

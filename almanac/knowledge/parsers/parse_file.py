@@ -6,7 +6,7 @@ Parsers are loaded by name when a file needs one, so that a process that only im
 import re
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -30,8 +30,9 @@ _ERRORS_OF_DAMAGED_FILES = (ParseError, ValueError, LookupError, ArithmeticError
                             RecursionError, struct.error, zlib.error, OSError, NotImplementedError)  # fmt: skip
 
 
-def parse_and_split(content: Path, name: str, options: Mapping[str, Any]) -> bytes:
+def parse_and_split(files: Sequence[Path], name: str, options: Mapping[str, Any]) -> bytes:
     """Parse a file and pack its text, metadata and passages; `options` are those of the splitter."""
+    [content] = files
     file_type = file_types.detect_file_type(content, name)
     parsed = sanitise(parse(content, name, file_type))
     passages = splitter.split(parsed, splitter.PassageSplitter.from_options(dict(options)))

@@ -29,7 +29,7 @@ _FAILURES = {
 async def parse_in_sandbox(pool: SandboxPool, path: Path, name: str, options: dict[str, Any]) -> ParsedDocument:
     """Parse a file; raises `UnreadableFile` or `SandboxUnavailable`. `options` are those of the splitter."""
     try:
-        message = await pool.run(path, name, options)
+        message = await pool.run([path], name, options)
     except WorkRejected as error:
         code, message = _FAILURES.get(error.code, (error.code, "{}"))
         raise UnreadableFile(code, message.format(error.message), retryable=error.retryable) from None

@@ -19,7 +19,7 @@ FOLDER = FILES.parent / "golden"
 def passages(name: str) -> list[dict[str, Any]]:
     """The passages of a file as JSON values."""
     with opened(FILES / name) as content:
-        found = parse_message.unpack(parse_file.parse_and_split(content, name, {})).passages
+        found = parse_message.unpack(parse_file.parse_and_split([content], name, {})).passages
     return json.loads(json.dumps([asdict(passage) for passage in found]))
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ OLD = clock.HOUR
 class BrokenSandbox(SandboxPool):
     """A sandbox whose fork server has ended."""
 
-    async def run(self, path: Path, name: str, options: dict[str, Any]) -> bytes:
+    async def run(self, paths: Sequence[Path], name: str, options: dict[str, Any]) -> bytes:
         raise SandboxUnavailable("it ended")
 
 
@@ -46,10 +46,10 @@ class SlowSandbox(PlainTextSandbox):
         super().__init__()
         self.started, self.proceed = asyncio.Event(), asyncio.Event()
 
-    async def run(self, path: Path, name: str, options: dict[str, Any]) -> bytes:
+    async def run(self, paths: Sequence[Path], name: str, options: dict[str, Any]) -> bytes:
         self.started.set()
         await self.proceed.wait()
-        return await super().run(path, name, options)
+        return await super().run(paths, name, options)
 
 
 async def add_bytes(workspace: Workspace, name: str, content: bytes) -> int:

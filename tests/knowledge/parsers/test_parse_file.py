@@ -20,7 +20,7 @@ def parsed(name: str) -> ParsedFile:
 
 def parse_and_split(file: Path) -> bytes:
     with opened(file) as content:
-        return parse_file.parse_and_split(content, file.name, {})
+        return parse_file.parse_and_split([content], file.name, {})
 
 
 def assert_valid(parsed: ParsedFile) -> None:

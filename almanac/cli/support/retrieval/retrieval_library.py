@@ -78,7 +78,7 @@ class _SetParser(SandboxPool):
         super().__init__("")
         self._documents = documents
 
-    async def run(self, path: Path, name: str, options: dict[str, Any]) -> bytes:
+    async def run(self, paths: Sequence[Path], name: str, options: dict[str, Any]) -> bytes:
         document = self._documents[name]
         text = document.text
         parsed = ParsedFile(text, (Block("text", 0, len(text)),), title=document.lines[0].title)
