@@ -80,6 +80,9 @@ bench-ingest: setup-test ## Pages/s from files to documents, beside markitdown, 
 bench-external: setup-test ## The external tools beside a bare read of the same rows, on both databases
 	$(PY) bench/external.py $(ARGS)
 
+bench-data: setup-test ## Queries over 10M rows beside bare DuckDB on the same Parquet, 16 callers, memory (ARGS="--rows 1000000")
+	$(PY) bench/data.py $(ARGS)
+
 bench-embedding: setup-test ## Passages/s through the bundled model, beside its bare ONNX session
 	$(PY) bench/embedding.py $(ARGS)
 
@@ -117,4 +120,4 @@ format: setup-test ## Format and fix what can be fixed
 clean: ## Remove everything that setup made
 	rm -rf .venv .tools .pytest_cache .ruff_cache .hypothesis
 
-.PHONY: help setup setup-test serve lint test test-kill test-install test-hostile test-fuzz test-llm conformance bench-transport bench-http-servers bench-floor bench-ingest bench-external bench-embedding bench-responsive bench-search bench-retrieval bench-catalogue bench-agent bench-memory bench-memory-scale calibrate contracts format clean
+.PHONY: help setup setup-test serve lint test test-kill test-install test-hostile test-fuzz test-llm conformance bench-transport bench-http-servers bench-floor bench-ingest bench-external bench-data bench-embedding bench-responsive bench-search bench-retrieval bench-catalogue bench-agent bench-memory bench-memory-scale calibrate contracts format clean
