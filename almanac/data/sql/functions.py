@@ -22,6 +22,8 @@ class FunctionGroup:
 
 CURRENT_TIME = frozenset({"now", "get_current_timestamp", "transaction_timestamp", "current_localtimestamp"})
 
+LIMITED = (exp.Pad, exp.Repeat, exp.GenerateSeries)
+
 GROUPS = (
     FunctionGroup(
         "Arithmetic on numbers of fixed size.",
@@ -48,7 +50,7 @@ GROUPS = (
     ),
     FunctionGroup(
         "These can make a small argument long, so the check of the tree limits the length, which must be a number.",
-        (exp.Pad, exp.Repeat, exp.GenerateSeries),
+        LIMITED,
     ),
     FunctionGroup(
         "Calendar arithmetic. The current date and time are replaced by the time of the request, so that a query gives "
@@ -105,23 +107,27 @@ GROUPS = (
         (exp.JSONArray, exp.JSONExtract, exp.JSONExtractScalar, exp.JSONKeys, exp.JSONObject, exp.JSONType),
         "json_array_length json_contains json_valid to_json",
     ),
-    FunctionGroup(
-        "DuckDB's names of functions above that have a class. Trees that Almanac builds contain them.",
-        names="abs arg_max array_to_string asin avg coalesce contains cos count date_trunc dayofweek epoch floor "
-        "greatest json_extract_string json_type lag least len length list list_sort list_value lower max min nullif "
-        "pow quantile_cont radians regexp_extract_all regexp_replace replace round row_number sin split_part sqrt "
-        "stddev_samp strftime string_agg string_split struct_extract substring sum to_days to_microseconds "
-        "to_milliseconds trim upper",
-    ),
 )  # fmt: skip
 
 CLASSES = frozenset(each for group in GROUPS for each in group.classes)
 NAMES = frozenset(name for group in GROUPS for name in group.names.split())
 
-# Series whose length is computed. Trees that Almanac builds may contain them; the limits of the child end a long one.
-SERIES_NAMES = frozenset({"range", "generate_series"})
+# DuckDB's names of functions whose class has another one.
+_DUCKDB_NAMES = (
+    "epoch generate_series json_extract_string list list_sort quantile_cont range strftime string_agg string_split "
+    "to_microseconds to_milliseconds"
+)
 
 
 def known_names() -> frozenset[str]:
     """The names of all allowed functions, for hints."""
     return NAMES | {name.lower() for each in CLASSES if issubclass(each, exp.Func) for name in each.sql_names()}
+
+
+def names_of_built_trees() -> frozenset[str]:
+    """The functions of trees that Almanac builds, which contain DuckDB's names and no classes.
+
+    The length of a series may be computed there: the limits of the child end one that is too long.
+    """
+    limited = {name.lower() for each in LIMITED for name in each.sql_names()}
+    return (known_names() - limited) | frozenset(_DUCKDB_NAMES.split())

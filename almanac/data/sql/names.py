@@ -22,15 +22,17 @@ def resolve(tree: exp.Expr, tables: Mapping[str, Sequence[str]]) -> dict[str, st
     """Replace the names of tables by internal ones. Return the internal name of each table that the query reads."""
     by_key = {name.casefold(): name for name in tables}
     used: dict[str, str] = {}
-    fields_of: dict[str, Sequence[str] | None] = {}  # by alias; none for parts of the query
+    fields_of: dict[str, Sequence[str] | None] = {}  # by alias; none for an alias that also names a part of the query
     for node in list(tree.find_all(exp.Table)):
         if not isinstance(node.this, exp.Identifier) or _is_part_of_query(node):
-            fields_of.setdefault(node.alias_or_name.casefold(), None)
+            fields_of[node.alias_or_name.casefold()] = None
             continue
         name = by_key.get(node.name.casefold())
         if name is None:
             raise _unknown_table(node, tables)
-        fields_of[node.alias_or_name.casefold()] = tables[name]
+        known = fields_of.setdefault(node.alias_or_name.casefold(), [])
+        if known is not None:
+            fields_of[node.alias_or_name.casefold()] = [*known, *tables[name]]
         used.setdefault(name, f"{INTERNAL_PREFIX}{len(used)}")
         if not node.alias:
             node.set("alias", exp.TableAlias(this=exp.to_identifier(node.name, quoted=True)))

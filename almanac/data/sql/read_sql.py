@@ -35,7 +35,7 @@ def read_sql(text: str, tables: Mapping[str, Sequence[str]], now: datetime) -> C
 
 def check_query(tree: exp.Query, tables: Mapping[str, Sequence[str]], now: datetime) -> CheckedQuery:
     """Check a tree that Almanac built from a query in another language. The tree is changed."""
-    return _check(tree, tables, now, functions.NAMES | functions.SERIES_NAMES)
+    return _check(tree, tables, now, functions.names_of_built_trees())
 
 
 def _check(

@@ -9,9 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlglot import exp
 
+from almanac.data.c9ql import Context, compile_query, parse
 from almanac.data.sql.errors import SqlError
 from almanac.data.sql.read_sql import CheckedQuery, check_query, read_condition, read_sql
 from almanac.data.sql.syntax import MAX_SQL_CHARS
+from tests.data.c9ql import page
+from tests.data.c9ql.test_page import EXAMPLES
 from tests.data.escapes import ESCAPES
 
 FIELDS = ["region", "amount", "count", "Order Date", "secret", "tags"]
@@ -47,6 +50,10 @@ def test_an_escape_is_refused(name: str):
         (
             "with sales as (select * from sales) select s.region from sales s",
             'WITH "sales" AS (SELECT * FROM "almanac_table_0" AS "sales") SELECT "s"."region" FROM "sales" AS "s"',
+        ),
+        (
+            "with a as (select x.amount b from sales x) select x.b from a x",
+            'WITH "a" AS (SELECT "x"."amount" AS "b" FROM "almanac_table_0" AS "x") SELECT "x"."b" FROM "a" AS "x"',
         ),
         ("select /* x */ 'it''s' /* y */", "SELECT 'it''s'"),
         ("select list_filter(tags, t -> t > 'a') from sales",
@@ -125,6 +132,14 @@ def test_a_tree_that_was_built_is_written_with_quoted_names():
     assert check_query(tree, {"t": ['a" OR 1=1 --']}, NOW).sql == (
         'SELECT "a"" OR 1=1 --" FROM "almanac_table_0" AS "t"'
     )
+
+
+@pytest.mark.parametrize(("table", "text", "result"), EXAMPLES)
+def test_every_documented_example_of_c9ql_passes_the_check(table: str, text: str, result: str):
+    name = table or "sales"
+    fields = page.FIELDS[name]
+    compiled = compile_query(parse(text, fields), fields, name, context=Context(page.NOW))
+    check_query(compiled.query, {name: [each.column or each.name for each in fields]}, NOW)
 
 
 def test_a_tree_that_was_built_may_have_series_with_computed_limits():
