@@ -86,4 +86,4 @@ def fields_after(statement: Statement, fields: Sequence[Field]) -> tuple[Field, 
     return tuple(each.field for each in run.statement(relation, statement).relation.columns)
 
 
-_ANY_CONTEXT = Context(datetime(2000, 1, 1))
+_ANY_CONTEXT = Context(datetime(2000, 1, 1), is_trial=True)

@@ -148,6 +148,8 @@ class Emitter:
     def _resolved(self, value: Value, at: int) -> Typed:
         if isinstance(value, tuple):
             raise C9qlError(f"a list of values ({as_text(value)[:40]}) can only stand after 'in'.", at=at)
+        if value is None:
+            return null(at)
         return text_literal(value, at) if isinstance(value, str) else moment_literal(value, at)
 
     # Operators

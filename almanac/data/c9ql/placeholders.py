@@ -21,15 +21,19 @@ _EMBEDDED = re.compile(f"{DATE_TOKEN.pattern}|{PARAMETER.pattern}")
 TOKENS = ("now", "today", "yesterday", *(f"{which}{unit}" for unit in ("week", "month", "quarter", "year")
           for which in ("this", "last")))  # fmt: skip
 
-Value = str | date | datetime | tuple[str, ...]
+Value = str | date | datetime | tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
 class Context:
-    """The moment of the query (UTC, without a time zone) and the values of its parameters, by name without `$c9_`."""
+    """The moment of the query (UTC, without a time zone) and the values of its parameters, by name without `$c9_`.
+
+    Parameters without a value are null if `is_trial` is true, when only the fields of the result are of interest.
+    """
 
     now: datetime
     parameters: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    is_trial: bool = False
 
 
 def resolve(source: str, context: Context, at: int) -> Value:
@@ -52,6 +56,8 @@ def as_text(value: Value) -> str:
     """Return a value as text."""
     if isinstance(value, tuple):
         return ",".join(value)
+    if value is None:
+        return ""
     return value if isinstance(value, str) else str(value)
 
 
@@ -98,6 +104,8 @@ def _resolve_parameter(source: str, context: Context, at: int) -> Value:
     assert found is not None, "the parser read it with the same pattern"
     form, _, rest = (found["form"] or "").removesuffix("}$").removeprefix("{").partition("|")
     values = _values(found["name"], found["default"], form == "list", context)
+    if not values and context.is_trial:
+        return None
     if not values:
         raise C9qlError(f"the parameter '$c9_{found['name']}$' has no value.", at=at,
                         remedy="Give it one, or write a default: "

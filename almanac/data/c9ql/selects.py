@@ -89,8 +89,10 @@ def select_list(relation: Relation, statement: Statement) -> list[Output]:
 
 
 def _place(outputs: list[Output], new: Output) -> None:
+    """Add a field, in place of an earlier one with its name in any case. Two fields of the input are never the same."""
+    is_field = isinstance(new.expression, Name) and new.expression.name == new.name
     names = [each.name for each in outputs]
-    folded = [fold(each) for each in names]
+    folded = [] if is_field else [fold(each) for each in names]
     if new.name in names:
         outputs[names.index(new.name)] = new
     elif fold(new.name) in folded:

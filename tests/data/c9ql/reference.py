@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import cmp_to_key
-from typing import Any
+from typing import Any, cast
 
 from almanac.data.c9ql.tree import (
     AllFields,
@@ -170,7 +170,7 @@ def sort_key_of(expression: Expression, result: tuple[Row, Group | None]) -> Any
 
 
 def sort_value(cell: Any) -> tuple[bool, Any]:
-    return (cell is None, 0 if cell is None else str(cell) if isinstance(cell, list) else cell)
+    return (cell is None, "" if cell is None else cell)
 
 
 # Values
@@ -402,7 +402,8 @@ def rolling(node: Call, group: Group) -> Any:
     before = cells[-2] if len(cells) > 1 else None
     match node.function:
         case "lag":
-            offset, default = [*options, *[1, None][len(options) :]]
+            offset = options[0] if options else 1
+            default = options[1] if len(options) > 1 else None
             return cells[-1 - offset] if len(cells) > offset else default
         case "delta" | "growth":
             if before is None or cells[-1] is None or (node.function == "growth" and before == 0):
@@ -478,34 +479,125 @@ def _format(day: date, pattern: str) -> str:
     return moment(day).strftime({"yyyy-MM-dd": "%Y-%m-%d", "ddMMMyyyy": "%d%b%Y", "HH:mm": "%H:%M"}[pattern])
 
 
+def _substring(text: str, start: int, length: int = 10**9) -> str:
+    return text[start - 1 : start - 1 + length]
+
+
+def _before(text: str, mark: str) -> str:
+    return text.partition(mark)[0]
+
+
+def _after(text: str, mark: str) -> str:
+    return text.partition(mark)[2]
+
+
+def _strip(text: str) -> str:
+    return text.strip(" ")
+
+
+def _day(day: date) -> date:
+    return moment(day).date()
+
+
+def _hour(day: date) -> datetime:
+    return moment(day).replace(minute=0, second=0, microsecond=0)
+
+
+def _week(day: date) -> date:
+    return (moment(day) - timedelta(days=day.weekday())).date()
+
+
+def _month(day: date) -> date:
+    return date(day.year, day.month, 1)
+
+
+def _quarter(day: date) -> date:
+    return date(day.year, (day.month - 1) // 3 * 3 + 1, 1)
+
+
+def _year(day: date) -> date:
+    return date(day.year, 1, 1)
+
+
+def _month_only(day: date) -> int:
+    return day.month
+
+
+def _day_of_month(day: date) -> int:
+    return day.day
+
+
+def _day_of_week(day: date) -> int:
+    return day.isoweekday() % 7 + 1
+
+
+def _week_of_year(day: date) -> int:
+    return day.isocalendar()[1]
+
+
+def _between(size: timedelta) -> Callable[[date, date], int]:
+    def of(start: date, end: date) -> int:
+        return _whole(start, end, size)
+
+    return of
+
+
+def _since_1970(size: timedelta) -> Callable[[date], int]:
+    def of(day: date) -> int:
+        return (moment(day) - datetime(1970, 1, 1)) // size
+
+    return of
+
+
+def _if_null(cell: Any, default: Any) -> Any:
+    return default if cell is None else cell
+
+
+def _concat(*cells: Any) -> str:
+    return "".join(str(cell) for cell in cells if cell is not None)
+
+
+STRICT: dict[str, Callable[..., Any]] = {
+    "abs": abs,
+    "ceil": math.ceil,
+    "floor": math.floor,
+    "cos": math.cos,
+    "sqrt": _in_domain(math.sqrt),
+    "acos": _in_domain(math.acos),
+    "atan": math.atan,
+    "round": _round,
+    "upper": str.upper,
+    "lower": str.lower,
+    "trim": _strip,
+    "length": len,
+    "substring": _substring,
+    "substring_before": _before,
+    "substring_after": _after,
+    "replace": str.replace,
+    "split": str.split,
+    "date": _day,
+    "hour": _hour,
+    "week": _week,
+    "month": _month,
+    "quarter": _quarter,
+    "year": _year,
+    "month_only": _month_only,
+    "day_of_month": _day_of_month,
+    "day_of_week": _day_of_week,
+    "week_of_year": _week_of_year,
+    "date_format": _format,
+    "date_add": _date_add,
+    "days_between": _between(timedelta(days=1)),
+    "hours_between": _between(timedelta(hours=1)),
+    "minutes_between": _between(timedelta(minutes=1)),
+    "epoch_ms": _since_1970(timedelta(milliseconds=1)),
+    "epoch_secs": _since_1970(timedelta(seconds=1)),
+}
 SCALARS: dict[str, Callable[..., Any]] = {
-    **{name: skipping_null(function) for name, function in {
-        "abs": abs, "ceil": math.ceil, "floor": math.floor, "cos": math.cos, "sqrt": _in_domain(math.sqrt),
-        "acos": _in_domain(math.acos), "atan": math.atan, "round": _round,
-        "upper": str.upper, "lower": str.lower, "trim": lambda text: text.strip(" "), "length": len,
-        "substring": lambda text, start, length=10**9: text[start - 1 : start - 1 + length],
-        "substring_before": lambda text, mark: text.partition(mark)[0],
-        "substring_after": lambda text, mark: text.partition(mark)[2],
-        "replace": lambda text, old, new: text.replace(old, new),
-        "split": lambda text, mark: text.split(mark),
-        "date": lambda day: moment(day).date(),
-        "hour": lambda day: moment(day).replace(minute=0, second=0, microsecond=0),
-        "week": lambda day: (moment(day) - timedelta(days=day.weekday())).date(),
-        "month": lambda day: date(day.year, day.month, 1),
-        "quarter": lambda day: date(day.year, (day.month - 1) // 3 * 3 + 1, 1),
-        "year": lambda day: date(day.year, 1, 1),
-        "month_only": lambda day: day.month, "day_of_month": lambda day: day.day,
-        "day_of_week": lambda day: day.isoweekday() % 7 + 1, "week_of_year": lambda day: day.isocalendar()[1],
-        "date_format": _format, "date_add": _date_add,
-        "days_between": lambda start, end: _whole(start, end, timedelta(days=1)),
-        "hours_between": lambda start, end: _whole(start, end, timedelta(hours=1)),
-        "minutes_between": lambda start, end: _whole(start, end, timedelta(minutes=1)),
-        "epoch_ms": lambda day: (moment(day) - datetime(1970, 1, 1)) // timedelta(milliseconds=1),
-        "epoch_secs": lambda day: (moment(day) - datetime(1970, 1, 1)) // timedelta(seconds=1),
-    }.items()},
-    "ifnull": lambda cell, default: default if cell is None else cell,
-    "concat": lambda *cells: "".join(str(cell) for cell in cells if cell is not None),
-}  # fmt: skip
+    **{name: skipping_null(function) for name, function in STRICT.items()},
+    "ifnull": _if_null,
+    "concat": _concat,
+}
 
 
 # Other rows and fields
@@ -519,12 +611,8 @@ def run_reshape(statement: Statement, node: Call, rows: list[Row]) -> list[Row]:
     names = [each.name for each in node.arguments if isinstance(each, Name)]
     match node.function:
         case "expand":
-            return [
-                {name: cell for name, cell in row.items() if name != names[0] and (has_star or name in beside)}
-                | (element if isinstance(element, dict) else {names[0]: element})
-                for row in rows
-                for element in row[names[0]] or []
-            ]
+            kept = [name for name in (rows[0] if rows else {}) if name != names[0] and (has_star or name in beside)]
+            return [expanded(row, kept, names[0], element) for row in rows for element in elements(row[names[0]])]
         case "transpose":
             return transpose(names[0], names[1], beside, rows)
         case _:
@@ -535,6 +623,15 @@ def run_reshape(statement: Statement, node: Call, rows: list[Row]) -> list[Row]:
                 for name, cell in row.items()
                 if name not in names
             ]
+
+
+def elements(cell: list[Any] | None) -> list[Any]:
+    return cell or []
+
+
+def expanded(row: Row, kept: list[str], name: str, element: Any) -> Row:
+    members = cast("Row", element) if isinstance(element, dict) else {name: element}
+    return {each: row[each] for each in kept} | members
 
 
 def transpose(key: str, cell: str, beside: list[str], rows: list[Row]) -> list[Row]:
