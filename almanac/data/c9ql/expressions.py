@@ -311,6 +311,9 @@ class ExpressionReader:
     def _call(self, function: Function, at: int) -> Expression:
         self.scanner.take(lexer.WORD)
         self.require("(")
+        if function.name == "count" and self.scanner.sees_words("distinct") and not self._field_here(longer_than=8):
+            self.scanner.take_words("distinct")
+            function = FUNCTIONS["distinct"]
         arguments: list[Expression] = []
         while not self.scanner.sees(")"):
             if arguments and not self.scanner.take_symbol(","):

@@ -326,7 +326,9 @@ def _json_list(value: Typed) -> Typed:
     is_list = exp.EQ(this=func("json_type", copies(value.sql)), expression=string("ARRAY"))
     elements = exp.Cast(this=copies(value.sql), to=exp.DataType.build("JSON[]", dialect="duckdb"))
     one = exp.Array(expressions=[value.sql])
-    return Typed(exp.Case(ifs=[exp.If(this=is_list, true=elements)], default=one), DataType(Kind.LIST, JSON))
+    is_null = exp.Is(this=copies(value.sql), expression=exp.Null())
+    branches = [exp.If(this=is_null, true=exp.Null()), exp.If(this=is_list, true=elements)]
+    return Typed(exp.Case(ifs=branches, default=one), DataType(Kind.LIST, JSON))
 
 
 def _members(nodes: list[Expression], lists: list[Typed], defaults: list[Typed | None],

@@ -239,6 +239,8 @@ def common_type(values: list[Typed]) -> DataType | None:
 
 def unify(values: list[Typed]) -> tuple[list[Typed], DataType | None]:
     """Return the values in the type that holds all of them."""
+    if any(each.kind in TEMPORAL for each in values):
+        values = [to_moment(each) if is_date_text(each) else each for each in values]
     data_type = common_type(values)
     if data_type is None:
         return values, None

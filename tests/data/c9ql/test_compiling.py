@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from datetime import datetime
+from datetime import date, datetime
 
 import duckdb
 import pytest
@@ -99,6 +99,22 @@ def test_a_timestamp_is_compared_with_a_date_by_the_day(data: duckdb.DuckDBPyCon
     for operator, expected in holds.items():
         compiled = compile_query(parse(f"select at {operator} 2026-01-02 as x", fields), fields, "t")
         assert data.execute(compiled.query.sql("duckdb")).fetchall() == [(expected,)], operator
+
+
+def test_a_date_in_quotes_beside_dates_is_a_date(data: duckdb.DuckDBPyConnection):
+    data.execute("CREATE TABLE t AS SELECT DATE '2026-01-02' AS day UNION ALL SELECT NULL")
+    fields = [Field("day", DATE)]
+    compiled = compile_query(parse("select ifnull(day, 2026-01-01) as x", fields), fields, "t")
+    assert [each.type for each in compiled.fields] == [DATE]
+    assert data.execute(compiled.query.sql("duckdb")).fetchall() == [(date(2026, 1, 2),), (date(2026, 1, 1),)]
+
+
+def test_json_null_expands_to_no_row(data: duckdb.DuckDBPyConnection):
+    data.execute("CREATE TABLE t AS SELECT '[1, {\"a\": 2}]' AS j UNION ALL SELECT NULL UNION ALL SELECT '3'")
+    fields = [Field("j", TEXT)]
+    compiled = compile_query(parse("select expand(j); select j.a, j", fields), fields, "t")
+    rows = data.execute(compiled.query.sql("duckdb")).fetchall()
+    assert rows == [(None, "1"), ("2", '{"a":2}'), (None, "3")]
 
 
 def test_the_command_does_not_import_the_language():

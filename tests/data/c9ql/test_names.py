@@ -45,6 +45,7 @@ READINGS = {
     ),
     "distinct order": "select distinct `Order`",
     "select distinct(order)": "select distinct(`Order`)",
+    "select count(distinct order), count(*)": "select distinct(`Order`), count(*)",
     "select distinct (sent + 1) as x": "select distinct `sent` + 1 as `x`",
     "where sent in (1, 2) or order not in (North-East, 'a,b')": (
         "select * where `sent` in (1, 2) or `Order` not in ('North-East', 'a,b')"
