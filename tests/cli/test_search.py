@@ -79,7 +79,7 @@ def test_somebody_finds_what_they_may_read_and_no_more(library: Almanac):
     assert (answer.code, answer.out) == (0, "")
     assert "There is no knowledge base that you may read." in answer.err
     assert library("search", "oil", "--user", "bot", "--kb", "1").complaint() == (
-        "There is no knowledge base 1, or you may not see it."
+        "There is no knowledge base 1, or you may not see it. Use an id from a list or a search."
     )
     assert library("kb", "share", "1", "--user", "bot", "--role", "Reporter").code == 0
     assert len(found(library("search", "oil", "--user", "bot", "--mode", "keyword", "--json"))) == 2
@@ -102,7 +102,10 @@ def test_a_search_explains_itself(library: Almanac):
         (["oil", "--user", "nobody"], "There is no user or agent named 'nobody' in this organisation."),
         (["oil", "--user", "maria", "--mode", "magic"], "mode: Input should be 'hybrid', 'vector' or 'keyword'."),
         ([" ", "--user", "maria"], "query: has no words."),
-        (["oil", "--user", "maria", "--kb", str(2**70)], "base_ids.0: is not an id."),
+        (
+            ["oil", "--user", "maria", "--kb", str(2**70)],
+            "base_ids.0: is not an id: use one that a list or a search returned.",
+        ),
     ],
 )
 def test_what_cannot_be_searched_is_one_line_that_says_why(library: Almanac, arguments: list[str], said: str):
