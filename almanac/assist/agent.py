@@ -14,6 +14,7 @@ from typing import Any
 
 from almanac.ai.chat import Chat, ChatFailed, ChatTool, ChatTurn, ToolUse
 from almanac.assist import extractive_answer, follow_up
+from almanac.assist.extractive_answer import Quote
 from almanac.assist.weknora.knowledge_search import MIN_SCORE
 from almanac.assist.weknora.weknora_result import WeKnoraResult
 from almanac.assist.weknora.weknora_tool import (
@@ -88,6 +89,7 @@ class Reply:
     searches: tuple[ToolUseResult, ...]
     model: str
     resolved: str
+    quotes: tuple[Quote, ...] = ()  # the sentences of an answer without a language model
 
     @property
     def base_ids(self) -> frozenset[int]:
@@ -304,7 +306,7 @@ def _extractive_reply(session: SearchSession, resolved: str) -> Reply:
     citations = tuple(AnswerCitation(number, first[id].result, first[id].text) for id, number in numbers.items())
     lines = [f"{quote.text} [{numbers[quote.result.id]}]" for quote in quotes]
     text = "\n".join([*([] if session.is_sufficient else [NOT_DIRECTLY]), *lines, "", *_source_lines(citations)])
-    return Reply(text, citations, tuple(session.outcomes), EXTRACTS, resolved)
+    return Reply(text, citations, tuple(session.outcomes), EXTRACTS, resolved, tuple(quotes))
 
 
 def _source_lines(citations: Sequence[AnswerCitation]) -> list[str]:

@@ -4,17 +4,19 @@ It belongs to the organisation. Every member may add documents to it and remove 
 role of members. It is made with its first document.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from almanac.core.call import Call
 from almanac.core.database import Reader, Transaction
 from almanac.core.errors import Forbidden
 from almanac.core.text import escape_like
-from almanac.db.sql import Parameters
+from almanac.db.sql import Parameters, id_list
 from almanac.identity.access import MIN_ROLE_BY_ACTION
 from almanac.identity.roles import Role
 from almanac.knowledge import bases, documents, visible_bases
 from almanac.knowledge.documents import Document
+from almanac.knowledge.ingest.queue import IS_UNFINISHED
 
 NAME = "Documents"
 DESCRIPTION = "Documents that were added without naming a knowledge base."
@@ -90,6 +92,20 @@ async def find(call: Call, *, base_id: int | None = None, name: str = "", limit:
     page = f"{documents.SELECT} WHERE {where} ORDER BY d.created_at DESC, d.id DESC LIMIT {parameters.add(limit)}"
     rows = await call.db.scan(page, *parameters.values)
     return FoundDocuments([documents.document_from_row(row) for row in rows], count[0]["n"])
+
+
+async def count_unread(call: Call, document_ids: Sequence[int] = ()) -> int:
+    """The number of documents that the caller may read and that have not been parsed yet: of these, or of all."""
+    parameters = Parameters()
+    visible = visible_bases.condition(call.actor, parameters, min_role=MIN_ROLE_BY_ACTION["read"])
+    named = f" AND d.id IN ({id_list(document_ids)})" if document_ids else ""
+    row = await call.db.fetch_one(
+        f"SELECT count(*) AS n FROM documents d WHERE {IS_UNFINISHED} AND d.removed_at IS NULL{named}"  # noqa: S608
+        f" AND d.base_id IN (SELECT b.id FROM bases b WHERE {visible} AND b.removed_at IS NULL)",
+        *parameters.values,
+    )
+    assert row is not None
+    return row["n"]
 
 
 def _forms_of(name: str) -> set[str]:

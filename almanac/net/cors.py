@@ -10,9 +10,9 @@ from almanac.net.allowed_hosts import AllowedHosts
 
 ALLOWED_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 ALLOWED_HEADERS = (
-    *("accept", "authorization", "content-type", "last-event-id", "mcp-method", "mcp-name", "mcp-protocol-version"),
-    *("mcp-session-id", "traceparent", "tracestate", "x-access-key", "x-almanac-download-token", "x-api-key"),
-    *("x-request-id", "x-tenant-id", "x-wegent-download-token"),
+    *("accept", "authorization", "content-type", "idempotency-key", "last-event-id", "mcp-method", "mcp-name"),
+    *("mcp-protocol-version", "mcp-session-id", "traceparent", "tracestate", "x-access-key", "x-api-key"),
+    *("x-almanac-download-token", "x-request-id", "x-tenant-id", "x-wegent-download-token"),
 )
 EXPOSED_HEADERS = ("mcp-session-id", "x-request-id")
 PREFLIGHT_SECONDS = 600  # Chrome caps it at two hours

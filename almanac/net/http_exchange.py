@@ -18,7 +18,7 @@ HeaderList = tuple[tuple[bytes, bytes], ...]
 SINGLE_VALUE_HEADERS = frozenset(
     {b"authorization", b"x-api-key", b"x-access-key", b"x-tenant-id", b"host", b"content-length", b"content-type",
      b"origin", b"mcp-session-id", b"mcp-protocol-version", b"mcp-method", b"mcp-name", b"x-almanac-download-token",
-     b"x-wegent-download-token"}
+     b"x-wegent-download-token", b"idempotency-key"}
 )  # fmt: skip
 
 LARGE_BODY_BYTES = 64 * 1024  # larger bodies are counted in a thread

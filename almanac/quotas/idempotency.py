@@ -16,6 +16,10 @@ INSERT INTO repeats (key, value, until) VALUES ($1, $2, $4) ON CONFLICT (key) DO
     until = CASE WHEN repeats.until <= $3 THEN excluded.until ELSE repeats.until END
 RETURNING value
 """
+_SET = """
+INSERT INTO repeats (key, value, until) VALUES ($1, $2, $3)
+ON CONFLICT (key) DO UPDATE SET value = excluded.value, until = excluded.until
+"""
 
 
 class IdempotencyStore(Protocol):
@@ -28,6 +32,12 @@ class IdempotencyStore(Protocol):
     async def get(self, key: str) -> str | None:
         """The value of a key, or None."""
         ...
+
+    async def set(self, key: str, value: str, seconds: int) -> None:
+        """Store a value for so many seconds, in place of any other."""
+        ...
+
+    async def remove(self, key: str) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -47,6 +57,13 @@ class DatabaseIdempotencyStore:
     async def get(self, key: str) -> str | None:
         row = await self._db.fetch_one("SELECT value FROM repeats WHERE key = $1 AND until > $2", key, clock.now())
         return None if row is None else row["value"]
+
+    async def set(self, key: str, value: str, seconds: int) -> None:
+        until = clock.now() + seconds * clock.SECOND
+        await self._db.write(lambda tx: tx.execute(_SET, key, value, until))
+
+    async def remove(self, key: str) -> None:
+        await self._db.write(lambda tx: tx.execute("DELETE FROM repeats WHERE key = $1", key))
 
     async def close(self) -> None:
         """Do nothing: the database outlives the store."""

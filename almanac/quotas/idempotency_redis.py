@@ -35,6 +35,12 @@ class RedisIdempotencyStore:
         stored = await _run(cast("Awaitable[bytes | None]", self._redis.get(key)))
         return stored.decode() if stored else None
 
+    async def set(self, key: str, value: str, seconds: int) -> None:
+        await _run(self._redis.set(key, value, ex=seconds))
+
+    async def remove(self, key: str) -> None:
+        await _run(self._redis.delete(key))
+
     async def close(self) -> None:
         await self._redis.aclose()
 

@@ -74,6 +74,7 @@ class LocalBackend:
             **query.model_dump(exclude={"query"}),
             "question": query.query,
             "knowledge_base_ids": list(self._context.kb_ids),
+            "knowledge_ids": list(self._context.document_ids),
         }
         try:
             arguments = WeKnoraSearchArguments.model_validate(fields)

@@ -46,6 +46,7 @@ class WeKnoraContext:
     api_key: str = field(repr=False)
     kb_ids: Sequence[str | int]
     weknora_base_url: str = ""
+    document_ids: Sequence[str | int] = ()  # on this server only
     is_real_weknora: bool = False  # the endpoint also needs `query` and the header X-API-Key
 
     def without_key(self, text: str) -> str:

@@ -9,8 +9,9 @@ import orjson
 from pydantic import BaseModel
 
 from almanac.operations.operation import Handler, Operation
-from almanac.surfaces.knowi import documents
+from almanac.surfaces.knowi import document_question, documents
 from almanac.surfaces.knowi.endpoint import SERVER_NAME, SERVER_VERSION, KnowiAuthenticator, KnowiEndpoint
+from almanac.surfaces.knowi.repeats import repeatable
 from almanac.surfaces.knowi.responses import http_error, render_error, render_result, unknown_tool_text
 from almanac.surfaces.knowi.sessions import open_sessions
 from almanac.surfaces.surface import Surface
@@ -22,7 +23,8 @@ MISSING_TOOLS: frozenset[str] = frozenset(orjson.loads(Path(__file__).with_name(
 
 _READ, _WRITE = frozenset({"knowledge:read"}), frozenset({"knowledge:write"})
 _HANDLERS: dict[str, tuple[Handler, frozenset[str], type[BaseModel]]] = {
-    "knowi_ingest_document": (documents.knowi_ingest_document, _WRITE, documents.IngestArguments),
+    "knowi_ingest_document": (repeatable(documents.knowi_ingest_document), _WRITE, documents.IngestArguments),
+    "knowi_ask_document": (document_question.knowi_ask_document, _READ, document_question.AskArguments),
     "knowi_list_documents": (documents.knowi_list_documents, _READ, documents.ListArguments),
     "knowi_delete_document": (documents.knowi_delete_document, _WRITE, documents.DeleteArguments),
 }
