@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from almanac.operations.operation import Handler, Operation
 from almanac.surfaces.knowi import document_question, documents
 from almanac.surfaces.knowi.endpoint import SERVER_NAME, SERVER_VERSION, KnowiAuthenticator, KnowiEndpoint
+from almanac.surfaces.knowi.guards import strip_controls
 from almanac.surfaces.knowi.repeats import repeatable
 from almanac.surfaces.knowi.responses import http_error, render_error, render_result, unknown_tool_text
 from almanac.surfaces.knowi.sessions import open_sessions
@@ -51,5 +52,6 @@ SURFACE = Surface(
     render_result=render_result,
     http_error=http_error,
     unknown_tool_text=unknown_tool_text,
+    clean_arguments=strip_controls,
     lists_all_tools=True,  # the document lists all tools for every caller
 )

