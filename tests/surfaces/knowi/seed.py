@@ -81,3 +81,13 @@ def curl_lines() -> list[str]:
 
 def _is_complete(command: list[str]) -> bool:
     return not command[-1].endswith("\\") and "\n".join(command).count("'") % 2 == 0
+
+
+def sentences() -> list[str]:
+    """Every sentence of the document: lines of prose are split, lines of tables and of code are not."""
+    found: list[str] = []
+    for line in filter(str.strip, LINES):
+        text = line.strip()
+        is_prose = not text.startswith(("|", "{", "}", '"', "-H", "-d", "curl", "GET ", "POST "))
+        found += re.split(r"(?<=[.?])\s+(?=[A-Z])", text) if is_prose else [text]
+    return found

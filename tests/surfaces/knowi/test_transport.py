@@ -298,6 +298,17 @@ def test_a_wrong_argument_is_a_validation_error(live: Running):
     assert answer.json()["content"][0]["text"].startswith("Validation error: ")
 
 
+def test_control_characters_are_stripped_from_all_arguments(live: Running):
+    ada = caller(live, "ada")
+    ada.ingest("sp\x00ring\x07.md", "One\x1b line.\n\tAnother.")
+    [document] = ada.data("knowi_list_documents", {"que\x08ry": "spr\x7fing.md"})["documents"]
+    assert document["documentName"] == "spring.md"
+    assert document["size"] == len("One line.\n\tAnother.")
+    body = {"name": "knowi_list_documents", "arguments": {"query": "spr\x0bing.md"}}
+    assert ada.rest("POST", "/tools/call", body).json()["structuredContent"]["returnedRows"] == 1
+    ada.data("knowi_delete_document", {"documentId": document["documentId"], "confirm": True})
+
+
 # REST
 
 
