@@ -62,19 +62,19 @@ def handshake(running: Running, headers: Mapping[str, str]) -> dict[str, str]:
         "capabilities": {},
         "clientInfo": {"name": "bench", "version": "1"},
     }
-    status, answer, body = post(running.port, headers, rpc("initialize", params, 0))
+    status, answer, body = post(running, headers, rpc("initialize", params, 0))
     if status != 200:
         raise BenchFailed(f"{running.contestant.name} refused initialize with {status}: {body[:300]!r}")
     session = answer.get("mcp-session-id")
     kept = {"mcp-session-id": session} if session else {}
-    post(running.port, {**headers, **kept}, rpc("notifications/initialized", {}))
+    post(running, {**headers, **kept}, rpc("notifications/initialized", {}))
     return kept
 
 
-def post(port: int, headers: Mapping[str, str], body: bytes) -> tuple[int, http.client.HTTPMessage, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+def post(running: Running, headers: Mapping[str, str], body: bytes) -> tuple[int, http.client.HTTPMessage, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
     try:
-        connection.request("POST", "/mcp", body, dict(headers))
+        connection.request("POST", running.contestant.path, body, dict(headers))
         response = connection.getresponse()
         return response.status, response.headers, response.read()
     finally:
@@ -87,15 +87,15 @@ def prepare(running: Running, console: Console) -> None:
     token = read_token(contestant) if contestant.token_command else None
     for era in ERAS:
         headers = headers_for(running, era, token)
-        status, _, body = post(running.port, headers, call_body(contestant, era, 1))
+        status, _, body = post(running, headers, call_body(contestant, era, 1))
         if status == 400:  # how a server rejects this protocol version
             console.print(f"{contestant.name} does not serve {ERAS[era]}: {body[:200]!r}")
             continue
-        if status != 200 or not is_right(body, contestant.expected.encode()):
+        if status != 200 or not is_right(body, contestant):
             raise BenchFailed(f"{contestant.name}, {era}: HTTP {status} {body[:500]!r}")
         # An id of its own for each connection: a server may refuse two calls in flight with one id.
         bodies = [call_body(contestant, era, number) for number in range(1, max(CONNECTIONS) + 1)]
-        running.requests[era] = [raw_request(headers, body) for body in bodies]
+        running.requests[era] = [raw_request(contestant.path, headers, body) for body in bodies]
 
 
 def read_token(contestant: Contestant) -> str:
@@ -106,9 +106,9 @@ def read_token(contestant: Contestant) -> str:
     return done.stdout.strip()
 
 
-def raw_request(headers: Mapping[str, str], body: bytes) -> bytes:
+def raw_request(path: str, headers: Mapping[str, str], body: bytes) -> bytes:
     lines = [f"{name}: {value}" for name, value in headers.items()]
-    head = "\r\n".join(["POST /mcp HTTP/1.1", *lines, f"content-length: {len(body)}"])
+    head = "\r\n".join([f"POST {path} HTTP/1.1", *lines, f"content-length: {len(body)}"])
     return head.encode() + b"\r\n\r\n" + body
 
 
@@ -123,8 +123,8 @@ def whole_body(answer: bytes) -> bytes | None:
     return body if body.endswith(b"\r\n0\r\n\r\n") else None
 
 
-def is_right(body: bytes, expected: bytes) -> bool:
-    return expected in body and not ERROR.search(body)
+def is_right(body: bytes, contestant: Contestant) -> bool:
+    return contestant.expected.encode() in body and bool(ERROR.search(body)) == contestant.is_refused
 
 
 class Caller(asyncio.Protocol):
@@ -134,8 +134,8 @@ class Caller(asyncio.Protocol):
     sent: float
     until: float
 
-    def __init__(self, request: bytes, expected: bytes) -> None:
-        self.request, self.expected = request, expected
+    def __init__(self, request: bytes, contestant: Contestant) -> None:
+        self.request, self.contestant = request, contestant
         self.answer = b""
         self.latencies: list[float] = []
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -159,7 +159,7 @@ class Caller(asyncio.Protocol):
             return
         now = time.perf_counter()
         self.latencies.append(now - self.sent)
-        if not self.answer.startswith(b"HTTP/1.1 200 ") or not is_right(body, self.expected):
+        if not self.answer.startswith(b"HTTP/1.1 200 ") or not is_right(body, self.contestant):
             self.fail(f"wrong answer: {self.answer[:500]!r}")
             return
         self.answer = b""
@@ -215,7 +215,6 @@ async def load(running: Running, era: str, connections: int, seconds: float) -> 
 
 
 async def connect(running: Running, request: bytes) -> Caller:
-    expected = running.contestant.expected.encode()
     loop = asyncio.get_running_loop()
-    _, caller = await loop.create_connection(lambda: Caller(request, expected), "127.0.0.1", running.port)
+    _, caller = await loop.create_connection(lambda: Caller(request, running.contestant), "127.0.0.1", running.port)
     return caller

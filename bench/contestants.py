@@ -20,7 +20,7 @@ FASTMCP = ROOT / ".tools" / "fastmcp"
 TEXT = "almanac-bench-echo"
 UVICORN = ["--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning"]
 HIGH_LIMIT = "1000000000"
-NAMES = ("almanac", "starlette", "sdk", "fastmcp")
+NAMES = ("almanac", "knowi", "starlette", "sdk", "fastmcp")
 
 
 class BenchFailed(Exception):
@@ -34,9 +34,11 @@ class Contestant:
     name: str
     command: Callable[[int], list[str]]
     tool: str = "echo"
-    arguments: Mapping[str, str] = field(default_factory=lambda: {"text": TEXT})
+    arguments: Mapping[str, str | bool] = field(default_factory=lambda: {"text": TEXT})
     expected: str = TEXT
     speaks_mcp: bool = True
+    path: str = "/mcp"
+    is_refused: bool = False  # the expected text is in an error of the tool
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     token_command: tuple[str, ...] = ()
 
@@ -53,6 +55,18 @@ def contestants(home: str) -> list[Contestant]:
             # The limits count every call but are too high to refuse one.
             env={"ALMANAC_HOME": home, "ALMANAC_RATE_LIMIT_CALLS": HIGH_LIMIT},
             token_command=(almanac, "token", "add", "admin"),
+        ),
+        Contestant(
+            "knowi",
+            lambda port: [almanac, "serve", "--port", str(port)],
+            # Refused by the tool itself, before the database is asked: the rest of the call is its transport.
+            tool="knowi_delete_document",
+            arguments={"documentId": "1", "confirm": False},
+            expected="confirm must be true",
+            env={"ALMANAC_HOME": f"{home}-knowi", "ALMANAC_RATE_LIMIT_CALLS": HIGH_LIMIT},
+            token_command=(almanac, "token", "add", "admin"),
+            path="/api/2.0/mcp",
+            is_refused=True,
         ),
         Contestant("starlette", uvicorn(sys.executable, "starlette_echo"), speaks_mcp=False),
         Contestant("sdk", uvicorn(sys.executable, "sdk_echo")),

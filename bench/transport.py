@@ -121,7 +121,11 @@ class Aim:
 
 
 def aims_of(rows: list[Row]) -> list[Aim]:
-    ours = [row for row in rows if row.server == "almanac"]
+    return [*aims_of_server(rows, "almanac"), aims_of_server(rows, "knowi")[0]]
+
+
+def aims_of_server(rows: list[Row], server: str) -> list[Aim]:
+    ours = [row for row in rows if row.server == server]
     cpu = max((row.cpu_to_starlette for row in ours if row.cpu_to_starlette), default=None)
     speed = min((row.speed_to_fastmcp for row in ours if row.speed_to_fastmcp), default=None)
     # A missing era does not count as a met target.
@@ -129,8 +133,8 @@ def aims_of(rows: list[Row]) -> list[Aim]:
     cpu_met = complete and cpu is not None and cpu <= CPU_AIM
     speed_met = complete and speed is not None and speed >= SPEED_AIM
     return [
-        Aim(f"CPU per call ≤ {CPU_AIM:g}× the bare Starlette handler", cpu, cpu_met),
-        Aim(f"requests/s ≥ {SPEED_AIM:g}× FastMCP's echo", speed, speed_met),
+        Aim(f"{server}: CPU per call ≤ {CPU_AIM:g}× the bare Starlette handler", cpu, cpu_met),
+        Aim(f"{server}: requests/s ≥ {SPEED_AIM:g}× FastMCP's echo", speed, speed_met),
     ]
 
 

@@ -94,7 +94,7 @@ class McpEndpoint(Endpoint):
         if call_version is None and (limit := self.call_limit(ctx)) is not None:
             await ctx.app.rate_limiter.count(limit, ctx.actor.limit_key)
         on_accepted = await self.authenticator.on_message(ctx, message)
-        if (answer := self.answer_message(message)) is not None:
+        if (answer := self.answer_message(ctx, message)) is not None:
             return answer
         if call_version is not None:
             params = message["params"]
@@ -105,7 +105,7 @@ class McpEndpoint(Endpoint):
             return HandOver(partial(self._hand_over, ctx, replay(body, http.receive), on_accepted))
         return self._tool_list(ctx, message, version)
 
-    def answer_message(self, message: json_rpc.Message) -> Any:
+    def answer_message(self, ctx: RequestContext, message: json_rpc.Message) -> Any:
         """Return the answer to a message that a seed wants answered in its own way; None for all others."""
         return None
 

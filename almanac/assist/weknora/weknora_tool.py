@@ -46,8 +46,8 @@ class WeKnoraContext:
     api_key: str = field(repr=False)
     kb_ids: Sequence[str | int]
     weknora_base_url: str = ""
-    document_ids: Sequence[str | int] = ()  # on this server only
     is_real_weknora: bool = False  # the endpoint also needs `query` and the header X-API-Key
+    document_ids: Sequence[str | int] = ()  # on this server only
 
     def without_key(self, text: str) -> str:
         """The text with the key replaced by a placeholder."""

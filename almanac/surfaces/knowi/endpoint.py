@@ -16,7 +16,7 @@ from almanac.operations.context import RequestContext
 from almanac.operations.pipeline.errors import MethodNotAllowed
 from almanac.surfaces.knowi.sessions import CallerSessions, number_of
 from almanac.surfaces.mcp_endpoint import McpEndpoint
-from almanac.surfaces.sdk_server import LEGACY, NEWEST_LEGACY
+from almanac.surfaces.sdk_server import LEGACY, MODERN, NEWEST_LEGACY
 from almanac.surfaces.sessions import SESSION_HEADER
 from almanac.surfaces.surface import Authenticator
 
@@ -74,8 +74,10 @@ class KnowiEndpoint(McpEndpoint):
             http.answer_headers = ((SESSION_HEADER, sent),)
         return b"{}"
 
-    def answer_message(self, message: json_rpc.Message) -> Any:
-        """Answer `initialize` and notifications."""
+    def answer_message(self, ctx: RequestContext, message: json_rpc.Message) -> Any:
+        """Answer `initialize` and notifications of the older versions. The newest version has no handshake."""
+        if ctx.http.headers.get(b"mcp-protocol-version") == MODERN:
+            return None
         if "id" not in message:
             return NoContent()
         if message["method"] == "initialize":
