@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from almanac.data.fields import Field, field_from_value
 from almanac.sandbox.confinement import MIB
@@ -26,12 +26,13 @@ class DatasetFiles:
 
 @dataclass(frozen=True, slots=True)
 class QueryPlan:
-    """A caller's SELECT query over datasets."""
+    """A caller's query over datasets, or over one dataset in C9QL."""
 
-    sql: str
+    text: str
     datasets: Mapping[str, DatasetFiles]  # by the name that the query uses, compared without case
     limit: int = 10_000  # rows of the answer
     max_bytes: int = MAX_RESULT_BYTES  # of the rows as JSON
+    language: Literal["sql", "c9ql"] = "sql"
     now: datetime = field(default_factory=lambda: datetime.now(UTC))  # the current time for the query
 
 

@@ -94,7 +94,8 @@ class QueryPool:
     async def _run_child(self, plan: QueryPlan, seconds: float) -> bytes:
         files = [path for each in plan.datasets.values() for path in each.files]
         options = {
-            "sql": plan.sql,
+            "text": plan.text,
+            "language": plan.language,
             "tables": _tables(plan),
             "limit": plan.limit,
             "max_bytes": plan.max_bytes,
@@ -120,6 +121,8 @@ class QueryPool:
 def _check(plan: QueryPlan) -> None:
     if not 1 <= plan.limit <= MAX_ROWS:
         raise QueryRefused(f"The limit must be between 1 and {MAX_ROWS:,}.")
+    if plan.language == "c9ql" and len(plan.datasets) != 1:
+        raise QueryRefused("C9QL queries one dataset.")
     count = sum(len(each.files) for each in plan.datasets.values())
     if count > MAX_FILES:
         raise QueryRefused(f"The datasets of the query have {count:,} files; at most {MAX_FILES:,} are possible.")

@@ -7,7 +7,7 @@ work and reads the caller's text. DuckDB's error messages stay here: they quote 
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,12 @@ from typing import Any
 import duckdb
 import orjson
 
+from almanac.data.c9ql import Context, compile_query, parse
+from almanac.data.c9ql.errors import C9qlError
 from almanac.data.fields import Field, field_from_value, field_to_value
 from almanac.data.queries.json_columns import field_type, json_expression, quoted, text, type_as_sql
 from almanac.data.sql.errors import SqlError
-from almanac.data.sql.read_sql import CheckedQuery, read_condition, read_sql
+from almanac.data.sql.read_sql import CheckedQuery, check_query, read_condition, read_sql
 from almanac.sandbox.errors import WorkRejected
 
 ROWS_PER_FETCH = 2_000
@@ -84,6 +86,8 @@ def run_query(files: list[Path], name: str, options: dict[str, Any]) -> bytes:
         return _run(connection, files, options)
     except SqlError as error:
         return orjson.dumps({"error": error.to_value()})
+    except C9qlError as error:
+        return orjson.dumps({"error": SqlError(error.text).to_value()})
     except duckdb.OutOfMemoryException:
         raise MemoryError from None
     except duckdb.InterruptException:
@@ -95,12 +99,32 @@ def run_query(files: list[Path], name: str, options: dict[str, Any]) -> bytes:
 def _run(connection: Any, files: list[Path], options: dict[str, Any]) -> bytes:
     tables = {name: _table(each, files) for name, each in options["tables"].items()}
     now = datetime.fromisoformat(options["now"])
-    query = read_sql(options["sql"], {name: each.columns for name, each in tables.items()}, now)
-    _lock(connection, files, options)
-    for name, internal_name in query.tables.items():
-        _create(connection, internal_name, tables[name], query, now)
-    shaped = _fetch(connection, query.sql, options["limit"], options["max_bytes"])
-    return _pack(shaped, query)
+    if options["language"] == "c9ql":
+        [(name, table)] = tables.items()
+        _lock(connection, files, options)
+        query = _compile_c9ql(connection, options["text"], name, table, now)
+    else:
+        query = read_sql(options["text"], {name: each.columns for name, each in tables.items()}, now)
+        _lock(connection, files, options)
+        for name, internal_name in query.tables.items():
+            _create(connection, internal_name, tables[name], query, now)
+    return _pack(_fetch(connection, query.sql, options["limit"], options["max_bytes"]), query)
+
+
+def _compile_c9ql(connection: Any, text: str, name: str, table: _Table, now: datetime) -> CheckedQuery:
+    """Compile a query in C9QL, and make its dataset available. A transpose first asks for the keys of its fields."""
+    fields = [each for each in table.fields if (each.column or each.name) in table.columns]
+    parsed, keys = parse(text, fields), list[list[str]]()
+    context = Context(now.astimezone(UTC).replace(tzinfo=None))
+    while True:
+        compiled = compile_query(parsed, fields, name, context=context, transposed=keys)
+        query = replace(check_query(compiled.query, {name: table.columns}, now), reads_all_columns=True)
+        if not keys:
+            for internal_name in query.tables.values():
+                _create(connection, internal_name, table, query, now)
+        if not compiled.asks_for_keys:
+            return query
+        keys.append([key for (key,) in connection.execute(query.sql).fetchall()])
 
 
 def _table(value: Mapping[str, Any], files: list[Path]) -> _Table:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from dataclasses import replace
+from datetime import UTC
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from almanac.core.errors import AlmanacError, DeadlineExceeded, Unavailable
 from almanac.data.fields import BOOLEAN, DATE, DECIMAL, INTEGER, TEXT, TIMESTAMP, Field, list_of, record_of
 from almanac.data.queries.query_plan import DatasetFiles, QueryPlan, QueryResult
 from almanac.data.queries.query_pool import QueryPool, QueryRefused
+from tests.data.c9ql import page
+from tests.data.c9ql.test_page import EXAMPLES
 from tests.data.escapes import COSTLY
 from tests.data.queries.conftest import LIMITS, SALES, write_parquet
 from tests.sandbox.processes import children_of, cpu_ticks, fork_server_of
@@ -142,6 +145,33 @@ async def test_the_current_time_is_the_time_of_the_request(pool: QueryPool):
     plan = QueryPlan("SELECT now() AS a, current_date AS b, now() = current_timestamp AS c", {})
     first, second = await pool.run(plan), await pool.run(plan)
     assert first.rows == second.rows
+
+
+# C9QL
+
+
+async def test_every_documented_example_of_c9ql_runs(pool: QueryPool, tmp_path: Path):
+    datasets: dict[str, DatasetFiles] = {}
+    with page.connect() as connection:
+        for name, fields in page.FIELDS.items():
+            connection.execute(f"COPY {name} TO '{tmp_path / name}' (FORMAT parquet)")
+            datasets[name] = DatasetFiles([tmp_path / name], fields)
+    for table, text, result in EXAMPLES:
+        name = table or "sales"
+        plan = QueryPlan(text, {name: datasets[name]}, language="c9ql", now=page.NOW.replace(tzinfo=UTC))
+        answer = await pool.run(plan)
+        header = page.line([each.name for each in answer.fields])
+        assert result.startswith(header), text
+        assert len(result.splitlines()) == 2 + answer.total_rows, text
+
+
+async def test_an_error_of_c9ql_tells_the_nearest_field(pool: QueryPool, sales: DatasetFiles):
+    with pytest.raises(QueryRefused, match="amount"):
+        await pool.run(QueryPlan("select amuont", {"sales": sales}, language="c9ql"))
+    hidden = replace(sales, hidden=["secret"], condition="region = 'north'")
+    with pytest.raises(QueryRefused, match="there is no field"):
+        await pool.run(QueryPlan("select secret", {"sales": hidden}, language="c9ql"))
+    assert (await pool.run(QueryPlan("select amount", {"sales": hidden}, language="c9ql"))).rows == [[10.5], [30.0]]
 
 
 # Refusals
