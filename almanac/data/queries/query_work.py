@@ -1,8 +1,8 @@
 """One query in a confined child process: read the caller's text, open the files, run, and shape the result.
 
-The fork server has loaded DuckDB and sqlglot, and has a connection open without threads. A child inherits both. It
-gives the connection the paths of its files, closes all other access, locks the settings, and only then starts threads'
-work and reads the caller's text. DuckDB's error messages stay here: they quote stored values.
+The fork server has loaded DuckDB, sqlglot and C9QL, and has a connection open without threads. A child inherits them.
+It reads the caller's text, gives the connection the paths of its files, closes all other access and locks the settings
+before the engine runs anything of the caller. DuckDB's error messages stay here: they quote stored values.
 """
 
 import re
