@@ -72,9 +72,9 @@ def _alike(left: Typed, right: Typed) -> tuple[Typed, Typed]:
             return left, right
         raise C9qlError("a list or record cannot be compared with another type.", at=left.at)
     if left.literal is not None and right.literal is None:
-        return _literal_like(left, right), right
-    if right.literal is not None and left.literal is None:
-        return left, _literal_like(right, left)
+        left = _literal_like(left, right)
+    elif right.literal is not None and left.literal is None:
+        right = _literal_like(right, left)
     return _values_alike(left, right)
 
 

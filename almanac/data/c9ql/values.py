@@ -123,11 +123,16 @@ def null(at: int = 0) -> Typed:
     return Typed(exp.Null(), None, None, at)
 
 
+def _null_of(data_type: DataType, at: int) -> Typed:
+    """Return null in a type: DuckDB cannot choose between the forms of a function for a null without one."""
+    return Typed(cast(exp.Null(), data_type.kind), data_type, at=at)
+
+
 def to_text(value: Typed) -> Typed:
     """Return the value as text; a literal keeps its own text."""
     if value.literal is not None and value.kind not in TEMPORAL:
         return text_literal(value.literal, value.at)
-    if value.kind in (Kind.TEXT, None):
+    if value.kind == Kind.TEXT:
         return value
     if value.is_json:
         return Typed(func("json_extract_string", value.sql, string("$")), TEXT, at=value.at)
@@ -139,8 +144,10 @@ def to_text(value: Typed) -> Typed:
 
 def to_number(value: Typed, purpose: str = "a number is needed") -> Typed:
     """Return the value as a number; null for a text that is none."""
-    if value.kind in NUMERIC or value.kind is None:
+    if value.kind in NUMERIC:
         return value
+    if value.kind is None:
+        return _null_of(DECIMAL, value.at)
     if value.literal is not None and value.kind == Kind.TEXT:
         if not NUMBER.fullmatch(value.literal.strip()):
             raise C9qlError(f"'{value.literal}' is not a number: {purpose}.", at=value.at)
@@ -154,8 +161,10 @@ def to_number(value: Typed, purpose: str = "a number is needed") -> Typed:
 
 def to_moment(value: Typed, purpose: str = "a date is needed") -> Typed:
     """Return the value as a date or timestamp: text in a recognised form, numbers as milliseconds since 1970."""
-    if value.kind in TEMPORAL or value.kind is None:
+    if value.kind in TEMPORAL:
         return value
+    if value.kind is None:
+        return _null_of(TIMESTAMP, value.at)
     if value.literal is not None and value.kind in (Kind.TEXT, Kind.INTEGER):
         moment = read_date(value.literal)
         if moment is not None:
@@ -183,15 +192,17 @@ def _recognised(text: exp.Expr) -> exp.Expr:
 def to_timestamp(value: Typed, purpose: str = "a date is needed") -> Typed:
     """Return the value as a timestamp."""
     moment = to_moment(value, purpose)
-    if moment.kind in (Kind.TIMESTAMP, None):
+    if moment.kind == Kind.TIMESTAMP:
         return moment
     return Typed(cast(moment.sql, Kind.TIMESTAMP), TIMESTAMP, at=value.at)
 
 
 def to_boolean(value: Typed, purpose: str = "a condition is needed") -> Typed:
     """Return the value as a condition."""
-    if value.kind in (Kind.BOOLEAN, None):
+    if value.kind == Kind.BOOLEAN:
         return value
+    if value.kind is None:
+        return _null_of(BOOLEAN, value.at)
     words = {"true": True, "false": False}
     if value.literal is not None and value.literal.lower() in words:
         return boolean_literal(words[value.literal.lower()], value.at)
