@@ -103,7 +103,7 @@ class InstructionBlocked(BadRequest):
 def strip_controls(value: Any, depth: int = 0) -> Any:
     """Return a JSON value without control characters in its texts and keys. Tab, LF and CR stay."""
     if isinstance(value, str):
-        return value.translate(_CONTROLS)
+        return _strip_text(value)
     if not isinstance(value, dict | list):
         return value
     if depth >= MAX_NESTING:
@@ -111,12 +111,17 @@ def strip_controls(value: Any, depth: int = 0) -> Any:
     if isinstance(value, list):
         return [strip_controls(item, depth + 1) for item in cast("list[Any]", value)]
     items = cast("dict[str, Any]", value)
-    stripped = {name.translate(_CONTROLS): strip_controls(item, depth + 1) for name, item in items.items()}
+    stripped = {_strip_text(name): strip_controls(item, depth + 1) for name, item in items.items()}
     if len(stripped) < len(items):
         raise BadRequest(
             "Two names of one object differ in control characters only.", remedy="Give each field a name of its own."
         )
     return stripped
+
+
+def _strip_text(text: str) -> str:
+    # Most texts have no control character, and this test takes a tenth of the time of the translation.
+    return text if text.isprintable() else text.translate(_CONTROLS)
 
 
 def check_instruction(name: str, text: str) -> None:

@@ -61,10 +61,12 @@ def error_text(error: AlmanacError) -> str:
     """Return the text of an error. It begins with the words of the document, where the document has some."""
     if isinstance(error, UnknownOperation):
         return unknown_tool_text(error)
+    text = error.text
     if isinstance(error, Unauthorized):
-        return f"401 Unauthorized: {error.text}"
-    prefix = next((prefix for kind, prefix in _PREFIXES if isinstance(error, kind)), "")
-    return error.text if error.text.startswith(("Access denied:", "Instruction blocked:")) else prefix + error.text
+        return f"401 Unauthorized: {text}"
+    if text.startswith(("Access denied:", "Instruction blocked:")):
+        return text
+    return next((prefix for kind, prefix in _PREFIXES if isinstance(error, kind)), "") + text
 
 
 def render_result(answer: KnowiAnswer) -> Result:
