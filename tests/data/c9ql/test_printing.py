@@ -3,7 +3,7 @@
 from hypothesis import HealthCheck, given, settings
 
 from almanac.data.c9ql import parse, print_query
-from almanac.data.c9ql.tree import Query
+from almanac.data.c9ql.tree import Binary, BinaryOperator, Item, Name, Query, Statement, Unary
 from almanac.data.fields import INTEGER, Field
 from tests.data.c9ql.samples import ODD_NAMES, QUERIES
 
@@ -22,3 +22,14 @@ def test_the_fields_do_not_change_the_tree_of_a_printed_query():
             known, unknown = parse(text, fields), parse(text)
             assert known == unknown
             assert parse(print_query(known), fields) == known
+
+
+def test_two_operators_keep_their_order():
+    operators: list[BinaryOperator] = ["+", "-", "*", "/", "%", "^", "=", "<", "like"]
+    a, b, c = Name("a"), Name("b"), Name("c")
+    for one in operators:
+        for other in operators:
+            for tree in (Binary(one, a, Binary(other, b, c)), Binary(one, Binary(other, a, b), c)):
+                for signed in (tree, Unary("-", tree), Binary("^", Unary("-", tree), a), Unary("not", tree)):
+                    query = Query((Statement((Item(signed),)),))
+                    assert parse(print_query(query)) == query
