@@ -33,6 +33,7 @@ from almanac.core import clock
 from almanac.core.database import Transaction
 from almanac.core.settings import InvalidSetting, Settings
 from almanac.core.timers import TimerQueue
+from almanac.data.engine import open_data
 from almanac.db.read_cache import ReadCache
 from almanac.files.file_store import FileStore
 from almanac.identity import tokens
@@ -182,6 +183,7 @@ async def open_app_context(settings: Settings, surfaces: Mapping[str, str]) -> A
         db = await stack.enter_async_context(open_database(settings))
         fetcher = await stack.enter_async_context(open_fetcher(settings))
         search = await stack.enter_async_context(open_search(settings, db))
+        data = await stack.enter_async_context(open_data(files, key))
         runtime = await stack.enter_async_context(knowledge_runtime.open_runtime(settings))
         read_cache = ReadCache(db)
         trail = AuditTrail(db, after_write=(_record_token_use, _count_calls))
@@ -202,6 +204,7 @@ async def open_app_context(settings: Settings, surfaces: Mapping[str, str]) -> A
             files=files,
             fetcher=fetcher,
             search=search,
+            data=data,
             agent=Agent(
                 chat_model,
                 weknora_surface.CONTRACT[0],

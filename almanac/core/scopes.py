@@ -33,8 +33,10 @@ PRIVILEGED = frozenset({"admin", "audit:read"})
 
 UNPRIVILEGED_SCOPES = frozenset(SCOPES) - PRIVILEGED
 
-# Notes and the catalogue belong to no knowledge base, so a token that is limited to some bases cannot have these.
-OUTSIDE_BASES = frozenset({"catalogue:read", "catalogue:write", "memory:read", "memory:write"})
+# Notes, the catalogue and datasets belong to no knowledge base, so a token that is limited to some cannot have these.
+OUTSIDE_BASES = frozenset(
+    {"catalogue:read", "catalogue:write", "memory:read", "memory:write", "data:read", "data:write"}
+)
 
 # The scopes of an agent's token that is made without scopes: it reads everything and stores notes.
 DEFAULT_AGENT_SCOPES = frozenset(s for s in UNPRIVILEGED_SCOPES if s.endswith(":read")) | {"memory:write", "assist:use"}

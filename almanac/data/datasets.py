@@ -1,19 +1,19 @@
 """Datasets: creating, finding, describing, sharing and removing them. Their rows are in `versions.py`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
 from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Reader, Transaction
-from almanac.core.errors import AlmanacError, BadRequest, Conflict, NotFound
+from almanac.core.errors import BadRequest, Conflict, NotFound
 from almanac.core.pages import Page
 from almanac.core.text import CONTROL_CHARACTERS, UNPRINTABLE, escape_like, one_line
 from almanac.data.dataset import KIND, SELECT, Dataset, FieldEdit, FieldNote, dataset_from_row, notes_to_json
 from almanac.data.fields import Kind, find_field
-from almanac.db.sql import Parameters
-from almanac.identity import access
-from almanac.identity.access import ProtectedObject
+from almanac.db.sql import Parameters, placeholders
+from almanac.identity import access, grants
+from almanac.identity.access import MIN_ROLE_BY_ACTION, ProtectedObject
 from almanac.identity.roles import Role
 
 MAX_NAME_CHARS = 200
@@ -30,6 +30,15 @@ class NoSuchDataset(NotFound):
     """There is no such dataset, or you may not see it."""
 
     remedy = "List the datasets to find its name or id."
+
+
+class NameTaken(Conflict):
+    """There is already a dataset with this name."""
+
+    remedy = "Choose another name; upper and lower case are the same."
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"There is already a dataset named {name!r}.")
 
 
 async def get(db: Reader, call: Call, dataset_id: int, action: str = "read", *, removed: bool = False) -> Dataset:
@@ -61,6 +70,19 @@ async def find_by_name(db: Reader, org_id: str, name: str) -> Dataset | None:
     return None if row is None else dataset_from_row(row)
 
 
+async def find_by_names(call: Call, folded_names: Sequence[str]) -> list[Dataset]:
+    """The datasets with these names, in the form of `fold`, that the caller may read."""
+    if not folded_names:
+        return []
+    rows = await call.db.fetch(
+        f"{SELECT} WHERE d.org_id = $1 AND d.folded IN ({placeholders(len(folded_names), 2)}) AND d.removed_at IS NULL"
+        " ORDER BY d.id",
+        call.actor.org_id,
+        *folded_names,
+    )
+    return await _with_roles(call, [dataset_from_row(row) for row in rows])
+
+
 async def find(
     call: Call, *, query: str | None = None, removed: bool = False, limit: int = 50, offset: int = 0
 ) -> Page[Dataset]:
@@ -76,9 +98,7 @@ async def find(
     page = f"ORDER BY d.folded, d.id LIMIT {parameters.add(limit)} OFFSET {parameters.add(offset)}"
     rows = await call.db.scan(f"{SELECT} WHERE {where} {page}", *parameters.values)
     total = await call.db.scan(f"SELECT count(*) AS n FROM datasets d WHERE {where}", *args)  # noqa: S608
-    found = [dataset_from_row(row) for row in rows]
-    roles = await access.roles_on(call.db, call.actor, [each.protected_object for each in found], KIND)
-    items = [replace(each, role=role) for each, role in zip(found, roles, strict=True) if role is not None]
+    items = await _with_roles(call, [dataset_from_row(row) for row in rows])
     return Page(items, total[0]["n"], offset)
 
 
@@ -105,7 +125,7 @@ async def add(call: Call, tx: Transaction, name: str, description: str = "") -> 
         now,
     )
     if row is None:
-        raise _name_taken(name)
+        raise NameTaken(name)
     target = ProtectedObject(KIND, row["id"], call.actor.org_id, "organization", call.actor.id)
     await access.grant(tx, target, Role.Owner, principal_id=call.actor.id)
     return await get(tx, call, row["id"])
@@ -127,7 +147,7 @@ async def update(
         description = _check_text("description", description, MAX_DESCRIPTION_CHARS)
     other = await find_by_name(tx, dataset.org_id, name)
     if other is not None and other.id != dataset_id:
-        raise _name_taken(name)
+        raise NameTaken(name)
     await tx.execute(
         "UPDATE datasets SET name = $2, folded = $3, description = $4, notes = $5, updated_at = $6 WHERE id = $1",
         dataset_id,
@@ -138,6 +158,21 @@ async def update(
         clock.now(),
     )
     return await get(tx, call, dataset_id)
+
+
+async def share(
+    call: Call,
+    tx: Transaction,
+    dataset_id: int,
+    role: Role | None,
+    *,
+    user: str | None = None,
+    group: str | None = None,
+) -> Dataset:
+    """Grant a role on a dataset to a user, an agent or a group. None revokes the role."""
+    dataset = await get(tx, call, dataset_id, "manage")
+    await grants.share(tx, dataset.protected_object, dataset.role, role, user=user, group=group)
+    return dataset
 
 
 async def remove(call: Call, tx: Transaction, dataset_id: int) -> Dataset:
@@ -152,7 +187,7 @@ async def restore(call: Call, tx: Transaction, dataset_id: int) -> Dataset:
     """Take a dataset out of the trash. Its name must be free."""
     dataset = await get(tx, call, dataset_id, "manage", removed=True)
     if await find_by_name(tx, dataset.org_id, dataset.name) is not None:
-        raise _name_taken(dataset.name)
+        raise NameTaken(dataset.name)
     await tx.execute("UPDATE datasets SET removed_at = NULL, updated_at = $2 WHERE id = $1", dataset_id, clock.now())
     return await get(tx, call, dataset_id)
 
@@ -186,6 +221,13 @@ def check_name(name: str) -> str:
 def fold(name: str) -> str:
     """The form of a name in which names are compared."""
     return one_line(name).casefold()
+
+
+async def _with_roles(call: Call, found: Sequence[Dataset]) -> list[Dataset]:
+    """Those of these datasets that the caller may read, with the caller's role."""
+    roles = await access.roles_on(call.db, call.actor, [each.protected_object for each in found], KIND)
+    least = MIN_ROLE_BY_ACTION["read"]
+    return [replace(each, role=role) for each, role in zip(found, roles, strict=True) if role and role >= least]
 
 
 async def _required(db: Reader, call: Call, action: str, dataset: Dataset | None, name: str) -> Dataset:
@@ -236,9 +278,3 @@ def _check_text(name: str, text: str, max_chars: int) -> str:
     if len(text) > max_chars or CONTROL_CHARACTERS.search(text):
         raise BadRequest(f"{name}: at most {max_chars:,} characters, without control characters.")
     return text.strip()
-
-
-def _name_taken(name: str) -> AlmanacError:
-    return Conflict(
-        f"There is already a dataset named {name!r}.", remedy="Choose another name; upper and lower case are the same."
-    )

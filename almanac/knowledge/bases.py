@@ -10,12 +10,13 @@ import orjson
 from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Reader, Row, Transaction, Value
-from almanac.core.errors import BadRequest, Forbidden, NotFound
+from almanac.core.errors import BadRequest, Forbidden
 from almanac.core.pages import Page
 from almanac.core.text import CONTROL_CHARACTERS, UNPRINTABLE, escape_like, one_line
 from almanac.db.sql import Parameters, from_row, id_list
-from almanac.identity import access, groups, principals
+from almanac.identity import access, grants, groups
 from almanac.identity.access import MIN_ROLE_BY_ACTION, ProtectedObject
+from almanac.identity.grants import Grant
 from almanac.identity.roles import Role
 from almanac.knowledge import document_index, visible_bases
 from almanac.knowledge.ingest.splitter import PassageSplitter
@@ -61,15 +62,6 @@ class KnowledgeBase:
     def collection(self) -> str:
         """The name of the search collection with its passages."""
         return document_index.collection_of(self.id)
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A role on a base that was granted to a user, an agent or a group."""
-
-    kind: str  # user, agent or group
-    name: str
-    role: Role
 
 
 async def add(
@@ -189,18 +181,6 @@ async def find(
     return Page(bases, rows[0]["total"] if rows else await _count(call, where, args), offset)
 
 
-async def newest(call: Call, below: int, limit: int) -> list[KnowledgeBase]:
-    """The newest bases with an id below this one that the caller may read, without their roles."""
-    parameters = Parameters()
-    visible = visible_bases.condition(call.actor, parameters, min_role=MIN_ROLE_BY_ACTION["read"])
-    rows = await call.db.scan(
-        f"{_SELECT} WHERE {visible} AND b.removed_at IS NULL AND b.id < {parameters.add(below)}"
-        f" ORDER BY b.id DESC LIMIT {parameters.add(limit)}",
-        *parameters.values,
-    )
-    return [base_from_row(row) for row in rows]
-
-
 async def update(
     call: Call,
     tx: Transaction,
@@ -231,42 +211,14 @@ async def share(
 ) -> KnowledgeBase:
     """Grant a role on a base to a user, an agent or a group. None revokes the role."""
     base = await get(tx, call, base_id, "manage")
-    if role is not None and base.role is not None and role > base.role:
-        raise Forbidden(
-            f"You are {base.role.name} and cannot grant the role {role.name}.", remedy="Grant a lower role."
-        )
-    if (user is None) == (group is None):
-        raise BadRequest("A role is given to one user or one group.", remedy="Give either user or group, by name.")
-    holder = (
-        {"principal_id": (await principals.get_by_name(tx, base.org_id, user)).id}
-        if user is not None
-        else {"group_id": (await groups.get_by_name(tx, base.org_id, group or "")).id}
-    )
-    current = await access.granted(tx, base.protected_object, **holder)
-    if current is not None and base.role is not None and current > base.role:
-        raise Forbidden(
-            f"{user or group!r} is {current.name} here, and you are {base.role.name}.", remedy="Ask an owner."
-        )
-    if role is not None:
-        await access.grant(tx, base.protected_object, role, **holder)
-    elif not await access.revoke_grant(tx, base.protected_object, **holder):
-        raise NotFound(
-            f"Knowledge base {base_id} is not shared with {user or group!r}.",
-            remedy="There is nothing to revoke, unless you meant another name.",
-        )
+    await grants.share(tx, base.protected_object, base.role, role, user=user, group=group)
     return base
 
 
-async def shares(db: Reader, call: Call, base_id: int) -> list[Share]:
+async def shares(db: Reader, call: Call, base_id: int) -> list[Grant]:
     """The roles that were granted on a base."""
     base = await get(db, call, base_id, "manage")
-    rows = await db.fetch(
-        "SELECT coalesce(p.kind, 'group') AS kind, coalesce(p.name, g.name) AS name, r.role FROM grants r"
-        " LEFT JOIN principals p ON p.id = r.principal_id LEFT JOIN groups g ON g.id = r.group_id"
-        " WHERE r.thing_kind = 'base' AND r.thing_id = $1 ORDER BY r.id",
-        str(base.id),
-    )
-    return [Share(row["kind"], row["name"], Role[row["role"]]) for row in rows]
+    return await grants.find(db, base.protected_object)
 
 
 async def remove(call: Call, tx: Transaction, base_id: int) -> KnowledgeBase:

@@ -13,6 +13,7 @@ from almanac.core.call import Actor, Call
 from almanac.core.database import Database
 from almanac.core.settings import Settings
 from almanac.core.timers import TimerQueue
+from almanac.data.engine import DataEngine
 from almanac.db.read_cache import ReadCache
 from almanac.files.file_store import FileStore, IncomingFile
 from almanac.identity.tokens import TokenResolver
@@ -42,6 +43,7 @@ class AppContext:
     files: FileStore
     fetcher: Fetcher
     search: SearchEngine
+    data: DataEngine
     agent: Agent
     timers: TimerQueue  # of the request guards
     started_at: int

@@ -28,6 +28,7 @@ from almanac.quotas.rate_limits import RateLimit
 from almanac.surfaces.dispatcher import ToolDispatcher
 from almanac.surfaces.sdk_server import DEFAULT_LEGACY, LEGACY, MODERN, SdkServer, status_of
 from almanac.surfaces.surface import OnAccepted
+from almanac.surfaces.toolsets import narrowed
 
 MAX_CACHED_LISTS = 1000
 
@@ -64,7 +65,8 @@ class McpEndpoint(Endpoint):
 
     async def authenticate(self, app: AppContext, http: HttpExchange) -> Authentication:
         """Return the caller."""
-        return Authentication(await self.authenticator.authenticate(app, http))
+        actor = await self.authenticator.authenticate(app, http)
+        return Authentication(narrowed(actor, http, self._surface.toolsets) if self._surface.toolsets else actor)
 
     async def limit_before_body(self, ctx: RequestContext) -> None:
         """Count the request, if the surface counts requests and not calls."""

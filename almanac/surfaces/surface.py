@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -127,6 +127,8 @@ class Surface:
     lists_all_tools: bool = False  # to every caller; a call then says which scope the token lacks
     resources: tuple[ResourceTemplate, ...] = ()
     prompts: tuple[Prompt, ...] = ()
+    # The tools of each part that a client may load alone; empty: the surface has no parts.
+    toolsets: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     sessions: bool = False  # keeps MCP sessions, if a seed requires them
     sdk_server: Callable[[Any], Any] | None = None  # a replacement for SdkServer
     endpoint: Callable[[Any], Any] | None = None  # a replacement for McpEndpoint

@@ -45,7 +45,7 @@ async def test_a_name_is_taken_in_any_case_of_letters_but_only_in_its_organisati
 
 async def test_of_simultaneous_creations_one_succeeds_and_the_others_are_refused(warehouse: Warehouse):
     made = await asyncio.gather(*(warehouse.add("Sales") for _ in range(5)), return_exceptions=True)
-    assert sorted(type(each).__name__ for each in made) == ["Conflict"] * 4 + ["Dataset"]
+    assert sorted(type(each).__name__ for each in made) == ["Dataset"] + ["NameTaken"] * 4
 
 
 async def test_pushing_to_a_dataset_of_a_colleague_is_denied_and_makes_no_second_one(warehouse: Warehouse):

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from almanac.data import value_types
@@ -107,6 +107,7 @@ def test_an_offset_never_changes_the_moment(moment: datetime, minutes: int):
     assert value_types.to_stored(text, TIMESTAMP) == (moment - timedelta(minutes=minutes)).isoformat(sep=" ")
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(VALUES, max_size=6))
 def test_the_type_of_a_column_holds_each_of_its_values(values: list[Any]):
     kind = value_types.widest(value_types.type_of(value) for value in values)
@@ -118,6 +119,7 @@ def test_the_type_of_a_column_holds_each_of_its_values(values: list[Any]):
             value_types.to_stored(value, kind)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from(["a", "b", "c d"]), VALUES), max_size=5))
 def test_the_fields_of_rows_are_all_names_with_the_type_of_their_values(rows: list[dict[str, Any]]):
     inferred = value_types.infer_fields(rows)

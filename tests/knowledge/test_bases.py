@@ -9,9 +9,10 @@ from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.errors import BadRequest, Forbidden, NotFound
 from almanac.identity import principals
+from almanac.identity.grants import Grant
 from almanac.identity.roles import Role
 from almanac.knowledge import bases, document_tree, documents
-from almanac.knowledge.bases import KnowledgeBase, Share
+from almanac.knowledge.bases import KnowledgeBase
 from almanac.knowledge.ingest.splitter import PassageSplitter
 from tests.knowledge.workspace import Workspace, operator_of
 
@@ -180,8 +181,8 @@ async def test_sharing_grants_changes_and_revokes_a_role(workspace: Workspace):
     await share(Role.Developer, group="crew")
     assert (await bases.get(workspace.db, maria, base.id)).role is Role.Developer
     assert await bases.shares(workspace.db, workspace.call, base.id) == [
-        Share("user", "maria", Role.Reporter),
-        Share("group", "crew", Role.Developer),
+        Grant("user", "maria", Role.Reporter),
+        Grant("group", "crew", Role.Developer),
     ]
     await share(Role.Maintainer, user="maria")
     assert (await bases.get(workspace.db, maria, base.id)).role is Role.Maintainer

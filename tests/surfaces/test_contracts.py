@@ -80,15 +80,29 @@ def test_differences_are_found(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
     assert contracts.differences(SURFACES[:1]) == {SURFACES[0].name: [tool.name for tool in SURFACES[0].operations]}
 
 
-def test_our_own_list_costs_an_agent_at_most_6000_tokens(live: Running):
+@pytest.mark.parametrize(("toolsets", "tokens"), [("knowledge,catalogue,memory", 6000), ("data", 3000)])
+def test_the_list_of_a_toolset_costs_an_agent_a_bounded_number_of_tokens(live: Running, toolsets: str, tokens: int):
+    [surface] = [surface for surface in SURFACES if surface.name == "almanac"]
+    answer = live.rpc("tools/list", path=surface.path, headers={"x-mcp-toolsets": toolsets}).json()
     # About four characters to a token, in the compact form that a client sends to its model.
-    assert len(json.dumps(almanacs_tools(live), separators=(",", ":"))) / 4 <= 6000
+    assert len(json.dumps(answer["result"]["tools"], separators=(",", ":"))) / 4 <= tokens
+
+
+def test_a_tool_of_another_toolset_is_neither_listed_nor_called(live: Running):
+    headers = {"x-mcp-toolsets": "memory"}
+    names = [tool["name"] for tool in live.rpc("tools/list", headers=headers).json()["result"]["tools"]]
+    assert "recall" in names and "whoami" in names and "search" not in names
+    call = {"name": "search", "arguments": {"query": "pump"}}
+    assert "result" not in live.rpc("tools/call", call, headers=headers).json()
+    refused = live.rpc("tools/list", headers={"x-mcp-toolsets": "memory,boards"})
+    assert refused.status_code == 400
+    assert "The toolsets are: knowledge, catalogue, memory, data." in refused.text
 
 
 def test_every_argument_of_our_own_tools_is_described_and_in_snake_case(live: Running):
     for tool in almanacs_tools(live):
         for name, schema in tool["inputSchema"]["properties"].items():
-            assert re.fullmatch(r"[a-z]+(_[a-z0-9]+)*", name), (tool["name"], name)
+            assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name), (tool["name"], name)
             assert _is_a_description(schema), (tool["name"], name, schema.get("description"))
 
 

@@ -24,10 +24,10 @@ from almanac.data.fields import (
     TIMESTAMP,
     DataType,
     Field,
-    Kind,
     list_of,
     record_of,
 )
+from almanac.data.parquet_source import text
 
 MAX_EXACT_INTEGER = 2**53 - 1
 EXACT_DIGITS = 15
@@ -35,14 +35,6 @@ EXACT_DIGITS = 15
 _SMALL_INTEGERS = {"tinyint", "smallint", "integer", "utinyint", "usmallint", "uinteger"}
 _LARGE_INTEGERS = {"bigint", "ubigint", "hugeint", "uhugeint"}
 _TIMESTAMPS = {"timestamp", "timestamp_s", "timestamp_ms", "timestamp_ns"}
-
-_ENGINE_TYPES = {
-    Kind.INTEGER: "BIGINT",
-    Kind.DECIMAL: "DOUBLE",
-    Kind.BOOLEAN: "BOOLEAN",
-    Kind.DATE: "DATE",
-    Kind.TIMESTAMP: "TIMESTAMP",
-}
 
 
 def field_type(engine_type: Any) -> DataType:
@@ -62,16 +54,6 @@ def field_type(engine_type: Any) -> DataType:
     if kind in _TIMESTAMPS or kind == "timestamp with time zone":
         return TIMESTAMP
     return {"boolean": BOOLEAN, "date": DATE}.get(kind, TEXT)
-
-
-def type_as_sql(data_type: DataType) -> str:
-    """The engine's type, as SQL, of a field without values."""
-    if data_type.element is not None:
-        return f"{type_as_sql(data_type.element)}[]"
-    if data_type.fields:
-        parts = (f"{quoted(each.name)} {type_as_sql(each.type)}" for each in data_type.fields)
-        return f"STRUCT({', '.join(parts)})"
-    return _ENGINE_TYPES.get(data_type.kind, "VARCHAR")
 
 
 def json_expression(value: str, engine_type: Any, depth: int = 0) -> str:
@@ -98,16 +80,6 @@ def json_expression(value: str, engine_type: Any, depth: int = 0) -> str:
     if kind in _SMALL_INTEGERS or kind == "boolean":
         return f"to_json({value})"
     return f"to_json({value}::VARCHAR)"
-
-
-def quoted(name: str) -> str:
-    """A name as SQL."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def text(value: str) -> str:
-    """A text as SQL."""
-    return "'" + value.replace("'", "''") + "'"
 
 
 def _decimal(value: str, engine_type: Any) -> str:

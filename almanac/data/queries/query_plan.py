@@ -22,6 +22,7 @@ class DatasetFiles:
     fields: Sequence[Field]  # of the version; a field has the type that holds the values of all files
     condition: str | None = None  # SQL over the fields of one row; None: all rows
     hidden: Sequence[str] = ()  # names of fields
+    stored: Sequence[tuple[Field, ...]] = ()  # the fields of each file, if types of the version are wider
 
 
 @dataclass(frozen=True, slots=True)

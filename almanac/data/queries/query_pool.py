@@ -75,6 +75,10 @@ class QueryPool:
         return self
 
     async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the processes."""
         await self._sandbox.close()
 
     async def run(self, plan: QueryPlan, *, seconds: float | None = None) -> QueryResult:
@@ -144,6 +148,7 @@ def _table(dataset: DatasetFiles, first: int) -> dict[str, Any]:
         "fields": [field_to_value(each) for each in dataset.fields],
         "condition": dataset.condition,
         "hidden": list(dataset.hidden),
+        "stored": [[field_to_value(field) for field in fields] for fields in dataset.stored],
     }
 
 

@@ -18,7 +18,8 @@ import orjson
 from almanac.data.c9ql import Context, compile_query, parse
 from almanac.data.c9ql.errors import C9qlError
 from almanac.data.fields import Field, field_from_value, field_to_value
-from almanac.data.queries.json_columns import field_type, json_expression, quoted, text, type_as_sql
+from almanac.data.parquet_source import ParquetFile, quoted, source_sql, text
+from almanac.data.queries.json_columns import field_type, json_expression
 from almanac.data.sql.errors import SqlError
 from almanac.data.sql.read_sql import CheckedQuery, check_query, read_condition, read_sql
 from almanac.sandbox.errors import WorkRejected
@@ -54,6 +55,7 @@ class _Table:
     fields: Sequence[Field]
     columns: Sequence[str]  # that the caller may see
     condition: str | None
+    stored: Sequence[tuple[Field, ...]]  # the fields of each file; empty: `fields`
 
     @property
     def all_columns(self) -> list[str]:
@@ -132,7 +134,8 @@ def _table(value: Mapping[str, Any], files: list[Path]) -> _Table:
     fields = [field_from_value(each) for each in value["fields"]]
     visible = [each.column or each.name for each in fields if each.name.casefold() not in hidden]
     first, end = value["files"]
-    return _Table(files[first:end], fields, visible, value["condition"])
+    stored = [tuple(field_from_value(each) for each in of_file) for of_file in value["stored"]]
+    return _Table(files[first:end], fields, visible, value["condition"], stored)
 
 
 def _lock(connection: Any, files: list[Path], options: Mapping[str, Any]) -> None:
@@ -177,11 +180,9 @@ def _rows(table: _Table, columns: Sequence[str]) -> str:
 
 
 def _source(table: _Table) -> str:
-    if not table.files:
-        nothing = ", ".join(
-            f"NULL::{type_as_sql(each.type)} AS {quoted(each.column or each.name)}" for each in table.fields
-        )
-        return f"(SELECT {nothing or 'NULL'} WHERE false)"
+    if table.stored or not table.files:
+        files = [ParquetFile(path, fields) for path, fields in zip(table.files, table.stored, strict=True)]
+        return f"({source_sql(files, table.fields)})"
     paths = ", ".join(text(str(path)) for path in table.files)
     union = ", union_by_name = true" if len(table.files) > 1 else ""
     return f"read_parquet([{paths}], hive_partitioning = false{union})"

@@ -2,7 +2,8 @@
 
 from collections.abc import Container
 
-from almanac.operations.table import OPERATIONS
+from almanac.operations import server
+from almanac.operations.table import OPERATIONS, TOOLSETS
 from almanac.surfaces.almanac.resources import PROMPTS, RESOURCES
 from almanac.surfaces.surface import Surface
 
@@ -12,6 +13,8 @@ _GUIDANCE: tuple[tuple[tuple[str, ...], str], ...] = (
     (("fetch", "read_document"), "Read a document with {tools}."),
     (("list_bases", "browse"), "See the knowledge bases and their documents with {tools}."),
     (("find_entities", "browse_categories"), "See the entities of the catalogue with {tools}."),
+    (("find_datasets",), "Find tables of rows with {tools}."),
+    (("query_data",), "Compute numbers with {tools}, and give its receipt with them."),
     (("recall",), "Search the notes of agents with {tools}."),
     (("remember",), "Keep what you have learnt with {tools}."),
     (("whoami",), "Call {tools} to see your user and the scopes of your token."),
@@ -35,4 +38,8 @@ SURFACE = Surface(
     operations=tuple(operation for operation in OPERATIONS if operation.mcp is not None),
     resources=RESOURCES,
     prompts=PROMPTS,
+    toolsets={
+        name: frozenset(each.name for each in (*server.OPERATIONS, *operations))
+        for name, operations in TOOLSETS.items()
+    },
 )
