@@ -183,7 +183,7 @@ async def open_app_context(settings: Settings, surfaces: Mapping[str, str]) -> A
         db = await stack.enter_async_context(open_database(settings))
         fetcher = await stack.enter_async_context(open_fetcher(settings))
         search = await stack.enter_async_context(open_search(settings, db))
-        data = await stack.enter_async_context(open_data(files, key))
+        data = await stack.enter_async_context(open_data(files, key, settings))
         runtime = await stack.enter_async_context(knowledge_runtime.open_runtime(settings))
         read_cache = ReadCache(db)
         trail = AuditTrail(db, after_write=(_record_token_use, _count_calls))

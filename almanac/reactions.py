@@ -13,6 +13,9 @@ from almanac.catalogue.entity_index import REINDEX_CATEGORY_JOB, ReindexCategory
 from almanac.core import clock
 from almanac.core.database import Database, Transaction
 from almanac.core.settings import Settings
+from almanac.data import retention, versions
+from almanac.data.compaction import CompactDataset
+from almanac.data.engine import create_engine
 from almanac.files.file_store import FileStore
 from almanac.identity import tokens
 from almanac.jobs import process_memory, queue, schedule
@@ -49,22 +52,10 @@ async def open_job_handlers(db: Database, settings: Settings) -> AsyncGenerator[
     files = FileStore(settings.home, settings.max_file_bytes)
     pool = _open_parser_pool(settings)
     embedder = open_embedder(settings)
+    data = create_engine(files, b"", settings)  # jobs sign no receipts
 
     async def purge_expired(_: Job) -> Effect | None:
-        """Remove expired audit rows, login tokens, finished jobs, schedule entries, conversations and trash."""
-        await trash.purge(db, clock.now() - settings.trash_days * clock.DAY)
-
-        async def effect(tx: Transaction) -> None:
-            now = clock.now()
-            await queue.prune(tx, now - FINISHED_JOB_RETENTION)
-            await schedule.prune(tx, now - FINISHED_JOB_RETENTION)
-            await idempotency.prune(tx, now)
-            await tokens.prune_login_tokens(tx, now)
-            await agent_tasks.prune(tx, now - settings.conversation_hours * clock.HOUR)
-            if settings.audit_retention_days:
-                await trail.prune(tx, now - settings.audit_retention_days * clock.DAY)
-
-        return effect
+        return await _purge_expired(db, settings)
 
     async def repair_interrupted(_: Job) -> Effect | None:
         """Repair interrupted work and remove unused files."""
@@ -97,12 +88,33 @@ async def open_job_handlers(db: Database, settings: Settings) -> AsyncGenerator[
             analyse_passages.KIND: AnalysePassages(db),
             REINDEX_CATEGORY_JOB: ReindexCategory(db),
             attachments.IMAGE_TEXT_JOB: RecogniseImageText(db, files, pool),
+            versions.COMPACT_JOB: CompactDataset(db, data),
             "ingest": Ingest(db, files, pool, settings.parsers or cpu_count()),
         }
     finally:
+        await data.close()
         await pool.close()
         await embedder.close()
         files.close()
+
+
+async def _purge_expired(db: Database, settings: Settings) -> Effect:
+    """Remove expired audit rows, login tokens, finished jobs, schedule entries, conversations and trash."""
+    await trash.purge(db, clock.now() - settings.trash_days * clock.DAY)
+
+    await retention.purge(db, settings)
+
+    async def effect(tx: Transaction) -> None:
+        now = clock.now()
+        await queue.prune(tx, now - FINISHED_JOB_RETENTION)
+        await schedule.prune(tx, now - FINISHED_JOB_RETENTION)
+        await idempotency.prune(tx, now)
+        await tokens.prune_login_tokens(tx, now)
+        await agent_tasks.prune(tx, now - settings.conversation_hours * clock.HOUR)
+        if settings.audit_retention_days:
+            await trail.prune(tx, now - settings.audit_retention_days * clock.DAY)
+
+    return effect
 
 
 async def _skip_embedding(_: Job) -> Effect | None:

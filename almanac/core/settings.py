@@ -150,6 +150,14 @@ class Settings:
 
     # Knowledge
     max_file_bytes: int = setting(512 * 1024 * 1024, "Largest file that can become a document.", min=1024)
+    data_version_days: int = setting(
+        30, "Versions of a dataset stay readable for this long after the next one; then they are removed.", min=0
+    )
+    query_seconds: int = setting(30, "Longest time of a query over datasets, the wait for a process included.", min=1)
+    query_memory_mb: int = setting(1024, "Memory of one query over datasets, in MiB.", min=128)
+    query_processes: int = setting(
+        0, "Queries over datasets at a time; as many again for organisations without one. 0: one per processor.", min=0
+    )
     trash_days: int = setting(30, "Removed items can be restored for this long; then they are purged.", min=0)
     parsers: int = setting(0, "Files one worker parses at a time; 0 means one per processor core.", min=0)
     parser_memory_mb: int = setting(

@@ -49,6 +49,12 @@ async def get(db: Reader, call: Call, dataset_id: int, action: str = "read", *, 
     return await _required(db, call, action, dataset, f"dataset {dataset_id}")
 
 
+async def get_or_none(db: Reader, dataset_id: int) -> Dataset | None:
+    """A dataset that is not in the trash, without a permission check: for jobs, which have no caller."""
+    row = await db.fetch_one(f"{SELECT} WHERE d.id = $1 AND d.removed_at IS NULL", dataset_id)
+    return None if row is None else dataset_from_row(row)
+
+
 async def get_by_name(db: Reader, call: Call, name: str, action: str = "read") -> Dataset:
     """The dataset with a name, in any case of letters."""
     dataset = await find_by_name(db, call.actor.org_id, name)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
+from almanac.core.settings import Settings
 from almanac.data.queries.query_plan import QueryResult
 from almanac.data.queries.query_pool import QueryLimits, QueryPool
 from almanac.data.row_writer import RowWriter, WriteLimits
@@ -53,15 +54,33 @@ class DataEngine:
     key: bytes = field(repr=False)  # signs receipts
     cache: ResultCache = field(default_factory=ResultCache)
 
+    async def close(self) -> None:
+        """End the processes."""
+        await self.pool.close()
+        await self.writer.close()
+
+
+def create_engine(files: FileStore, key: bytes, settings: Settings | None = None) -> DataEngine:
+    """Return an engine, which the caller closes. Its processes start with the first query and the first write."""
+    return DataEngine(files, QueryPool(_query_limits(settings)), RowWriter(WriteLimits()), key)
+
 
 @asynccontextmanager
-async def open_data(
-    files: FileStore, key: bytes, queries: QueryLimits | None = None, writes: WriteLimits | None = None
-) -> AsyncGenerator[DataEngine]:
-    """Yield the engine. Its processes start with the first query and the first write."""
-    engine = DataEngine(files, QueryPool(queries or QueryLimits()), RowWriter(writes or WriteLimits()), key)
+async def open_data(files: FileStore, key: bytes, settings: Settings | None = None) -> AsyncGenerator[DataEngine]:
+    """Yield an engine."""
+    engine = create_engine(files, key, settings)
     try:
         yield engine
     finally:
-        await engine.pool.close()
-        await engine.writer.close()
+        await engine.close()
+
+
+def _query_limits(settings: Settings | None) -> QueryLimits:
+    limits = QueryLimits()
+    if settings is None:
+        return limits
+    return QueryLimits(
+        processes=settings.query_processes or limits.processes,
+        memory_mib=settings.query_memory_mb,
+        seconds=settings.query_seconds,
+    )

@@ -14,6 +14,7 @@ from almanac.core.fair_slots import FairSlots
 from almanac.data.fields import Field, field_to_value
 from almanac.data.new_rows import NewRows
 from almanac.data.parquet_source import ParquetFile
+from almanac.data.queries.query_plan import MAX_FILES
 from almanac.sandbox.confinement import MIB, SandboxLimits
 from almanac.sandbox.errors import SandboxUnavailable, WorkRejected
 from almanac.sandbox.pool import SandboxPool
@@ -60,6 +61,7 @@ class RowWriter:
             memory_bytes=limits.memory_mib * MIB + BASE_MEMORY_BYTES,
             cpu_seconds=int(limits.seconds),
             wall_seconds=limits.seconds,
+            open_files=2 * MAX_FILES + 64,
             profile="queries",
         )
         self._sandbox = SandboxPool(WRITE_WORK, sandbox, prepared=limits.processes)

@@ -17,17 +17,20 @@ from almanac.data.fields import Field, fields_from_json, fields_to_json
 from almanac.db.sql import from_row, placeholders
 from almanac.files import blobs
 from almanac.files.blobs import StoredFile
+from almanac.jobs import queue
 
 COMPACTION = "compact"
+COMPACT_JOB = "compact_dataset"
+FILES_PER_COMPACTION = 32  # a job merges small files whenever a dataset has so many more
 
 _VERSION = """
 SELECT v.dataset_id, v.number, v.change, v.fields, v.row_count, v.digest, v.created_at, p.name AS author_name
 FROM dataset_versions v LEFT JOIN principals p ON p.id = v.author_id
 """
 _FILES = """
-SELECT f.id, f.blob_id, b.name, b.hash, b.size, f.fields, f.row_count
+SELECT f.id, f.blob_id, b.name, b.hash, b.size, f.fields, f.row_count, coalesce(f.position, f.id) AS position
 FROM dataset_files f JOIN blobs b ON b.id = f.blob_id
-WHERE f.dataset_id = $1 AND f.first_version <= $2 AND {until} ORDER BY f.id
+WHERE f.dataset_id = $1 AND f.first_version <= $2 AND {until} ORDER BY position, f.id
 """
 _CURRENT_FILES = _FILES.format(until="f.end_version IS NULL")
 _PAST_FILES = _FILES.format(until="(f.end_version IS NULL OR f.end_version > $2)")
@@ -36,7 +39,8 @@ INSERT INTO dataset_versions (dataset_id, number, change, fields, row_count, dig
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 """
 _ADD_FILE = """
-INSERT INTO dataset_files (dataset_id, blob_id, fields, row_count, first_version) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO dataset_files (dataset_id, blob_id, fields, row_count, first_version, position)
+VALUES ($1, $2, $3, $4, $5, $6)
 """
 
 
@@ -71,6 +75,7 @@ class DataFile:
     size: int
     fields: tuple[Field, ...]
     row_count: int
+    position: int  # in the order of the rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,7 @@ class NewFile:
     stored: StoredFile
     fields: tuple[Field, ...]
     row_count: int
+    position: int | None = None  # None: behind all others
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +166,11 @@ async def commit(tx: Transaction, dataset: Dataset, commit: Commit, author_id: i
     await _end_files(tx, dataset.id, number, commit.ended)
     for file in commit.added:
         blob_id = await blobs.ensure(tx, file.stored)
-        await tx.execute(_ADD_FILE, dataset.id, blob_id, fields_to_json(file.fields), file.row_count, number)
+        values = (blob_id, fields_to_json(file.fields), file.row_count, number, file.position)
+        await tx.execute(_ADD_FILE, dataset.id, *values)
     for file in commit.kept:
-        await tx.execute(_ADD_FILE, dataset.id, file.blob_id, fields_to_json(file.fields), file.row_count, number)
+        values = (file.blob_id, fields_to_json(file.fields), file.row_count, number, None)
+        await tx.execute(_ADD_FILE, dataset.id, *values)
     total = await tx.fetch_one(
         "SELECT CAST(coalesce(sum(row_count), 0) AS BIGINT) AS n FROM dataset_files"
         " WHERE dataset_id = $1 AND end_version IS NULL",
@@ -171,9 +179,13 @@ async def commit(tx: Transaction, dataset: Dataset, commit: Commit, author_id: i
     assert total is not None
     hashes = await tx.fetch(
         "SELECT b.hash FROM dataset_files f JOIN blobs b ON b.id = f.blob_id"
-        " WHERE f.dataset_id = $1 AND f.end_version IS NULL ORDER BY f.id",
+        " WHERE f.dataset_id = $1 AND f.end_version IS NULL ORDER BY coalesce(f.position, f.id), f.id",
         dataset.id,
     )
+    if commit.change != COMPACTION and hashes and len(hashes) % FILES_PER_COMPACTION == 0:
+        await queue.add(
+            tx, COMPACT_JOB, {"dataset": dataset.id}, key=f"{COMPACT_JOB}:{dataset.id}", org_id=dataset.org_id
+        )
     digest = _digest(commit.fields, (row["hash"] for row in hashes))
     await tx.execute(
         _ADD_VERSION,

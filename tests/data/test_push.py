@@ -9,9 +9,11 @@ from typing import Any
 import duckdb
 import pytest
 
+from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.errors import BadRequest, Forbidden
 from almanac.data import datasets, push, versions
+from almanac.data.compaction import CompactDataset, compact
 from almanac.data.dataset import Dataset, FieldEdit
 from almanac.data.engine import DataEngine, open_data
 from almanac.data.fields import Field
@@ -20,6 +22,7 @@ from almanac.data.parquet_source import ParquetFile, source_sql
 from almanac.data.push import PushOptions, PushResult
 from almanac.data.row_writer import Kept, RowWriter, WriteLimits, WrittenFile
 from almanac.data.versions import DatasetChanged
+from almanac.jobs import queue
 from tests.data.warehouse import Warehouse
 
 
@@ -222,4 +225,44 @@ async def test_an_upsert_that_always_meets_another_push_gives_up_and_says_so(pus
     engine = replace(pusher.engine, writer=writer)
     with pytest.raises(DatasetChanged, match="changed by somebody else"):
         await push.push(warehouse.ada, engine, "Sales", [{"id": 1}], PushOptions("upsert", keys=("id",)))
+    await writer.close()
+
+
+async def test_many_small_pushes_become_one_file_and_every_version_keeps_its_rows(pusher: Pusher, warehouse: Warehouse):
+    for number in range(versions.FILES_PER_COMPACTION):
+        await pusher.push({"n": number, "v": number if number < 20 else "text"})
+    made = await pusher.dataset()
+    jobs = await queue.claim(warehouse.db, "a-worker", [versions.COMPACT_JOB], limit=10, lease=clock.MINUTE)
+    assert [(job.payload, job.org_id) for job in jobs] == [({"dataset": made.id}, made.org_id)]
+    before = await pusher.rows()
+    await CompactDataset(warehouse.db, pusher.engine)(jobs[0])
+    assert len(await versions.files_of(warehouse.db, await pusher.dataset())) == 1
+    assert await pusher.rows() == before
+    assert len(await pusher.rows(5)) == 5
+    assert not await compact(warehouse.db, pusher.engine, made.id)
+    await pusher.push({"n": 99})
+    assert [row["n"] for row in await pusher.rows()] == [*range(versions.FILES_PER_COMPACTION), 99]
+
+
+async def test_rows_that_are_pushed_during_a_compaction_stay_behind_the_merged_ones(
+    pusher: Pusher, warehouse: Warehouse
+):
+    for number in range(10):
+        await pusher.push({"n": number})
+    made = await pusher.dataset()
+    writer = InterruptedWriter(lambda: pusher.push({"n": 10}))
+    assert await compact(warehouse.db, replace(pusher.engine, writer=writer), made.id)
+    assert [row["n"] for row in await pusher.rows()] == list(range(11))
+    assert len(await versions.files_of(warehouse.db, await pusher.dataset())) == 2
+    await writer.close()
+
+
+async def test_a_compaction_whose_rows_are_replaced_meanwhile_changes_nothing(pusher: Pusher, warehouse: Warehouse):
+    for number in range(10):
+        await pusher.push({"n": number})
+    made = await pusher.dataset()
+    writer = InterruptedWriter(lambda: pusher.push({"n": 0}, strategy="replace"))
+    assert not await compact(warehouse.db, replace(pusher.engine, writer=writer), made.id)
+    assert await pusher.rows() == [{"n": 0}]
+    assert await warehouse.files.remove_unused(warehouse.db) == 0
     await writer.close()
