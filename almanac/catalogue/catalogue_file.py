@@ -15,6 +15,7 @@ import orjson
 from pydantic import AfterValidator, Field, ValidationError
 
 from almanac.catalogue import attachments, vocabulary
+from almanac.catalogue.categories import MAX_CATEGORY_DEPTH
 from almanac.catalogue.entities import EntityDraft
 from almanac.core.arguments import Arguments, describe_problems
 from almanac.core.errors import BadRequest
@@ -22,7 +23,6 @@ from almanac.core.errors import BadRequest
 FORMATS = ("json", "jsonl", "csv")
 MAX_REPORTED_ENTITIES = 10  # invalid entities in an error message
 MAX_FILE_BYTES = 2_000_000_000
-MAX_FILE_DEPTH = 40  # nested categories
 
 _UNKNOWN_FIELD = "is not a known field"
 _CSV_FIELDS = frozenset({"_id", "name", "category", "description", "details", "source", "sku", "status", "tags"})
@@ -218,8 +218,10 @@ def _parse_json(raw: bytes, label: str) -> Any:
 def _check_depth(categories: Any, depth: int = 1) -> None:
     for category in cast("list[Any]", categories) if isinstance(categories, list) else ():
         if isinstance(category, dict) and "children" in category:
-            if depth > MAX_FILE_DEPTH:
-                raise BadRequest(f"categories: are nested deeper than {MAX_FILE_DEPTH}.")
+            if depth > MAX_CATEGORY_DEPTH:
+                raise BadRequest(
+                    f"categories: are nested deeper than {MAX_CATEGORY_DEPTH}.", remedy="Nest fewer of them."
+                )
             _check_depth(cast("dict[str, Any]", category)["children"], depth + 1)
 
 

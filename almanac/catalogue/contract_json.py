@@ -6,7 +6,7 @@ from typing import Any
 
 from almanac.catalogue import attachments, categories, entities, entity_index, namespaces, relations, vocabulary
 from almanac.catalogue.attachments import Attachment
-from almanac.catalogue.categories import TOP, Category, Tree
+from almanac.catalogue.categories import MAX_CATEGORY_DEPTH, TOP, Category, Tree
 from almanac.catalogue.entity import Entity
 from almanac.catalogue.namespaces import Namespace
 from almanac.catalogue.relations import Relation
@@ -116,8 +116,9 @@ class CategoryRenderer:
         self._counts = counts
         self._terms = terms
 
-    def node(self, value: Category, *, deep: bool = True) -> Json:
-        """A category with all categories below it or, with `deep=False`, only its direct children."""
+    def node(self, value: Category, *, levels: int = MAX_CATEGORY_DEPTH) -> Json:
+        """A category with the categories below it, down to a number of levels. The categories at the last level have
+        no children here; each can be read by its id. A tree that an earlier version stored may be deeper."""
         children = self._tree.children(value.number)
         parent = self._tree.by_number.get(value.parent)
         count = self._counts.get(value.number, 0)
@@ -128,7 +129,9 @@ class CategoryRenderer:
             "categoryAlias": self._term(value.alias_id, value.alias_key),
             "policy": self._term(value.policy_id, value.policy_id),
             "parent": parent.id if parent else None,
-            "children": [self.node(child) if deep else self._leaf(child) for child in children],
+            "children": [
+                self.node(child, levels=levels - 1) if levels > 1 else self._leaf(child) for child in children
+            ],
             "entityCount": count,
             "permissions": {"canDelete": not children and not count, "canChangeHierarchy": True},
             **_timestamps(value),
@@ -136,7 +139,7 @@ class CategoryRenderer:
 
     async def whole(self, call: Call, value: Category, recursive: bool) -> Json:
         """A category with the names of its entities and, if `recursive`, those of the categories below it."""
-        node = self.node(value, deep=recursive)
+        node = self.node(value, levels=MAX_CATEGORY_DEPTH if recursive else 1)
         await self._add_entity_names(call, node, recursive)
         return node
 
@@ -144,7 +147,7 @@ class CategoryRenderer:
         number = self._tree.by_id[node["_id"]].number
         names = await entities.names_in(call.db, call.actor.org_id, number, MAX_LISTED_ENTITIES)
         node["entities"] = [{"_id": id, "name": name} for id, name in names]
-        for child in node["children"] if recursive else ():
+        for child in node.get("children", ()) if recursive else ():
             await self._add_entity_names(call, child, recursive)
 
     def _leaf(self, value: Category) -> Json:

@@ -4,10 +4,11 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from almanac.catalogue import attachments, categories, entities, namespaces, relations, vocabulary
-from almanac.catalogue.categories import TOP, Category, Tree
+from almanac.catalogue.categories import MAX_CATEGORY_DEPTH, TOP, Category, Tree
 from almanac.catalogue.entity import Entity
 from almanac.catalogue.vocabulary import Term
 from almanac.core.call import Call
+from almanac.core.errors import Conflict
 
 _BATCH_ENTITIES = 500
 
@@ -89,12 +90,17 @@ def _term(term: Term) -> Json:
     return {"name": term.name, "description": term.description, key_field: term.key, **term.details}
 
 
-def _category(tree: Tree, category: Category) -> Json:
+def _category(tree: Tree, category: Category, depth: int = 1) -> Json:
+    if depth > MAX_CATEGORY_DEPTH:
+        raise Conflict(
+            f"The category {category.id} is nested deeper than {MAX_CATEGORY_DEPTH}, which no import accepts.",
+            remedy="Move it further up, and export again.",
+        )
     return {
         "_id": category.id,
         "name": category.name,
         "description": category.description,
         "aliasKey": category.alias_key,
         "policyKey": category.policy_key,
-        "children": [_category(tree, child) for child in tree.children(category.number)],
+        "children": [_category(tree, child, depth + 1) for child in tree.children(category.number)],
     }

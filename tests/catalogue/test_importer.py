@@ -12,7 +12,7 @@ from almanac.catalogue import catalogue_file, categories, entities, exporter, im
 from almanac.catalogue.importer import CatalogueImport, ImportReport
 from almanac.core.call import Call
 from almanac.core.database import Database
-from almanac.core.errors import AlmanacError, BadRequest, Forbidden
+from almanac.core.errors import AlmanacError, BadRequest, Conflict, Forbidden
 from tests.catalogue.sample_catalogue import FILE, POWERJET, call_of, import_sample
 
 SAMPLE: dict[str, Any] = json.loads(FILE.read_text("utf-8"))
@@ -117,6 +117,28 @@ async def test_an_export_imported_into_another_organisation_gives_an_equal_catal
     assert not {entity["_id"] for entity in copy["entities"]} & {entity["_id"] for entity in written["entities"]}
     await import_sample(here, json.dumps(written).encode())
     assert await exported(here) == written
+
+
+async def test_categories_as_deep_as_allowed_are_exported_and_imported_and_deeper_ones_are_not(database: Database):
+    call = await call_of(database)
+    tree: list[Any] = []
+    for level in reversed(range(categories.MAX_CATEGORY_DEPTH)):
+        tree = [{"name": f"Level {level}", "children": tree}]
+    await import_sample(call, json.dumps({"categories": tree}).encode())
+    written = await exporter.frame(call)
+    with pytest.raises(BadRequest, match="nested deeper than 50"):
+        catalogue_file.parse(json.dumps({"categories": [{"name": "Top", "children": tree}]}).encode(), "json")
+    await import_sample(await call_of(database, "elsewhere", "boss"), json.dumps(written).encode())
+    await database.write(
+        lambda tx: tx.execute(
+            "INSERT INTO categories (id, org_id, parent, name, description, created_at, updated_at)"
+            " SELECT 'f' || substr(id, 2), org_id, number, 'Too deep', '', 1, 1 FROM categories"
+            " WHERE name = 'Level 49' AND org_id = $1",
+            call.actor.org_id,
+        )
+    )
+    with pytest.raises(Conflict, match="nested deeper than 50, which no import accepts"):
+        await exporter.frame(call)
 
 
 async def test_unknown_csv_columns_become_metadata(database: Database):

@@ -998,12 +998,13 @@ def test_a_text_cannot_give_orders_to_the_terminal_that_shows_it(tmp_path: Path)
     assert run(home, "ingest", "1", str(notes(tmp_path / "notes", 1))).code == 0
 
     poison = "UPDATE reading_parts SET text = $1"
-    at(url_of(home, {}), lambda db: db.write(lambda tx: tx.execute(poison, "# Note \x1b[2J\n\nW.")))
-    assert "\x1b[2J" in run(home, "read", "1").out, "a pipe gets what is stored"
+    at(url_of(home, {}), lambda db: db.write(lambda tx: tx.execute(poison, "# N \x1b[2J \u202eW.\n")))
+    assert "\x1b[2J \u202eW" in run(home, "read", "1").out, "a pipe gets what is stored"
     code, shown = on_a_terminal(home, "read", "1")
     assert code == 0
-    assert "# Note �[2J" in shown
+    assert "# N �[2J �W." in shown
     assert "\x1b[2J" not in shown
+    assert "\u202e" not in shown
 
 
 def test_the_command_line_does_not_load_the_parsers(tmp_path: Path):

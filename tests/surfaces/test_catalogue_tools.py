@@ -5,8 +5,12 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from almanac.catalogue.categories import MAX_CATEGORY_DEPTH
+from almanac.core.database import Database
+from almanac.identity import orgs
 from tests.catalogue.sample_catalogue import POWERJET
-from tests.live_server import ERAS, Running, running, settings_for
+from tests.live_server import ERAS, LEGACY, Running, running, settings_for
+from tests.surfaces.gateway.caller import Caller
 from tests.surfaces.gateway.conftest import stock
 from tests.surfaces.wire import audit_of
 
@@ -116,3 +120,61 @@ def test_what_was_looked_at_is_in_the_audit_trail(live: Running):
     [row] = audit_of(live, "looked")
     assert row["tool"] == "get_entity"
     assert row["touched"].startswith("entity:")
+
+
+STORED_LEVELS = 300  # by an earlier version; JSON of that depth cannot be written
+
+
+@pytest.fixture(scope="module")
+def deep(live: Running) -> str:
+    """A token of an organisation whose categories are nested deeper than any version now allows."""
+    token = live.new_token("deep", org="deep", admin=True)
+
+    async def nest(db: Database) -> None:
+        org = await orgs.get_by_name(db, "deep")
+        parent = 0
+        sql = (
+            "INSERT INTO categories (id, org_id, parent, name, description, created_at, updated_at)"
+            " VALUES ($1, $2, $3, $4, '', 1, 1) RETURNING number"
+        )
+        for level in range(STORED_LEVELS):
+            values = (f"{level:024x}", org.id, parent, f"Level {level}")
+            row = await db.write(lambda tx, values=values: tx.fetch_one(sql, *values))
+            assert row is not None
+            parent = row["number"]
+
+    live.run(nest)
+    return token
+
+
+def chain(node: Any) -> list[Any]:
+    """A category and the first category at each level below it."""
+    found = [node]
+    while children := found[-1].get("children"):
+        found.append(children[0])
+    return found
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_tree_that_is_stored_deeper_than_allowed_is_read_in_parts(live: Running, deep: str, era: str):
+    [top] = ask(live, "browse_categories", token=deep, era=era)["categories"]
+    levels = chain(top)
+    assert [each["name"] for each in levels] == [f"Level {level}" for level in range(MAX_CATEGORY_DEPTH + 1)]
+    [rest] = ask(live, "browse_categories", token=deep, era=era, category=levels[-1]["id"])["categories"]
+    assert [each["name"] for each in chain(rest)] == [f"Level {MAX_CATEGORY_DEPTH + step}" for step in (0, 1)]
+
+
+@pytest.mark.parametrize("query", ["", "?extended=true", f"/{0:024x}", f"/{0:024x}?recursive=true"])
+def test_rest_reads_a_tree_that_is_stored_deeper_than_allowed(live: Running, deep: str, query: str):
+    answer = live.http.get(f"/knowledge-base/categories{query}", headers={"x-api-key": deep})
+    assert answer.status_code == 200, answer.text
+    top = answer.json() if query.startswith("/") else answer.json()[0]
+    is_one_level = query.startswith("/") and "recursive" not in query
+    assert len(chain(top)) == (2 if is_one_level else MAX_CATEGORY_DEPTH + 1)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_the_gateway_reads_a_tree_that_is_stored_deeper_than_allowed(live: Running, deep: str, era: str):
+    caller = Caller.connect(live, deep) if era == LEGACY else Caller.newest(live, deep)
+    [top] = caller.ask("get-knowledge-base-structure")
+    assert len(chain(top)) == MAX_CATEGORY_DEPTH + 1

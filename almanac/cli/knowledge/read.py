@@ -9,7 +9,7 @@ import typer
 from almanac.cli.support import operator_call
 from almanac.cli.support.operation_call import print_answer
 from almanac.cli.support.options import DocumentId, Json
-from almanac.cli.support.output import error_console, without_controls
+from almanac.cli.support.output import error_console, printable
 from almanac.cli.support.startup import database_command
 from almanac.core.call import Call
 from almanac.core.database import Database
@@ -33,6 +33,9 @@ async def read(
     as_json: Json = False,
 ) -> None:
     """Print the extracted text of a document. Page numbers go to standard error.
+
+    On a terminal, characters that would change the terminal or the direction of a line are replaced. A pipe receives
+    the text as it is.
 
     Example: [bold]almanac read 1 --offset 0 --limit 500[/bold]
     """
@@ -92,7 +95,7 @@ def _print_text(excerpt: TextExcerpt, outline: TextOutline) -> None:
             sys.stdout.write("" if last == "\n" else "\n")
             sys.stdout.flush()
             console.print(f"— page {number}{f': {name}' if name else ''} —", markup=False)
-        sys.stdout.write(without_controls(text) if sys.stdout.isatty() else text)
+        sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
         last = text[-1]
     sys.stdout.write("" if last == "\n" else "\n")
     sys.stdout.flush()

@@ -16,14 +16,8 @@ from almanac.core.text import UNPRINTABLE
 
 PIPE_WIDTH = 10_000  # columns: a pipe has no width, so a row there is one line, however long
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # a terminal takes these for commands
 _UNPRINTABLE = re.compile(rf"(?![\t\n]){UNPRINTABLE.pattern}")
 _LINE_BREAK = re.compile(r"[\t\n]")
-
-
-def without_controls(text: str) -> str:
-    """Replace characters that a terminal would obey."""
-    return _CONTROL.sub("\ufffd", text)
 
 
 def printable(text: str) -> str:
