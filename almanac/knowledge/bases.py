@@ -181,6 +181,18 @@ async def find(
     return Page(bases, rows[0]["total"] if rows else await _count(call, where, args), offset)
 
 
+async def newest(call: Call, below: int, limit: int) -> list[KnowledgeBase]:
+    """The newest bases with an id below this one that the caller may read, without their roles."""
+    parameters = Parameters()
+    visible = visible_bases.condition(call.actor, parameters, min_role=MIN_ROLE_BY_ACTION["read"])
+    rows = await call.db.scan(
+        f"{_SELECT} WHERE {visible} AND b.removed_at IS NULL AND b.id < {parameters.add(below)}"
+        f" ORDER BY b.id DESC LIMIT {parameters.add(limit)}",
+        *parameters.values,
+    )
+    return [base_from_row(row) for row in rows]
+
+
 async def update(
     call: Call,
     tx: Transaction,

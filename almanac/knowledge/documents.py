@@ -196,6 +196,20 @@ async def exists(call: Call, document_id: int) -> bool:
     return row is not None
 
 
+async def newest(call: Call, base_ids: Sequence[int], below: int, limit: int) -> list[Row]:
+    """The id, base, name and time of the newest documents with an id below this one that are in the bases and have a
+    text. The caller must be able to read the bases."""
+    # One indexed look-up for each base: a single one would read all documents of all bases to find the newest.
+    parts = [
+        f"SELECT * FROM (SELECT id, base_id, name, updated_at FROM documents WHERE base_id = {base_id:d}"  # noqa: S608
+        " AND removed_at IS NULL AND index_status = 'success' AND id < $1 ORDER BY id DESC LIMIT $2) AS part"
+        for base_id in base_ids
+    ]
+    if not parts:
+        return []
+    return list(await call.db.scan(f"{' UNION ALL '.join(parts)} ORDER BY id DESC LIMIT $2", below, limit))
+
+
 async def update(
     call: Call,
     tx: Transaction,

@@ -166,6 +166,14 @@ async def find(db: Reader, org_id: str, ids: Sequence[str]) -> list[Note]:
     return [note_from_row(row) for row in await db.fetch(f"{SELECT} WHERE {where}", org_id, *ids)]
 
 
+async def newest(call: Call, below: int, limit: int) -> list[Note]:
+    """The newest notes with a number below this one that are neither superseded nor expired."""
+    require_access(call)
+    live = "n.org_id = $1 AND n.number < $2 AND n.head_id IS NULL AND (n.expires_at IS NULL OR n.expires_at > $3)"
+    sql = f"{SELECT} WHERE {live} ORDER BY n.number DESC LIMIT $4"
+    return [note_from_row(row) for row in await call.db.scan(sql, call.actor.org_id, below, clock.now(), limit)]
+
+
 async def exists(db: Reader, org_id: str, id: str) -> bool:
     """Whether an organisation has a note with this id."""
     return await db.fetch_one("SELECT 1 FROM notes WHERE id = $1 AND org_id = $2", id, org_id) is not None

@@ -1,8 +1,9 @@
 """Runs the tool calls, resource reads and prompts of one open surface."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from almanac.core.arguments import MAX_ID
 from almanac.core.call import Actor
 from almanac.core.errors import AlmanacError
 from almanac.net.http_exchange import HttpExchange
@@ -13,10 +14,12 @@ from almanac.operations.pipeline.endpoint import Invocation
 from almanac.operations.pipeline.errors import UnknownOperation
 from almanac.operations.pipeline.pipeline import log_failure, run_recorded
 from almanac.surfaces.resource import Prompt, ResourceTemplate
+from almanac.surfaces.resource_cursor import MAX_PAGES, ResourceCursor, parse_cursor
 from almanac.surfaces.surface import Result, Surface
 from almanac.surfaces.tool import RawResult
 
 MAX_CACHED_TOOL_LISTS = 1000
+MAX_LISTED_RESOURCES = 50  # of each kind, on a page
 
 
 class ProtocolError(Exception):
@@ -104,6 +107,13 @@ class ToolDispatcher:
                 return await self._run(actor, request_id, _reader(resource, uri, parts), {"uri": uri})
         raise ProtocolError(INVALID_PARAMS, "There is no resource of this kind. See resources/templates/list.")
 
+    async def list_resources(self, actor: Actor, cursor: str | None, request_id: str) -> Result:
+        """Run one `resources/list`. Its failures are JSON-RPC errors."""
+        templates = [each for each in self.resources_for(actor) if each.find is not None]
+        if not templates and cursor is None:
+            return {"resources": []}
+        return await self._run(actor, request_id, _lister(templates, cursor), {"cursor": cursor} if cursor else {})
+
     async def get_prompt(self, actor: Actor, name: str, arguments: dict[str, str], request_id: str) -> Result:
         """Run one `prompts/get`. Its failures are JSON-RPC errors."""
         for prompt in self.surface.prompts:
@@ -152,6 +162,30 @@ def _reader(resource: ResourceTemplate, uri: str, parts: dict[str, str]) -> Oper
     return Operation(
         "resources/read", resource.description, read, arguments=None, scopes=resource.scopes, tool=resource.tool
     )
+
+
+def _lister(templates: Sequence[ResourceTemplate], cursor: str | None) -> Operation:
+    async def find(ctx: RequestContext, _: Any) -> RawResult:
+        names = {each.name for each in templates}
+        position = parse_cursor(cursor) if cursor is not None else ResourceCursor(1, dict.fromkeys(names, MAX_ID))
+        entries: list[dict[str, Any]] = []
+        below: dict[str, int] = {}
+        for each in templates:
+            if each.find is None or each.name not in position.below:
+                continue
+            found = await each.find(ctx, position.below[each.name], MAX_LISTED_RESOURCES + 1)
+            shown = found[:MAX_LISTED_RESOURCES]
+            entries += map(each.entry, shown)
+            if len(found) > len(shown):
+                below[each.name] = shown[-1].key
+        result: Result = {"resources": entries}
+        if below and position.page < MAX_PAGES:
+            result["nextCursor"] = ResourceCursor(position.page + 1, below).encode()
+        return RawResult(result)
+
+    # The templates are those that the caller may read; a token limited to tools has the tool of each.
+    tool = templates[0].tool if templates else ""
+    return Operation("resources/list", "The newest resources of each kind.", find, arguments=None, tool=tool)
 
 
 def _prompter(prompt: Prompt, arguments: dict[str, str]) -> Operation:

@@ -1,10 +1,11 @@
 """Resources and prompts of a surface. Values only, as tools are."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from almanac.core import clock
 from almanac.operations.context import RequestContext
 
 
@@ -14,6 +15,17 @@ class ResourceContent:
 
     text: str
     meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class ListedResource:
+    """A resource in `resources/list`."""
+
+    key: int  # rises with newer resources; the next page begins below the last one
+    id: int | str  # the value of the name in the template
+    name: str
+    description: str
+    modified_at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +40,8 @@ class ResourceTemplate:
     tool: str  # that reads the same data: a token limited to tools needs it
     read: Callable[[RequestContext, dict[str, str]], Awaitable[ResourceContent]]
     scopes: frozenset[str] = frozenset()
+    # The newest resources with a smaller key than this one that the caller may read, at most so many.
+    find: Callable[[RequestContext, int, int], Awaitable[Sequence[ListedResource]]] | None = None
 
     def match(self, uri: str) -> dict[str, str] | None:
         """Return the values of the names in a URI of this kind; None for any other URI."""
@@ -43,6 +57,16 @@ class ResourceTemplate:
             "title": self.title,
             "description": self.description,
             "mimeType": self.mime_type,
+        }
+
+    def entry(self, resource: ListedResource) -> dict[str, Any]:
+        """Return the entry of a resource in `resources/list`."""
+        return {
+            "uri": re.sub(r"\{\w+\}", str(resource.id), self.template),
+            "name": resource.name,
+            "description": resource.description,
+            "mimeType": self.mime_type,
+            "annotations": {"lastModified": clock.format_timestamp(resource.modified_at)},
         }
 
 

@@ -271,9 +271,13 @@ def _other_handlers(dispatcher: ToolDispatcher, identify: Identify) -> list[tupl
         templates = [each.describe() for each in dispatcher.resources_for(actor)]
         return {"resultType": "complete", "resourceTemplates": templates}
 
+    async def list_resources(ctx: Context, params: types.PaginatedRequestParams) -> Result:
+        actor, request_id = await identify(ctx)
+        return await _as_result(dispatcher.list_resources(actor, params.cursor, request_id))
+
     if surface.resources:
         handlers += [
-            ("resources/list", types.PaginatedRequestParams, list_handler("resources", [])),
+            ("resources/list", types.PaginatedRequestParams, list_resources),
             ("resources/templates/list", types.PaginatedRequestParams, list_templates),
             ("resources/read", types.ReadResourceRequestParams, read),
         ]

@@ -13,11 +13,12 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
-from mcp_types import CallToolResult, TextContent
+from mcp_types import CallToolResult, TextContent, TextResourceContents
 
 from almanac.app import SURFACES
 from almanac.core import scopes
 from almanac.identity import tokens
+from almanac.surfaces import dispatcher
 from scripts import conformance
 from tests.live_server import LEGACY, MODERN, Running, request, running, settings_for
 
@@ -71,6 +72,28 @@ async def test_the_sdks_client_lists_and_calls_our_tools(live: Running, mode: st
         assert refused.is_error is True
         with pytest.raises(MCPError, match="Unknown tool: never-was"):
             await client.call_tool("never-was", {})
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_sdks_client_pages_through_the_resources_and_reads_them(
+    live: Running, mode: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(dispatcher, "MAX_LISTED_RESOURCES", 1)
+    async with connected(live, mode) as client:
+        for title in ("First", "Second", "Third"):
+            await client.call_tool("remember", {"title": title, "body": f"{title} of three."})
+        names: list[str] = []
+        cursor = None
+        while cursor is not None or not names:
+            page = await client.list_resources(cursor=cursor)
+            names += [resource.name for resource in page.resources]
+            [content] = (await client.read_resource(page.resources[0].uri)).contents
+            assert isinstance(content, TextResourceContents)
+            assert content.text == f"{names[-1]} of three."
+            cursor = page.next_cursor
+        assert names[:3] == ["Third", "Second", "First"]
+        with pytest.raises(MCPError, match="Unknown cursor"):
+            await client.list_resources(cursor="made-up")
 
 
 @pytest.mark.parametrize("mode", MODES)

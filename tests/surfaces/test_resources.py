@@ -1,11 +1,15 @@
 """The resources and prompts of /mcp, over HTTP."""
 
+import base64
+import json
 import uuid
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from almanac.knowledge import document_text
+from almanac.surfaces import dispatcher
 from almanac.surfaces.almanac.tools import SURFACE
 from tests.live_server import ERAS, MODERN, Running
 from tests.surfaces.test_knowledge_tools import TEXT, ask, base
@@ -80,7 +84,7 @@ def test_a_long_document_names_the_uri_of_its_rest(server: Running, base: int):
 
 def test_a_resource_needs_the_scopes_and_the_tool_that_read_the_same(server: Running, document: int, note: str):
     uris = {"read_document": f"almanac://documents/{document}", "recall": f"almanac://notes/{note}"}
-    assert templates(server) == ["almanac://documents/{id}", "almanac://notes/{id}"]
+    assert templates(server) == ["almanac://bases/{id}", "almanac://documents/{id}", "almanac://notes/{id}"]
     for tool, scope in (("read_document", "knowledge:read"), ("recall", "memory:read")):
         may = server.new_token("admin", scope=[scope], tools=[tool])
         other = server.new_token("other", scope=[scope], tools=["whoami"])
@@ -106,11 +110,104 @@ def test_a_document_of_another_base_is_as_unknown_as_one_that_never_was(server: 
         "almanac://documents/", "almanac://documents/x", "almanac://documents/-1", "almanac://documents/0",
         "almanac://documents/1?page=2", "almanac://documents/1?offset=-1", "almanac://documents/99999999999999999999",
         "almanac://documents/9999999999999999999", "almanac://notes/7", f"almanac://notes/{uuid.UUID(int=1)}",
-        "almanac://knowledge/1", "file:///etc/passwd",
+        "almanac://knowledge/1", "file:///etc/passwd", "almanac://bases/x", "almanac://bases/0", "almanac://bases/999",
     ],
 )  # fmt: skip
 def test_a_uri_that_names_nothing_is_refused(server: Running, uri: str):
     assert refusal(server, uri)["code"] == -32602
+
+
+def listed(server: Running, cursor: str | None = None, **how: Any) -> Any:
+    return server.rpc("resources/list", {} if cursor is None else {"cursor": cursor}, **how).json()
+
+
+def pages(server: Running, **how: Any) -> list[list[Any]]:
+    """All pages of the list of resources."""
+    found: list[list[Any]] = []
+    cursor = None
+    while not found or cursor is not None:
+        result = listed(server, cursor, **how)["result"]
+        found.append(result["resources"])
+        cursor = result.get("nextCursor")
+    return found
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_bases_documents_and_notes_are_listed_and_each_can_be_read(
+    server: Running, base: int, document: int, note: str, era: str
+):
+    [page] = pages(server, era=era)
+    assert [each["uri"] for each in page] == [
+        f"almanac://bases/{base}", f"almanac://documents/{document}", f"almanac://notes/{note}",
+    ]  # fmt: skip
+    assert [each["name"] for each in page] == ["Manuals", "pumps.md", "Pump"]
+    assert [each["description"] for each in page] == [
+        "How things work", "A document of Manuals.", "A note of admin.",
+    ]  # fmt: skip
+    for each in page:
+        content = read(server, each["uri"], era=era)
+        assert content["mimeType"] == each["mimeType"]
+        assert content["_meta"]["almanac/trust"] == "untrusted"
+        datetime.fromisoformat(each["annotations"]["lastModified"])
+    assert json.loads(read(server, f"almanac://bases/{base}", era=era)["text"]) == ask(server, "browse", base_id=base)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_the_list_of_resources_has_pages_and_an_end(
+    server: Running, base: int, era: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(dispatcher, "MAX_LISTED_RESOURCES", 2)
+    ids = [
+        ask(server, "add_document", base_id=base, name=f"{n}.md", content=f"# {n}")["document"]["id"] for n in range(5)
+    ]
+    other = ask(server, "manage_base", action="create", name="Other")["ids"][0]
+    elsewhere = ask(server, "add_document", base_id=other, name="x.md", content="# X")["document"]["id"]
+    server.work(embed=False)
+    found = pages(server, era=era)
+    assert [[each["uri"] for each in page] for page in found] == [
+        [f"almanac://bases/{other}", f"almanac://bases/{base}",
+         f"almanac://documents/{elsewhere}", f"almanac://documents/{ids[4]}"],
+        [f"almanac://documents/{ids[3]}", f"almanac://documents/{ids[2]}"],
+        [f"almanac://documents/{ids[1]}", f"almanac://documents/{ids[0]}"],
+    ]  # fmt: skip
+    monkeypatch.setattr(dispatcher, "MAX_PAGES", 2)
+    assert len(pages(server, era=era)) == 2
+
+
+def test_only_resources_that_a_caller_may_read_are_listed(server: Running, base: int, document: int, note: str):
+    def uris(**limits: Any) -> list[str]:
+        [page] = pages(server, token=server.new_token("reader", **limits))
+        return [each["uri"].removeprefix("almanac://") for each in page]
+
+    assert uris() == [f"notes/{note}"]  # notes are the organisation's; the base is the administrator's
+    assert uris(scope=["knowledge:read"]) == []
+    ask(server, "manage_base", action="share", base_id=base, user="reader", role="Reporter")
+    assert uris() == [f"bases/{base}", f"documents/{document}", f"notes/{note}"]
+    assert uris(tools=["read_document"]) == [f"documents/{document}"]
+    assert uris(tools=["browse", "search"]) == [f"bases/{base}"]
+    assert uris(scope=["memory:read"]) == [f"notes/{note}"]
+    assert uris(bases=[base]) == [f"bases/{base}", f"documents/{document}"]
+    assert uris(bases=[base + 1]) == []
+    [page] = pages(server, token=server.new_token("stranger", org="elsewhere"))
+    assert page == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "text", [1, {"base": 5}], [2], [2, {}], [2, {"base": 0}], [2, {"base": 2**63}], [2, {"base": "1"}],
+        [2, {"base": True}], [11, {"base": 5}], {"base": 5}, [2, {"base": 5}, 1],
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("era", ERAS)
+def test_a_cursor_that_was_not_issued_is_refused(server: Running, value: Any, era: str):
+    cursor = base64.urlsafe_b64encode(json.dumps(value).encode()).decode()
+    for text in (cursor, f"{cursor}!", "x" * 10_000, "é"):
+        error = listed(server, text, era=era)["error"]
+        assert error["code"] == -32602
+        assert error["message"] == "Unknown cursor. Call resources/list without a cursor to begin again."
+    answer = listed(server, base64.urlsafe_b64encode(b'[2,{"never":5}]').decode(), era=era)
+    assert answer["result"]["resources"] == []
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -3,18 +3,29 @@
 import re
 from typing import Any
 
+import orjson
+
+from almanac.core.arguments import MAX_ID
 from almanac.core.errors import BadRequest
-from almanac.knowledge import document_text
+from almanac.core.text import one_line
+from almanac.knowledge import bases, document_text
+from almanac.knowledge import documents as knowledge_documents
 from almanac.memory import note_text
-from almanac.operations import documents, notes
+from almanac.memory import notes as memory_notes
+from almanac.operations import browse, documents, notes
+from almanac.operations.browse import Browse
 from almanac.operations.context import RequestContext
 from almanac.operations.document_models import ReadDocument
 from almanac.operations.operation import parse_arguments
 from almanac.operations.schemas import without_hidden_fields
-from almanac.surfaces.resource import Prompt, ResourceContent, ResourceTemplate
+from almanac.surfaces.resource import ListedResource, Prompt, ResourceContent, ResourceTemplate
 
 MAX_PROMPT_ARGUMENT_CHARS = 1_000
+MAX_DESCRIPTION_CHARS = 300  # of a base in the list
+MAX_LISTED_BASES = 100  # the newest, whose documents are listed
 
+_UNDESCRIBED = "A knowledge base."
+_NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
 _DOCUMENT_KEY = re.compile(r"([0-9]{1,19})(?:\?offset=([0-9]{1,19}))?", re.ASCII)
 
 _ANSWER = """\
@@ -61,6 +72,40 @@ async def _read_document(ctx: RequestContext, parts: dict[str, str]) -> Resource
     return ResourceContent(excerpt.text, meta)
 
 
+async def _read_base(ctx: RequestContext, parts: dict[str, str]) -> ResourceContent:
+    if not _NUMBER.fullmatch(parts["id"]):
+        raise BadRequest("A knowledge base's URI ends with its number.", remedy="Use a URI of resources/list.")
+    level = await browse.browse(ctx, parse_arguments(Browse, {"base_id": int(parts["id"])}))
+    return ResourceContent(orjson.dumps(without_hidden_fields(level)).decode(), {"almanac/trust": "untrusted"})
+
+
+async def _find_bases(ctx: RequestContext, below: int, limit: int) -> list[ListedResource]:
+    return [
+        ListedResource(base.id, base.id, base.name, _first_words(base.description) or _UNDESCRIBED, base.updated_at)
+        for base in await bases.newest(ctx, below, limit)
+    ]
+
+
+def _first_words(text: str) -> str:
+    return one_line(text)[:MAX_DESCRIPTION_CHARS]
+
+
+async def _find_documents(ctx: RequestContext, below: int, limit: int) -> list[ListedResource]:
+    names = {base.id: base.name for base in await bases.newest(ctx, MAX_ID, MAX_LISTED_BASES)}
+    found = await knowledge_documents.newest(ctx, list(names), below, limit)
+    return [
+        ListedResource(row["id"], row["id"], row["name"], f"A document of {names[row['base_id']]}.", row["updated_at"])
+        for row in found
+    ]
+
+
+async def _find_notes(ctx: RequestContext, below: int, limit: int) -> list[ListedResource]:
+    found = await memory_notes.newest(ctx, below, limit)
+    return [
+        ListedResource(each.number, each.id, each.title, f"A note of {each.author}.", each.created_at) for each in found
+    ]
+
+
 async def _read_note(ctx: RequestContext, parts: dict[str, str]) -> ResourceContent:
     recalled = await notes.recall(ctx, notes.Recall(id=parts["id"], tags=[]))
     facts = dict(recalled.notes[0])
@@ -82,6 +127,17 @@ def _prompt(name: str, title: str, description: str, text: str, tool: str, argum
 
 RESOURCES = (
     ResourceTemplate(
+        template="almanac://bases/{id}",
+        name="base",
+        title="A knowledge base",
+        description="The folders and documents at the top of a knowledge base, by its number; JSON as of browse.",
+        mime_type="application/json",
+        read=_read_base,
+        scopes=frozenset({"knowledge:read"}),
+        tool="browse",
+        find=_find_bases,
+    ),
+    ResourceTemplate(
         template="almanac://documents/{id}",
         name="document",
         title="A document's text",
@@ -93,6 +149,7 @@ RESOURCES = (
         read=_read_document,
         scopes=frozenset({"knowledge:read"}),
         tool="read_document",
+        find=_find_documents,
     ),
     ResourceTemplate(
         template="almanac://notes/{id}",
@@ -103,6 +160,7 @@ RESOURCES = (
         read=_read_note,
         scopes=frozenset({"memory:read"}),
         tool="recall",
+        find=_find_notes,
     ),
 )
 PROMPTS = (
