@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 
 from almanac.net import http_server
 from almanac.net.connection_table import RESERVED_FILES, raise_open_files_limit
-from almanac.net.http_server import MAX_HEADERS, MAX_LINGER_BYTES
+from almanac.net.http_server import MAX_HEADERS, MAX_LINGER_BYTES, MIN_BYTES_PER_SECOND
 from tests.hostile.conftest import LIMITS, SHORT_SECONDS
 from tests.hostile.raw_http import LONGEST_WAIT_SECONDS, Answer, RawConnection, exchange, request
 from tests.hostile.smuggling import CHUNKED, chunk
@@ -282,6 +283,39 @@ def test_a_download_whose_reader_stalls_is_ended(new_sqlite: Callable[[], str], 
         # A reader that reads gets all of it.
         assert len(live.http.get(path, headers=headers).content) == FILE_BYTES
     # The server has stopped, so it does not count the download as a request in progress.
+
+
+def test_a_download_that_is_read_more_slowly_than_the_minimum_rate_is_ended(
+    new_sqlite: Callable[[], str], tmp_path: Path
+):
+    with server_with(new_sqlite, tmp_path, **LIMITS) as live:
+        path, headers = add_file(live)
+        with (
+            RawConnection(live.port, receive_buffer=4096) as slow,
+            RawConnection(live.port, receive_buffer=4096) as steady,
+        ):
+            for connection in (slow, steady):
+                begin_download(connection, path, headers)
+            # A step takes at least a tenth of a second, so the slow reader stays below the minimum rate.
+            steps = read_until_reset({slow: MIN_BYTES_PER_SECOND // 20, steady: 40 * MIN_BYTES_PER_SECOND})
+            assert steps > 5  # it was reading all the time
+            assert steady.socket.recv(1) == b"a"
+
+
+def read_until_reset(readers: dict[RawConnection, int]) -> int:
+    """Read from connections, so many bytes in each step, until the server ends the first of them and no other; return
+    the number of steps."""
+    first, poll, deadline = next(iter(readers)), select.poll(), time.monotonic() + LONGEST_WAIT_SECONDS
+    for connection in readers:
+        poll.register(connection.socket, select.POLLRDHUP)
+    steps = 0
+    while not (ended := poll.poll(100)):
+        assert time.monotonic() < deadline, "the server does not end the connection"
+        for connection, step in readers.items():
+            connection.socket.recv(step)
+        steps += 1
+    assert [number for number, _ in ended] == [first.socket.fileno()]
+    return steps
 
 
 def wait_for_reset(connection: RawConnection, events: int = select.POLLRDHUP) -> None:

@@ -112,3 +112,28 @@ def test_a_filter_of_the_greatest_depth_is_still_accepted(shop: Running, ask: An
 def test_a_bound_that_nothing_meets_changes_nothing(shop: Running, ask: Any):
     assert ask(shop, "pressure washer over 9000 PSI", 10)[0] in _PRODUCTS
     assert len(ask(shop, "pressure washer over 9000 PSI", 10)) == 10
+
+
+def test_a_note_of_the_search_is_told_once_beside_the_entities_within_the_bounds(shop: Running):
+    """The question takes two searches: of the entities within the bounds, and of the others."""
+    question = {"query": "pressure washer under 2000 PSI", "limit": 10}
+
+    def found() -> tuple[list[str], list[str]]:
+        answer = shop.call("find_entities", question)["structuredContent"]
+        return [each["name"] for each in answer["entities"]], answer["notes"]
+
+    assert found()[1] == []
+    new = {"name": "Rill 900", "category": "Washers", "description": "A pressure washer.", "metadata": {"psi": 900}}
+    id = shop.call("save_entity", new)["structuredContent"]["entity"]["id"]
+    try:
+        names, notes = found()
+        assert {"PowerJet 1800", "Brook 1400", "Rill 900"} == set(names[:3])
+        [note] = notes
+        assert "no vectors yet" in note
+        body = {"namespace": "products", "query": question["query"], "topK": 10}
+        answer = shop.http.post("/knowledge-base/retrieve", json=body, headers={"x-api-key": shop.token})
+        assert answer.headers["x-search-notes"] == note
+    finally:
+        removed = shop.http.delete(f"/knowledge-base/entities/{id}", headers={"x-api-key": shop.token})
+    assert removed.status_code == 204
+    assert found()[1] == []

@@ -117,6 +117,19 @@ def test_a_uri_that_names_nothing_is_refused(server: Running, uri: str):
     assert refusal(server, uri)["code"] == -32602
 
 
+@pytest.mark.parametrize("era", ERAS)
+def test_a_search_with_notes_and_the_list_lead_to_the_same_resources(server: Running, document: int, era: str):
+    found = server.call("search", {"query": "pump"}, era=era)["structuredContent"]
+    assert any("no vectors yet" in note for note in found["notes"])
+    uris = {f"almanac://documents/{each['id'].removeprefix('document:')}" for each in found["results"]}
+    assert uris == {f"almanac://documents/{document}"}
+    [page] = pages(server, era=era)
+    assert uris <= {each["uri"] for each in page}
+    for result in found["results"]:
+        start, end = result["span"]
+        assert read(server, *uris, era=era)["text"][start:end] == result["text"]
+
+
 def listed(server: Running, cursor: str | None = None, **how: Any) -> Any:
     return server.rpc("resources/list", {} if cursor is None else {"cursor": cursor}, **how).json()
 
