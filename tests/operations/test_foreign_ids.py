@@ -2,7 +2,7 @@
 same, and so are the statements, from which the time of the answer follows."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -221,7 +221,7 @@ def filled(value: Any, own: dict[str, Any]) -> Any:
 
 
 @asynccontextmanager
-async def two_organisations(settings: Any) -> AsyncIterator[tuple[Caller, dict[str, Any], dict[str, Any]]]:
+async def two_organisations(settings: Any) -> AsyncGenerator[tuple[Caller, dict[str, Any], dict[str, Any]]]:
     """A caller with the ids of the own and of another organisation."""
     async with open_app(settings, ()) as running:
         app = running.context
