@@ -46,6 +46,7 @@ BY_ID: dict[str, tuple[str, dict[str, Any]]] = {
     "browse.base_id": ("base", {}),
     "browse.folder_id": ("folder", {"base_id": "own base"}),
     "list_trash.base_id": ("base", {}),
+    "list_documents.base_id": ("base", {}),
     "add_folder.base_id": ("base", {"name": "New"}),
     "add_folder.parent_id": ("folder", {"base_id": "own base", "name": "New"}),
     "get_folder.folder_id": ("folder", {}),
