@@ -5,14 +5,16 @@ import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from almanac.app import open_app
 from almanac.assist import agent_tasks
 from almanac.core.call import Actor, Call
-from almanac.core.database import Database
+from almanac.core.database import Database, Transaction
 from almanac.core.errors import AlmanacError
+from almanac.data import datasets
 from almanac.operations.context import RequestContext
 from almanac.operations.operation import Operation, parse_arguments
 from almanac.operations.table import OPERATIONS
@@ -87,6 +89,19 @@ BY_ID: dict[str, tuple[str, dict[str, Any]]] = {
     "recall.id": ("note", {}),
     "revise.id": ("note", {"body": "B"}),
     "revise.by": ("note", {"id": "own note"}),
+    "find_datasets.dataset": ("dataset key", {}),
+    "get_dataset.dataset_id": ("dataset", {}),
+    "change_dataset.dataset_id": ("dataset", {"name": "Other"}),
+    "remove_dataset.dataset_id": ("dataset", {}),
+    "restore_dataset.dataset_id": ("removed dataset", {}),
+    "list_dataset_versions.dataset_id": ("dataset", {}),
+    "restore_dataset_version.dataset_id": ("dataset", {"version": 1}),
+    "share_dataset.dataset_id": ("dataset", {"role": "Reporter", "user": "admin"}),
+    "unshare_dataset.dataset_id": ("dataset", {"user": "admin"}),
+    "list_row_rules.dataset_id": ("dataset", {}),
+    "set_row_rule.dataset_id": ("dataset", {"user": "admin", "condition": "1 = 1"}),
+    "lift_row_rule.dataset_id": ("dataset", {"user": "admin"}),
+    "manage_dataset.dataset_id": ("dataset", {"action": "change", "name": "Other"}),
     # REST of the catalogue
     "list_categories.categoryAlias": ("alias", {}),
     "get_category.key": ("category", {}),
@@ -124,6 +139,7 @@ NO_OBJECT = {
     "clear_catalogue.id": "It is the id of the caller's own organisation.",
     "verify_key.key": "It is a secret.",
     "send_message.sessionId": "A conversation is found by its id and its caller together.",
+    "push_data.idempotency_key": "It is looked up among the pushes of the caller to the dataset.",
     "seed_catalogue.tenantId": "It names the organisation of an exported catalogue and is ignored.",
 }
 ABSENT: dict[str, Any] = {
@@ -132,7 +148,9 @@ ABSENT: dict[str, Any] = {
     "task": "00000000-0000-4000-8000-000000000000",
     **dict.fromkeys(("entity", "category", "attachment", "namespace id", "alias"), "f" * 24),
     "namespace": "absent",
+    "dataset key": "77001",
     **dict.fromkeys(("base", "folder", "document", "removed base", "removed folder", "removed document"), 77_001),
+    **dict.fromkeys(("dataset", "removed dataset"), 77_001),
 }
 _ALL: dict[str, Operation] = {each.name: each for each in (*CATALOGUE_OPERATIONS, *AGENT_OPERATIONS, *OPERATIONS)}
 
@@ -177,6 +195,10 @@ class Caller:
         return answer, self.statements
 
 
+async def _add_dataset(call: Call, name: str, tx: Transaction) -> int:
+    return (await datasets.add(call, tx, name)).id
+
+
 async def add_objects(caller: Caller, settings: Any) -> dict[str, Any]:
     """Add an object of each kind; return the ids."""
     run = caller.run
@@ -194,6 +216,11 @@ async def add_objects(caller: Caller, settings: Any) -> dict[str, Any]:
     await run("remove_folder", folder_id=ids["removed folder"], contents="delete")
     await run("remove_document", document_id=ids["removed document"])
     ids["note"] = (await run("remember", title="T", body="Oil it.")).id
+    call = Call(caller.actor, caller.app.db, "test")
+    for kind in ("dataset", "removed dataset"):
+        ids[kind] = await caller.app.db.write(partial(_add_dataset, call, f"{kind}s"))
+    await run("remove_dataset", dataset_id=ids["removed dataset"])
+    ids["dataset key"] = str(ids["dataset"])
     key = caller.actor.org_name
     ids["alias"] = (await run("add_category_alias", name="A", aliasKey=key))["_id"]
     await run("add_policy", name="P", policyKey=key)
@@ -207,7 +234,6 @@ async def add_objects(caller: Caller, settings: Any) -> dict[str, Any]:
     ids["attachment"] = added["attachment"]["_id"]
     ids["namespace"] = f"{key} things"
     ids["namespace id"] = (await run("add_index", name=ids["namespace"], categories=[]))["_id"]
-    call = Call(caller.actor, caller.app.db, "test")
     ids["task"] = (await agent_tasks.begin(call, AGENT, "a session", "How?")).id
     return ids
 
