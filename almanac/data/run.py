@@ -20,6 +20,7 @@ from almanac.data import datasets, receipts, row_rules, versions
 from almanac.data.dataset import Dataset
 from almanac.data.engine import DataEngine
 from almanac.data.fields import Field, field_to_value
+from almanac.data.parquet_source import quoted
 from almanac.data.queries.query_plan import MAX_ROWS, DatasetFiles, QueryPlan, QueryResult
 from almanac.data.receipts import ReadDataset, Receipt
 from almanac.data.row_rules import RowRule
@@ -84,7 +85,22 @@ class _Source:
 async def run(call: Call, engine: DataEngine, query: DataQuery) -> DataAnswer:
     """Run a query with the rights of the caller."""
     _check(query)
-    sources = await _sources(call, engine, query)
+    return await _answer(call, engine, query, await _sources(call, engine, query))
+
+
+async def read(call: Call, engine: DataEngine, dataset: Dataset, limit: int) -> DataAnswer:
+    """The rows of one dataset that the caller sees. The caller's role on it is in `dataset.role`."""
+    query = DataQuery(f"SELECT * FROM {quoted(dataset.name)}", limit=limit)  # noqa: S608 - the name is quoted
+    _check(query)
+    source = await _current_source(call, engine, dataset)
+    answer = await _answer(call, engine, query, [source])
+    if all(field.name in source.files.hidden for field in source.version.fields):
+        # The engine has no table without columns, so its result has one that the dataset does not have.
+        return replace(answer, fields=(), rows=[[] for _ in answer.rows])
+    return answer
+
+
+async def _answer(call: Call, engine: DataEngine, query: DataQuery, sources: Sequence[_Source]) -> DataAnswer:
     result, used = await _execute(call, engine, query, sources)
     receipt = Receipt(
         org_id=call.actor.org_id,
@@ -140,10 +156,9 @@ async def _sources(call: Call, engine: DataEngine, query: DataQuery) -> list[_So
     sources: list[_Source] = []
     for dataset in named:
         if query.as_of is None:
-            version = await versions.get(call.db, dataset) if dataset.version else _empty(dataset)
+            sources.append(await _current_source(call, engine, dataset))
         else:
-            version = await versions.as_of(call.db, dataset, query.as_of)
-        sources.append(await _source(call, engine, dataset, version))
+            sources.append(await _source(call, engine, dataset, await versions.as_of(call.db, dataset, query.as_of)))
     return sources
 
 
@@ -157,6 +172,11 @@ async def _named_datasets(call: Call, sql: str) -> list[Dataset]:
     if len(found) > MAX_NAMED_DATASETS:
         raise BadRequest(f"The query names more than {MAX_NAMED_DATASETS} datasets.", remedy="Query fewer at once.")
     return found
+
+
+async def _current_source(call: Call, engine: DataEngine, dataset: Dataset) -> _Source:
+    version = await versions.get(call.db, dataset) if dataset.version else _empty(dataset)
+    return await _source(call, engine, dataset, version)
 
 
 async def _source(call: Call, engine: DataEngine, dataset: Dataset, version: DatasetVersion) -> _Source:

@@ -231,7 +231,7 @@ class RuleList:
 async def list_datasets(ctx: RequestContext, args: ListDatasets) -> DatasetList:
     """The datasets of the organisation, by name, with the fields that you may see."""
     page = await datasets.find(ctx, **args.model_dump())
-    return DatasetList([await _info(ctx, each) for each in page.items], page.total, page.has_more, page.offset)
+    return DatasetList([await info_of(ctx, each) for each in page.items], page.total, page.has_more, page.offset)
 
 
 async def find_datasets(ctx: RequestContext, args: FindDatasets) -> FoundDatasets:
@@ -239,14 +239,14 @@ async def find_datasets(ctx: RequestContext, args: FindDatasets) -> FoundDataset
     if args.dataset is not None:
         dataset = await datasets.get_by_key(ctx.db, ctx, args.dataset)
         past = await versions.find(ctx.db, dataset, limit=10)
-        return FoundDatasets([await _info(ctx, dataset)], 1, [_version_info(each) for each in past])
+        return FoundDatasets([await info_of(ctx, dataset)], 1, [_version_info(each) for each in past])
     page = await datasets.find(ctx, query=args.query, limit=args.limit, offset=args.offset)
-    return FoundDatasets([await _info(ctx, each) for each in page.items], page.total, [])
+    return FoundDatasets([await info_of(ctx, each) for each in page.items], page.total, [])
 
 
 async def get_dataset(ctx: RequestContext, args: OneDataset) -> DatasetInfo:
     """One dataset."""
-    return await _info(ctx, await datasets.get(ctx.db, ctx, args.dataset_id))
+    return await info_of(ctx, await datasets.get(ctx.db, ctx, args.dataset_id))
 
 
 async def change_dataset(ctx: RequestContext, args: ChangeDataset) -> DatasetInfo:
@@ -256,7 +256,7 @@ async def change_dataset(ctx: RequestContext, args: ChangeDataset) -> DatasetInf
     dataset = await ctx.db.write(
         lambda tx: datasets.update(ctx, tx, args.dataset_id, name=args.name, description=args.description, notes=edits)
     )
-    return await _info(ctx, dataset)
+    return await info_of(ctx, dataset)
 
 
 async def remove_dataset(ctx: RequestContext, args: OneDataset) -> None:
@@ -266,7 +266,7 @@ async def remove_dataset(ctx: RequestContext, args: OneDataset) -> None:
 
 async def restore_dataset(ctx: RequestContext, args: OneDataset) -> DatasetInfo:
     """Take a dataset out of the trash."""
-    return await _info(ctx, await ctx.db.write(lambda tx: datasets.restore(ctx, tx, args.dataset_id)))
+    return await info_of(ctx, await ctx.db.write(lambda tx: datasets.restore(ctx, tx, args.dataset_id)))
 
 
 async def list_dataset_versions(ctx: RequestContext, args: ListVersions) -> VersionList:
@@ -350,7 +350,8 @@ def _edit(change: FieldChange) -> FieldEdit:
     return FieldEdit(change.label, change.description, change.unit, synonyms, change.type)
 
 
-async def _info(ctx: RequestContext, dataset: Dataset) -> DatasetInfo:
+async def info_of(ctx: RequestContext, dataset: Dataset) -> DatasetInfo:
+    """Return a dataset as the caller sees it."""
     rules = await row_rules.applying(ctx.db, ctx, dataset)
     hidden = {name for rule in rules for name in rule.hidden}
     return dataset_info(dataset, hidden, hides_rows=any(rule.condition for rule in rules))

@@ -14,7 +14,7 @@ from almanac.knowledge.ingest.uploads import UploadTarget
 from almanac.knowledge.parsers import file_types
 from almanac.operations.context import RequestContext
 from almanac.surfaces.knowi import object_access
-from almanac.surfaces.knowi.responses import KnowiAnswer
+from almanac.surfaces.knowi.responses import KnowiAnswer, counted
 
 MAX_LISTED_DOCUMENTS = 200
 BINARY_EXTENSIONS = frozenset(
@@ -75,7 +75,7 @@ async def knowi_list_documents(ctx: RequestContext, args: ListArguments) -> Know
     number = len(found.items)
     more = f", of which these are the newest {number}; narrow the list with query" if found.total > number else ""
     return KnowiAnswer(
-        f"Found {found.total:,} {'document' if found.total == 1 else 'documents'}{more}",
+        f"Found {counted(found.total, 'document')}{more}",
         {
             "documents": [_describe(ctx, document, store) for document in found.items],
             "totalRows": found.total,
@@ -87,8 +87,7 @@ async def knowi_list_documents(ctx: RequestContext, args: ListArguments) -> Know
 
 async def knowi_delete_document(ctx: RequestContext, args: DeleteArguments) -> KnowiAnswer:
     """Put a document into the trash."""
-    if not args.confirm:
-        raise BadRequest("confirm must be true to confirm deletion.", remedy="Ask the user, then call again with true.")
+    object_access.require_confirmation(args.confirm)
     document = await object_access.get_document(ctx, args.documentId, "write")
     await ctx.db.write(lambda tx: documents.remove(ctx, tx, [document.id]))
     return KnowiAnswer(

@@ -9,7 +9,9 @@ import re
 import structlog
 
 from almanac.core.arguments import MAX_ID
-from almanac.core.errors import Forbidden, NotFound
+from almanac.core.errors import BadRequest, Forbidden, NotFound
+from almanac.data import datasets
+from almanac.data.dataset import Dataset
 from almanac.knowledge import documents
 from almanac.knowledge.documents import Document
 from almanac.operations.context import RequestContext
@@ -35,14 +37,40 @@ async def get_document(ctx: RequestContext, id: str, action: str = "read") -> Do
         raise _denied(ctx, "document", id, "change") from None
 
 
+async def get_dataset(ctx: RequestContext, id: int, action: str = "read") -> Dataset:
+    """Return a dataset on which the caller may perform the action. Every member of its organisation may read it."""
+    try:
+        return await datasets.get(ctx.db, ctx, id, action)
+    except NotFound:
+        raise missing("dataset", id) from None
+    except Forbidden:
+        raise dataset_denied(ctx, await datasets.get(ctx.db, ctx, id)) from None
+
+
+def dataset_denied(ctx: RequestContext, dataset: Dataset) -> AccessDenied:
+    """Return the denial of a change of a dataset that the caller may read."""
+    return _denied(ctx, "dataset", str(dataset.id), "change", f"Ask its owner, {dataset.owner_name}.")
+
+
+def missing(kind: str, id: int) -> NotFound:
+    """Return the error for an id that the caller's organisation does not have."""
+    return NotFound(f"There is no {kind} {id}.", remedy="Use an id that a tool has returned.")
+
+
+def require_confirmation(confirm: bool) -> None:
+    """Refuse a deletion that is not confirmed."""
+    if not confirm:
+        raise BadRequest("confirm must be true to confirm deletion.", remedy="Ask the user, then call again with true.")
+
+
 def _number_of(id: str) -> int:
     """Return the number in an id; 0, which no document has, for any other text."""
     match = _DOCUMENT_ID.fullmatch(id)
     return int(match[1]) if match and int(match[1]) <= MAX_ID else 0
 
 
-def _denied(ctx: RequestContext, kind: str, id: str, action: str) -> AccessDenied:
+def _denied(ctx: RequestContext, kind: str, id: str, action: str, remedy: str = "") -> AccessDenied:
     _log.warning("access_denied", user=ctx.actor.id, org=ctx.actor.org_id, resource=f"{kind} {id}", tool=ctx.operation,
                  request_id=ctx.request_id)  # fmt: skip
     ctx.record_access(kind, id)  # the audit row then names the object, with the outcome access_denied
-    return AccessDenied(kind, id, action)
+    return AccessDenied(kind, id, action, remedy)

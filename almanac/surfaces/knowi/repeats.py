@@ -25,7 +25,7 @@ def repeatable(handler: Callable[[RequestContext, Any], Awaitable[KnowiAnswer]])
     """Return a handler that runs once for each idempotency key. Without a key it runs at each call."""
 
     async def run(ctx: RequestContext, args: Any) -> KnowiAnswer:
-        key = _key_of(ctx)
+        key = key_of(ctx)
         if key is None:
             return await handler(ctx, args)
         store = ctx.app.idempotency
@@ -45,7 +45,7 @@ def repeatable(handler: Callable[[RequestContext, Any], Awaitable[KnowiAnswer]])
     return run
 
 
-def _key_of(ctx: RequestContext) -> str | None:
+def key_of(ctx: RequestContext) -> str | None:
     """Return the stored key of a call; None if the caller gave none."""
     header = ctx.http.headers.get(HEADER) if ctx.http is not None else None  # pyright: ignore[reportUnnecessaryComparison]
     given = header.decode("latin-1") if header is not None else ctx.meta.get("idempotencyKey")

@@ -27,6 +27,11 @@ class KnowiAnswer:
     is_untrusted: bool = False  # contains text of documents, which anybody may have written
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as "1 row" or "2,400 rows"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 class AccessDenied(Forbidden):
     """You do not have permission for this object of your organisation."""
 

@@ -9,7 +9,7 @@ import orjson
 from pydantic import BaseModel
 
 from almanac.operations.operation import Handler, Operation
-from almanac.surfaces.knowi import document_question, documents
+from almanac.surfaces.knowi import assets, datasets, document_question, documents
 from almanac.surfaces.knowi.endpoint import SERVER_NAME, SERVER_VERSION, KnowiAuthenticator, KnowiEndpoint
 from almanac.surfaces.knowi.guards import strip_controls
 from almanac.surfaces.knowi.repeats import repeatable
@@ -23,11 +23,16 @@ CONTRACT = load_contract(__file__)
 MISSING_TOOLS: frozenset[str] = frozenset(orjson.loads(Path(__file__).with_name("missing_tools.json").read_bytes()))
 
 _READ, _WRITE = frozenset({"knowledge:read"}), frozenset({"knowledge:write"})
+_READ_DATA, _WRITE_DATA = frozenset({"data:read"}), frozenset({"data:write"})
 _HANDLERS: dict[str, tuple[Handler, frozenset[str], type[BaseModel]]] = {
+    "knowi_get_data": (datasets.knowi_get_data, _READ_DATA, datasets.GetDataArguments),
+    "knowi_get_details": (assets.knowi_get_details, _READ_DATA, assets.DetailsArguments),
+    "knowi_push_data": (repeatable(datasets.knowi_push_data), _WRITE_DATA, datasets.PushArguments),
     "knowi_ingest_document": (repeatable(documents.knowi_ingest_document), _WRITE, documents.IngestArguments),
     "knowi_ask_document": (document_question.knowi_ask_document, _READ, document_question.AskArguments),
     "knowi_list_documents": (documents.knowi_list_documents, _READ, documents.ListArguments),
     "knowi_delete_document": (documents.knowi_delete_document, _WRITE, documents.DeleteArguments),
+    "knowi_delete": (assets.knowi_delete, _WRITE_DATA, assets.DeleteArguments),
 }
 
 

@@ -21,7 +21,15 @@ from tests.surfaces.knowi.caller import PATH, Caller
 
 TOOLS = [tool.name for tool in SURFACE.operations]
 MODES = {"legacy": LEGACY, "auto": MODERN, MODERN: MODERN}
-EXPECTED: dict[str, Any] = {"tools": TOOLS, "listed": ["client.md"], "answered": "string", "deleted": True}
+EXPECTED: dict[str, Any] = {
+    "tools": TOOLS,
+    "listed": ["client.md"],
+    "answered": "string",
+    "deleted": True,
+    "rows": [{"City": "Graz"}],
+    "schema": ["City"],
+    "assetDeleted": True,
+}
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +79,16 @@ def test_the_curl_lines_of_the_seed_work_as_pasted(live: Running):
         assert answer["_meta"]["executionTimeMs"] >= 0
         result = pasted(live, secret, rpc_call.replace("knowi_list_dashboards", "knowi_list_documents"))["result"]
         assert result["content"][0]["text"] == "Found 0 documents"
+        for tool, arguments, said in (
+            ("knowi_push_data", {"datasetName": "Pasted", "rows": [{"City": "Graz"}]}, "Pushed 1 row to "),
+            ("knowi_get_data", {"datasetId": 999}, "There is no dataset 999."),
+            ("knowi_get_details", {"assetType": "dataset", "assetId": 999}, "There is no dataset 999."),
+            ("knowi_delete", {"assetType": "dataset", "assetId": 999, "confirm": True}, "There is no dataset 999."),
+        ):
+            line = calling.replace("knowi_list_dashboards", tool).replace(
+                '"arguments": {}', f'"arguments": {json.dumps(arguments)}'
+            )
+            assert pasted(live, secret, line)["content"][0]["text"].startswith(said)
 
 
 def _initialize_answer() -> Any:
@@ -128,6 +146,10 @@ def test_a_client_written_from_the_seed_alone_works(live: Running):
     live.work(embed=False)
     assert "spring" in call("knowi_ask_document", question="When is the seed sown?", documentIds=[id])["answer"]
     assert call("knowi_delete_document", documentId=id, confirm=True)["deleted"] is True
+    dataset = call("knowi_push_data", datasetName="Of the seed", rows=[{"City": "Graz"}])["datasetId"]
+    assert call("knowi_get_data", datasetId=dataset)["rows"] == [{"City": "Graz"}]
+    assert call("knowi_get_details", assetType="dataset", assetId=dataset)["rowCount"] == 1
+    assert call("knowi_delete", assetType="dataset", assetId=dataset, confirm=True)["deleted"] is True
     assert client.session == session
     client.end()
     assert client.send("tools/list")["result"]["tools"]
@@ -158,6 +180,12 @@ async def test_the_python_sdks_client_uses_the_tools(live: Running, mode: str):
             assert [each["documentId"] for each in listed["documents"]] == [added["documentId"]]
             await call("knowi_ask_document", {"question": "What is x?"})
             await call("knowi_delete_document", {"documentId": added["documentId"], "confirm": True})
+            pushed = await call("knowi_push_data", {"datasetName": "Of the SDK", "rows": [{"City": "Graz"}]})
+            found = await call("knowi_get_data", {"datasetId": pushed["datasetId"]})
+            assert found["rows"] == [{"City": "Graz"}]
+            asset = {"assetType": "dataset", "assetId": pushed["datasetId"]}
+            assert (await call("knowi_get_details", asset))["rowCount"] == 1
+            assert (await call("knowi_delete", {**asset, "confirm": True}))["deleted"] is True
             with pytest.raises(MCPError, match="Tool not found: knowi_fly"):
                 await client.call_tool("knowi_fly", {})
 

@@ -82,6 +82,10 @@ def test_the_other_tools_ask_no_model(new_sqlite: Callable[[], str], tmp_path: P
     with speaking(new_sqlite, tmp_path, speech("x")) as (_, someone, model, id):
         someone.data("knowi_list_documents")
         someone.data("knowi_delete_document", {"documentId": id, "confirm": True})
+        dataset = someone.data("knowi_push_data", {"datasetName": "Sales", "rows": [{"a": 1}]})["datasetId"]
+        someone.data("knowi_get_data", {"datasetId": dataset})
+        someone.data("knowi_get_details", {"assetType": "dataset", "assetId": dataset})
+        someone.data("knowi_delete", {"assetType": "dataset", "assetId": dataset, "confirm": True})
         assert model.requests == []
 
 

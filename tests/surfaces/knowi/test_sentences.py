@@ -16,6 +16,19 @@ LATER = {
     "agent call quota",
 }  # fmt: skip
 
+# Sentences of served tools about kinds of assets that come with later work.
+PARTLY_SERVED = {
+    "Retrieve data from a widget or dataset.": "boards",
+    "| widgetId | integer | No* | Widget ID to get data from |": "boards",
+    "Get full details for any asset.": "boards",
+    "| assetType | string | Yes | Type of asset: dashboard, widget, dataset, query, report, alert, datasource |":
+        "boards",
+    "Returns full metadata including schema (for datasets), widget counts (for dashboards), and configuration details.":
+        "boards",
+    "Delete a Knowi asset.": "boards",
+    "| assetType | string | Yes | Type of asset: dashboard, widget, dataset, report, alert |": "boards",
+}  # fmt: skip
+
 # Advice and background, which no server can fulfil or break.
 ADVICE = (
     "For connecting AI tools, see the setup guides:",
@@ -65,13 +78,14 @@ def test_every_named_test_exists():
 def test_no_sentence_of_a_served_tool_waits():
     served = {tool.name for tool in SURFACE.operations}
     tool = ""
-    for sentence, _, later in SENTENCES:
+    for sentence, tests, later in SENTENCES:
         if sentence in served | MISSING_TOOLS:
             tool = sentence
         elif sentence == "Streamable HTTP Transport":
             break
         if tool in served and sentence != "Deterministic Tools":
-            assert not later, sentence
+            assert later == PARTLY_SERVED.get(sentence, ""), sentence
+            assert not later or len(tests) > 1, sentence  # besides the one of the contract
 
 
 @cache

@@ -1,4 +1,4 @@
-// The tools of documents, as a TypeScript client uses them: ingest, list, ask and delete.
+// The tools of documents and datasets, as a TypeScript client uses them: ingest, list, ask, push, read and delete.
 //
 //     node workflow.mjs MODULES URL TOKEN PACKAGE MODE
 //
@@ -35,6 +35,11 @@ const listed = await call("list_documents", { query: "client.md" });
 const answer = await call("ask_document", { question: "Who was here?", documentIds: [added.documentId] });
 const deleted = await call("delete_document", { documentId: added.documentId, confirm: true });
 const refused = await call("delete_document", { documentId: added.documentId, confirm: true });
+const pushed = await call("push_data", { datasetName: `Of ${name} ${mode}`, rows: [{ City: "Graz" }] });
+const asset = { assetType: "dataset", assetId: pushed.datasetId };
+const found = await call("get_data", { datasetId: pushed.datasetId });
+const details = await call("get_details", asset);
+const gone = await call("delete", { ...asset, confirm: true });
 if (transport.terminateSession) await transport.terminateSession();
 await client.close();
 console.log(
@@ -44,5 +49,8 @@ console.log(
     answered: typeof answer.answer,
     deleted: deleted.deleted,
     refused,
+    rows: found.rows,
+    schema: details.schema.map((field) => field.name),
+    assetDeleted: gone.deleted,
   }),
 );
