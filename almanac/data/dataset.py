@@ -23,7 +23,7 @@ LEFT JOIN dataset_versions v ON v.dataset_id = d.id AND v.number = d.version
 
 @dataclass(frozen=True, slots=True)
 class FieldNote:
-    """What people say about a field."""
+    """The label, description, unit and synonyms of a field."""
 
     label: str = ""
     description: str = ""

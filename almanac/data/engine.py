@@ -46,7 +46,7 @@ class ResultCache:
 
 @dataclass(frozen=True, slots=True)
 class DataEngine:
-    """What reads and writes rows."""
+    """The open resources that read and write rows."""
 
     files: FileStore
     pool: QueryPool

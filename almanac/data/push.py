@@ -46,7 +46,7 @@ class PushOptions:
 
 @dataclass(frozen=True, slots=True)
 class PushResult:
-    """What a push has done."""
+    """The result of a push."""
 
     dataset: Dataset
     version: DatasetVersion | None  # None: there was nothing to do

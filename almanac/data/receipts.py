@@ -37,7 +37,7 @@ class ReadDataset:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What a result came from."""
+    """The origin of a result: the query, the versions and the caller."""
 
     org_id: str
     language: Literal["sql", "c9ql"]

@@ -1,4 +1,4 @@
-"""The removal of what nobody may read any more: datasets in the trash, old versions, and keys of repeated pushes."""
+"""Removes datasets from the trash, old versions, and the keys of repeated pushes."""
 
 from almanac.core import clock
 from almanac.core.database import Database

@@ -1,7 +1,7 @@
 """Row rules: the rows and fields of a dataset that a person, an agent or the members of a group may see.
 
-The rules that name the caller or one of the caller's groups all apply: each narrows the rows and hides fields. Who may
-manage a dataset sees all of it.
+The rules that name the caller or one of the caller's groups all apply: each narrows the rows and hides fields. A caller
+who may manage a dataset sees all of it.
 """
 
 from collections.abc import Sequence

@@ -42,6 +42,10 @@ _ADD_FILE = """
 INSERT INTO dataset_files (dataset_id, blob_id, fields, row_count, first_version, position)
 VALUES ($1, $2, $3, $4, $5, $6)
 """
+_CURRENT_HASHES = """
+SELECT b.hash, f.row_count FROM dataset_files f JOIN blobs b ON b.id = f.blob_id
+WHERE f.dataset_id = $1 AND f.end_version IS NULL ORDER BY coalesce(f.position, f.id), f.id
+"""
 
 
 class DatasetChanged(Conflict):
@@ -164,46 +168,25 @@ async def commit(tx: Transaction, dataset: Dataset, commit: Commit, author_id: i
         raise DatasetChanged()
     number, now = current + 1, clock.now()
     await _end_files(tx, dataset.id, number, commit.ended)
-    for file in commit.added:
-        blob_id = await blobs.ensure(tx, file.stored)
-        values = (blob_id, fields_to_json(file.fields), file.row_count, number, file.position)
-        await tx.execute(_ADD_FILE, dataset.id, *values)
-    for file in commit.kept:
-        values = (file.blob_id, fields_to_json(file.fields), file.row_count, number, None)
-        await tx.execute(_ADD_FILE, dataset.id, *values)
-    total = await tx.fetch_one(
-        "SELECT CAST(coalesce(sum(row_count), 0) AS BIGINT) AS n FROM dataset_files"
-        " WHERE dataset_id = $1 AND end_version IS NULL",
-        dataset.id,
-    )
-    assert total is not None
-    hashes = await tx.fetch(
-        "SELECT b.hash FROM dataset_files f JOIN blobs b ON b.id = f.blob_id"
-        " WHERE f.dataset_id = $1 AND f.end_version IS NULL ORDER BY coalesce(f.position, f.id), f.id",
-        dataset.id,
-    )
-    if commit.change != COMPACTION and hashes and len(hashes) % FILES_PER_COMPACTION == 0:
-        await queue.add(
-            tx, COMPACT_JOB, {"dataset": dataset.id}, key=f"{COMPACT_JOB}:{dataset.id}", org_id=dataset.org_id
-        )
-    digest = _digest(commit.fields, (row["hash"] for row in hashes))
+    await _add_files(tx, dataset.id, number, commit)
+    files = await tx.fetch(_CURRENT_HASHES, dataset.id)
     await tx.execute(
         _ADD_VERSION,
         dataset.id,
         number,
         commit.change,
         fields_to_json(commit.fields),
-        total["n"],
-        digest,
+        sum(file["row_count"] for file in files),
+        _digest(commit.fields, (file["hash"] for file in files)),
         author_id,
         now,
         commit.push_key,
     )
-    is_change = commit.change != COMPACTION
-    await tx.execute(
-        f"UPDATE datasets SET version = $2{', updated_at = $3' if is_change else ''} WHERE id = $1",  # noqa: S608
-        *(dataset.id, number, now)[: 3 if is_change else 2],
-    )
+    if commit.change == COMPACTION:
+        await tx.execute("UPDATE datasets SET version = $2 WHERE id = $1", dataset.id, number)
+    else:
+        await tx.execute("UPDATE datasets SET version = $2, updated_at = $3 WHERE id = $1", dataset.id, number, now)
+        await _enqueue_compaction(tx, dataset, len(files))
     return await get(tx, dataset, number)
 
 
@@ -251,6 +234,22 @@ async def forget_push_keys(tx: Transaction, before: int) -> None:
     await tx.execute(
         "UPDATE dataset_versions SET push_key = NULL WHERE push_key IS NOT NULL AND created_at < $1", before
     )
+
+
+async def _add_files(tx: Transaction, dataset_id: int, number: int, commit: Commit) -> None:
+    for file in commit.added:
+        blob_id = await blobs.ensure(tx, file.stored)
+        values = (blob_id, fields_to_json(file.fields), file.row_count, number, file.position)
+        await tx.execute(_ADD_FILE, dataset_id, *values)
+    for file in commit.kept:
+        values = (file.blob_id, fields_to_json(file.fields), file.row_count, number, None)
+        await tx.execute(_ADD_FILE, dataset_id, *values)
+
+
+async def _enqueue_compaction(tx: Transaction, dataset: Dataset, file_count: int) -> None:
+    if file_count and file_count % FILES_PER_COMPACTION == 0:
+        key = f"{COMPACT_JOB}:{dataset.id}"
+        await queue.add(tx, COMPACT_JOB, {"dataset": dataset.id}, key=key, org_id=dataset.org_id)
 
 
 async def _end_files(tx: Transaction, dataset_id: int, number: int, ended: Sequence[int] | None) -> None:

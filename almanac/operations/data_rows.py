@@ -74,7 +74,7 @@ class WidenedField:
 
 @dataclass(slots=True)
 class PushedRows:
-    """What a push has done."""
+    """The result of a push."""
 
     dataset_id: int
     dataset: str

@@ -120,7 +120,7 @@ class RestoreVersion(OneDataset):
 class ManageDataset(Arguments):
     action: Annotated[
         Literal["change", "share", "unshare", "set_rule", "lift_rule", "restore_version", "delete", "restore"],
-        Field(description="restore: out of the trash. set_rule: what a user or group sees of it."),
+        Field(description="restore: out of the trash. set_rule: limit the rows and fields that a user or group sees."),
     ]
     dataset_id: DatasetId
     name: Annotated[str | None, Field(description="change: new name.")] = None
@@ -210,7 +210,7 @@ class VersionList:
 
 @dataclass(slots=True)
 class RuleInfo:
-    """What a user, an agent or a group sees of a dataset."""
+    """The part of a dataset that a user, an agent or a group sees."""
 
     kind: Annotated[str, Field(description="user, agent or group")]
     name: str
@@ -294,7 +294,7 @@ async def unshare_dataset(ctx: RequestContext, args: Holder) -> None:
 
 
 async def list_row_rules(ctx: RequestContext, args: OneDataset) -> RuleList:
-    """The row rules of a dataset: what users and groups see of it."""
+    """The row rules of a dataset, each for a user or a group."""
     dataset = await datasets.get(ctx.db, ctx, args.dataset_id, "manage")
     return RuleList([_rule_info(rule) for rule in await row_rules.find(ctx.db, dataset)])
 
