@@ -13,9 +13,10 @@ from almanac.catalogue.entity_index import REINDEX_CATEGORY_JOB, ReindexCategory
 from almanac.core import clock
 from almanac.core.database import Database, Transaction
 from almanac.core.settings import Settings
-from almanac.data import retention, versions
+from almanac.data import profiles, retention, versions
 from almanac.data.compaction import CompactDataset
 from almanac.data.engine import create_engine
+from almanac.data.profile_job import ProfileDataset
 from almanac.files.file_store import FileStore
 from almanac.identity import tokens
 from almanac.jobs import process_memory, queue, schedule
@@ -64,6 +65,7 @@ async def open_job_handlers(db: Database, settings: Settings) -> AsyncGenerator[
         await files.remove_unused(db)
         await analyse_passages.enqueue_missing(db)
         await embed_queue.retry_dead(db)
+        await profiles.enqueue_missing(db)
         if settings.embedding:
             await embed_passages.enqueue_missing(db, embedder.name)
         return None
@@ -89,6 +91,7 @@ async def open_job_handlers(db: Database, settings: Settings) -> AsyncGenerator[
             REINDEX_CATEGORY_JOB: ReindexCategory(db),
             attachments.IMAGE_TEXT_JOB: RecogniseImageText(db, files, pool),
             versions.COMPACT_JOB: CompactDataset(db, data),
+            profiles.PROFILE_JOB: ProfileDataset(db, files, data.pool),
             "ingest": Ingest(db, files, pool, settings.parsers or cpu_count()),
         }
     finally:

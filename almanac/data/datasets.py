@@ -9,6 +9,7 @@ from almanac.core.database import Reader, Transaction
 from almanac.core.errors import BadRequest, Conflict, NotFound
 from almanac.core.pages import Page
 from almanac.core.text import CONTROL_CHARACTERS, UNPRINTABLE, escape_like, one_line
+from almanac.data import dataset_index, profiles
 from almanac.data.dataset import KIND, SELECT, Dataset, FieldEdit, FieldNote, dataset_from_row, notes_to_json
 from almanac.data.fields import Kind, find_field
 from almanac.db.sql import Parameters, placeholders
@@ -89,6 +90,18 @@ async def find_by_names(call: Call, folded_names: Sequence[str]) -> list[Dataset
     return await _with_roles(call, [dataset_from_row(row) for row in rows])
 
 
+async def find_by_ids(call: Call, dataset_ids: Sequence[int]) -> list[Dataset]:
+    """The datasets with these ids that the caller may read."""
+    if not dataset_ids:
+        return []
+    rows = await call.db.fetch(
+        f"{SELECT} WHERE d.org_id = $1 AND d.id IN ({placeholders(len(dataset_ids), 2)}) AND d.removed_at IS NULL",
+        call.actor.org_id,
+        *dataset_ids,
+    )
+    return await _with_roles(call, [dataset_from_row(row) for row in rows])
+
+
 async def find(
     call: Call, *, query: str | None = None, removed: bool = False, limit: int = 50, offset: int = 0
 ) -> Page[Dataset]:
@@ -134,6 +147,7 @@ async def add(call: Call, tx: Transaction, name: str, description: str = "") -> 
         raise NameTaken(name)
     target = ProtectedObject(KIND, row["id"], call.actor.org_id, "organization", call.actor.id)
     await access.grant(tx, target, Role.Owner, principal_id=call.actor.id)
+    await dataset_index.update(tx, row["id"])
     return await get(tx, call, row["id"])
 
 
@@ -163,6 +177,7 @@ async def update(
         notes_to_json(_edited_notes(dataset, notes or {})),
         clock.now(),
     )
+    await dataset_index.update(tx, dataset_id)
     return await get(tx, call, dataset_id)
 
 
@@ -186,6 +201,7 @@ async def remove(call: Call, tx: Transaction, dataset_id: int) -> Dataset:
     dataset = await get(tx, call, dataset_id, "manage")
     now = clock.now()
     await tx.execute("UPDATE datasets SET removed_at = $2, updated_at = $2 WHERE id = $1", dataset_id, now)
+    await dataset_index.remove(tx, [dataset_id])
     return replace(dataset, removed_at=now)
 
 
@@ -195,6 +211,8 @@ async def restore(call: Call, tx: Transaction, dataset_id: int) -> Dataset:
     if await find_by_name(tx, dataset.org_id, dataset.name) is not None:
         raise NameTaken(dataset.name)
     await tx.execute("UPDATE datasets SET removed_at = NULL, updated_at = $2 WHERE id = $1", dataset_id, clock.now())
+    await dataset_index.update(tx, dataset_id)
+    await profiles.enqueue_if_lacking(tx, dataset_id)
     return await get(tx, call, dataset_id)
 
 
@@ -212,6 +230,7 @@ async def purge(tx: Transaction, before: int, limit: int = 100) -> int:
     await tx.execute_many(
         "DELETE FROM grants WHERE thing_kind = 'dataset' AND thing_id = $1", [(str(id),) for (id,) in ids]
     )
+    await dataset_index.remove(tx, [id for (id,) in ids])
     await tx.execute_many("DELETE FROM datasets WHERE id = $1", ids)
     return len(ids)
 

@@ -13,6 +13,7 @@ from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import BadRequest, NotFound
+from almanac.data import dataset_index
 from almanac.data.dataset import Dataset
 from almanac.data.fields import find_field
 from almanac.db.sql import from_row
@@ -71,6 +72,7 @@ async def put(
         clock.now(),
     )
     assert row is not None
+    await dataset_index.update(tx, dataset.id)
     stored = await tx.fetch_one(f"{_SELECT} WHERE r.id = $1", row["id"])
     assert stored is not None
     return _rule(stored)
@@ -82,6 +84,7 @@ async def remove(tx: Transaction, dataset: Dataset, *, user: str | None = None, 
     sql = f"DELETE FROM row_rules WHERE dataset_id = $1 AND {column} = $2"  # noqa: S608 - a literal
     if not await tx.execute(sql, dataset.id, holder_id):
         raise NotFound(f"There is no rule for {user or group!r} on dataset {dataset.id}.", remedy="List its rules.")
+    await dataset_index.update(tx, dataset.id)
 
 
 async def find(db: Reader, dataset: Dataset) -> list[RowRule]:

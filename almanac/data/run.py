@@ -16,11 +16,12 @@ import orjson
 from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.errors import BadRequest
-from almanac.data import datasets, receipts, row_rules, versions
+from almanac.data import datasets, profiles, receipts, row_rules, versions
 from almanac.data.dataset import Dataset
 from almanac.data.engine import DataEngine
 from almanac.data.fields import Field, field_to_value
 from almanac.data.parquet_source import quoted
+from almanac.data.profiles import DatasetProfile
 from almanac.data.queries.query_plan import MAX_ROWS, DatasetFiles, QueryPlan, QueryResult
 from almanac.data.receipts import ReadDataset, Receipt
 from almanac.data.row_rules import RowRule
@@ -29,6 +30,8 @@ from almanac.data.versions import DatasetVersion
 MAX_QUERY_CHARS = 20_000
 MAX_NAMED_DATASETS = 50
 MAX_CANDIDATE_NAMES = 1_000
+NO_PROFILE_NOTE = "A rule limits the rows or fields that you see of this dataset, so its profile is not shown."
+LATE_PROFILE_NOTE = "The profile is made in the background: ask again in a few seconds."
 
 _NAMES = re.compile(r'"((?:[^"]|"")+)"|([^\W\d]\w*)')
 
@@ -146,6 +149,14 @@ async def fields_seen(call: Call, dataset: Dataset) -> tuple[Field, ...]:
     """The fields of a dataset that the caller may see."""
     hidden = _hidden(await row_rules.applying(call.db, call, dataset))
     return tuple(field for field in dataset.fields if field.name not in hidden)
+
+
+async def profile_seen(call: Call, dataset: Dataset) -> tuple[DatasetProfile | None, str]:
+    """The latest profile of a dataset, or None and the reason. It covers all rows, so a caller with a rule has none."""
+    if await row_rules.applying(call.db, call, dataset):
+        return None, NO_PROFILE_NOTE
+    profile = await profiles.get(call.db, dataset.id)
+    return profile, LATE_PROFILE_NOTE if profile is None and dataset.version else ""
 
 
 async def _sources(call: Call, engine: DataEngine, query: DataQuery) -> list[_Source]:

@@ -12,6 +12,7 @@ from almanac.core import clock
 from almanac.core.call import Call
 from almanac.core.database import Reader, Row, Transaction
 from almanac.core.errors import Conflict, NotFound
+from almanac.data import profiles
 from almanac.data.dataset import Dataset
 from almanac.data.fields import Field, fields_from_json, fields_to_json
 from almanac.db.sql import from_row, placeholders
@@ -184,9 +185,11 @@ async def commit(tx: Transaction, dataset: Dataset, commit: Commit, author_id: i
     )
     if commit.change == COMPACTION:
         await tx.execute("UPDATE datasets SET version = $2 WHERE id = $1", dataset.id, number)
+        await profiles.keep(tx, dataset.id, number)
     else:
         await tx.execute("UPDATE datasets SET version = $2, updated_at = $3 WHERE id = $1", dataset.id, number, now)
         await _enqueue_compaction(tx, dataset, len(files))
+        await profiles.enqueue(tx, dataset.id, dataset.org_id)
     return await get(tx, dataset, number)
 
 

@@ -16,6 +16,7 @@ from almanac.data.row_rules import RowRule
 from almanac.data.versions import DatasetVersion
 from almanac.identity.roles import Role
 from almanac.operations.context import RequestContext
+from almanac.operations.dataset_profiles import PROFILE_EXAMPLE, ProfileInfo, profile_info
 from almanac.operations.models import (
     EXAMPLE_TIMESTAMP,
     Done,
@@ -23,6 +24,7 @@ from almanac.operations.models import (
     Offset,
     RoleName,
     Timestamp,
+    UntrustedAnswer,
     require,
     require_change,
     timestamp,
@@ -61,7 +63,7 @@ class ListDatasets(Arguments):
 class FindDatasets(Arguments):
     query: Annotated[str | None, Field(max_length=200, description="Part of the name.")] = None
     dataset: Annotated[
-        str | None, Field(max_length=200, description="Name or id of one dataset: adds its fields and versions.")
+        str | None, Field(max_length=200, description="Name or id of one dataset: adds its versions and profile.")
     ] = None
     limit: Limit = 50
     offset: Offset = 0
@@ -193,12 +195,13 @@ class DatasetList:
 
 
 @dataclass(slots=True)
-class FoundDatasets:
-    """Datasets, by name; the versions of one, latest first."""
+class FoundDatasets(UntrustedAnswer):
+    """Datasets, by name; of one, the versions, latest first, and the profile."""
 
     items: list[DatasetInfo]
     total: int
     versions: list[VersionInfo]
+    profile: ProfileInfo | None
 
 
 @dataclass(slots=True)
@@ -235,18 +238,25 @@ async def list_datasets(ctx: RequestContext, args: ListDatasets) -> DatasetList:
 
 
 async def find_datasets(ctx: RequestContext, args: FindDatasets) -> FoundDatasets:
-    """Datasets by name, with their fields; of one dataset also its versions. Query their rows with query_data."""
+    """Datasets by name, with their fields; of one also versions and profile. Query their rows with query_data."""
     if args.dataset is not None:
         dataset = await datasets.get_by_key(ctx.db, ctx, args.dataset)
         past = await versions.find(ctx.db, dataset, limit=10)
-        return FoundDatasets([await info_of(ctx, dataset)], 1, [_version_info(each) for each in past])
+        return FoundDatasets(
+            [await info_of(ctx, dataset)], 1, [_version_info(each) for each in past], await profile_info(ctx, dataset)
+        )
     page = await datasets.find(ctx, query=args.query, limit=args.limit, offset=args.offset)
-    return FoundDatasets([await info_of(ctx, each) for each in page.items], page.total, [])
+    return FoundDatasets([await info_of(ctx, each) for each in page.items], page.total, [], None)
 
 
 async def get_dataset(ctx: RequestContext, args: OneDataset) -> DatasetInfo:
     """One dataset."""
     return await info_of(ctx, await datasets.get(ctx.db, ctx, args.dataset_id))
+
+
+async def get_dataset_profile(ctx: RequestContext, args: OneDataset) -> ProfileInfo:
+    """The values of the fields of a dataset: nulls, distinct values, range, frequent values, histogram."""
+    return await profile_info(ctx, await datasets.get(ctx.db, ctx, args.dataset_id))
 
 
 async def change_dataset(ctx: RequestContext, args: ChangeDataset) -> DatasetInfo:
@@ -418,7 +428,6 @@ _DATASET = DatasetInfo(
 )
 _VERSION = VersionInfo(3, "append", 2400, EXAMPLE_TIMESTAMP, "ada")
 _RULE = RuleInfo("group", "south", "region = 'south'", ["Margin"])
-
 OPERATIONS = (
     _read(
         list_datasets,
@@ -429,8 +438,13 @@ OPERATIONS = (
         find_datasets,
         title="Find datasets",
         mcp=Mcp(),
-        covers=("list_datasets", "get_dataset", "list_dataset_versions"),
-        example=Example({"dataset": "Orders"}, FoundDatasets([_DATASET], 1, [_VERSION])),
+        covers=("list_datasets", "get_dataset", "list_dataset_versions", "get_dataset_profile"),
+        example=Example({"dataset": "Orders"}, FoundDatasets([_DATASET], 1, [_VERSION], PROFILE_EXAMPLE)),
+    ),
+    _read(
+        get_dataset_profile,
+        rest=Rest("GET", "/datasets/{dataset_id}/profile"),
+        example=Example(answer=PROFILE_EXAMPLE),
     ),
     _read(get_dataset, rest=Rest("GET", "/datasets/{dataset_id}"), example=Example(answer=_DATASET)),
     _write(
