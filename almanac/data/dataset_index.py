@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 
 import orjson
 
-from almanac.core.database import Transaction
+from almanac.core.database import Database, Transaction
 from almanac.data import profiles
 from almanac.data.dataset import KIND, SELECT, Dataset, FieldNote, dataset_from_row
 from almanac.data.fields import Field
@@ -21,6 +21,15 @@ from almanac.search.splitting import split_prose
 
 DATASET_PASSAGE_CHARS = 2_000
 MAX_INDEXED_CHARS = 20_000  # analysed within a transaction
+
+# Datasets without a source, or with a wrong one, and sources without a dataset.
+_DIFFERENT = f"""
+SELECT d.id FROM datasets d LEFT JOIN sources s ON s.kind = '{KIND}' AND s.owner_id = CAST(d.id AS TEXT)
+WHERE (d.removed_at IS NULL AND (s.id IS NULL OR s.title <> d.name OR s.collection <> 'data:' || d.org_id))
+    OR (d.removed_at IS NOT NULL AND s.id IS NOT NULL)
+UNION ALL SELECT CAST(s.owner_id AS BIGINT) FROM sources s WHERE s.kind = '{KIND}'
+    AND NOT EXISTS (SELECT 1 FROM datasets d WHERE d.id = CAST(s.owner_id AS BIGINT))
+"""  # noqa: S608 - constants
 
 
 def collection_of(org_id: str) -> str:
@@ -46,6 +55,19 @@ async def update(tx: Transaction, dataset_id: int) -> None:
         await sources.put(tx, _source(dataset))  # keeps the vectors, unless the name has changed
     else:
         await passage_store.replace(tx, _source(dataset), passage_store.analyse(dataset.name, passages))
+
+
+async def compare(db: Database) -> list[int]:
+    """The ids of datasets that the index lacks, has under another name, or should not have."""
+    return [row["id"] for row in await db.scan(_DIFFERENT)]
+
+
+async def repair(db: Database) -> int:
+    """Correct all differences; return their number."""
+    ids = await compare(db)
+    for dataset_id in ids:
+        await db.write(lambda tx, id=dataset_id: update(tx, id))
+    return len(ids)
 
 
 async def remove(tx: Transaction, dataset_ids: Iterable[int]) -> None:

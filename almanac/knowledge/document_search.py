@@ -35,6 +35,7 @@ RESTRICTING_FIELDS = (
 _DATE_CHARS = len("2026-11-02")  # in every form of ISO 8601, a longer text also has a time
 _MEDIA_TYPE = re.compile(r"[a-zA-Z0-9-]{1,30}/[a-zA-Z0-9._+-]{0,100}")
 _DOCUMENT_REF = re.compile(r"document:([1-9][0-9]{0,18})", re.ASCII)
+_TOOL_BY_KIND = {"note": "recall", "entity": "get_entity", "dataset": "find_datasets"}  # results that are no documents
 
 
 # The arguments of a search and of a citation check
@@ -317,6 +318,9 @@ def document_ref(document_id: int) -> str:
 def parse_document_ref(ref: str) -> int:
     """The document id in an id from search results."""
     match = _DOCUMENT_REF.fullmatch(ref)
+    kind = ref.partition(":")[0]
+    if kind in _TOOL_BY_KIND:
+        raise BadRequest(f"id: is that of a {kind}, not of a document.", remedy=f"Use {_TOOL_BY_KIND[kind]}.")
     if match is None or int(match[1]) > MAX_ID:
         raise BadRequest("id: is not the id of a search result.", remedy="Use an id from search, such as document:12.")
     return int(match[1])

@@ -14,14 +14,17 @@ from almanac.core.arguments import Arguments, Id, Offset
 from almanac.knowledge import document_search, document_text
 from almanac.knowledge.document_search import CitationArguments, DocumentResult, SearchArguments
 from almanac.knowledge.document_text import TextExcerpt
+from almanac.operations import joint_search
 from almanac.operations.context import RequestContext
 from almanac.operations.document_models import ReadLimit
+from almanac.operations.joint_search import Included, JointResult
 from almanac.operations.models import SEARCH, UntrustedAnswer, failure_text, read_operation
 from almanac.operations.operation import REST_ONLY, Example, Mcp, Rest, operation
 
 
 class Search(SearchArguments):
     highlight: Annotated[bool, Field(description="Add where words of the query stand in each text.")] = False
+    include: Annotated[list[Included], Field(description="Also search these.", default_factory=list[Included])]
 
 
 class Fetch(Arguments):
@@ -50,14 +53,14 @@ class ResultInfo:
     url: str
     text: str
     score: Annotated[float, Field(description="How likely it answers; a cautious guess.")]
-    base_id: int
+    base_id: int | None
     headings: list[str]
     page: int | None
     boxes: Annotated[list[Any], Field(description="Page, x0, y0, x1, y1.")]
     span: Annotated[list[int], Field(description="Offsets for read_document.")]
     hash: Annotated[str, Field(description="For verify_citation.")]
     highlights: Annotated[list[Any], Field(description="Offsets in text.")]
-    document_id: Annotated[int, REST_ONLY]
+    document_id: Annotated[int | None, REST_ONLY]
     legs: Annotated[list[str], Field(description="The retrievers that found it: words, vectors."), REST_ONLY]
 
 
@@ -103,9 +106,11 @@ class VerifiedCitation:
 
 async def search(ctx: RequestContext, args: Search) -> ResultList:
     """Find passages that answer a question, in all documents you may read."""
+    if args.include:
+        return await _search_all(ctx, args)
     found = await document_search.search_documents(ctx, ctx.app.search, args)
     return ResultList(
-        results=[_result(hit, ctx.app.settings.url, highlight=args.highlight) for hit in found.hits],
+        results=[_result(_joint(hit, ctx.app.settings.url), highlight=args.highlight) for hit in found.hits],
         has_more=found.has_more,
         notes=list(found.notes),
         explanation=Explanation(found.timings, found.counts) if args.explain else None,
@@ -134,22 +139,38 @@ async def verify_citation(ctx: RequestContext, args: VerifyCitation) -> Verified
     return VerifiedCitation(check.outcome, span, check.page, check.hash)
 
 
-def _result(hit: DocumentResult, public_url: str, *, highlight: bool) -> ResultInfo:
-    found = hit.found
+async def _search_all(ctx: RequestContext, args: Search) -> ResultList:
+    results, response = await joint_search.find(ctx, args, args.include)
+    return ResultList(
+        results=[_result(result, highlight=args.highlight) for result in results],
+        has_more=response.has_more,
+        notes=list(response.notes),
+        explanation=Explanation(response.timings, response.counts) if args.explain else None,
+        offset=args.offset,
+    )
+
+
+def _joint(hit: DocumentResult, public_url: str) -> JointResult:
+    url = document_search.url_of(public_url, hit.document_id, hit.source_url)
+    return JointResult(hit.found, url, hit.base_id, hit.document_id)
+
+
+def _result(result: JointResult, *, highlight: bool) -> ResultInfo:
+    found = result.found
     return ResultInfo(
-        id=hit.id,
+        id=result.id,
         title=found.title,
-        url=document_search.url_of(public_url, hit.document_id, hit.source_url),
+        url=result.url,
         text=found.text,
         score=round(found.score, 4),
-        base_id=hit.base_id,
+        base_id=result.base_id,
         headings=list(found.headings),
         page=found.page,
         boxes=[list(box) for box in found.boxes],
         span=[found.start, found.end],
         hash=found.hash,
         highlights=[list(span) for span in found.highlights] if highlight else [],
-        document_id=hit.document_id,
+        document_id=result.document_id,
         legs=list(found.legs),
     )
 

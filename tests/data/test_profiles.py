@@ -7,7 +7,7 @@ import pytest
 
 from almanac.core import clock
 from almanac.core.call import Call
-from almanac.data import datasets, profiles, push, row_rules, run, versions
+from almanac.data import dataset_index, datasets, profiles, push, row_rules, run, versions
 from almanac.data.dataset import Dataset, FieldEdit
 from almanac.data.dataset_index import collection_of
 from almanac.data.engine import DataEngine, open_data
@@ -227,3 +227,17 @@ async def test_a_dataset_leaves_the_index_with_the_trash_and_returns(profiler: P
     await profiler.warehouse.do(lambda tx: datasets.purge(tx, clock.now() + clock.DAY))
     rows = await profiler.warehouse.db.fetch("SELECT 1 FROM sources WHERE collection = $1", collection_of(made.org_id))
     assert rows == []
+
+
+async def test_differences_between_the_index_and_the_datasets_are_found_and_repaired(profiler: Profiler):
+    db, made = profiler.warehouse.db, await profiler.push("Orders", *ORDERS)
+    assert await dataset_index.compare(db) == []
+    await profiler.warehouse.do(lambda tx: dataset_index.remove(tx, [made.id]))
+    assert await dataset_index.compare(db) == [made.id]
+    assert (await dataset_index.repair(db), await dataset_index.compare(db)) == (1, [])
+    changes = "UPDATE datasets SET name = 'Sales'", "UPDATE datasets SET removed_at = 1"
+    for change in changes:
+        await profiler.warehouse.do(lambda tx, sql=change: tx.execute(sql))
+        assert await dataset_index.compare(db) == [made.id]
+        assert (await dataset_index.repair(db), await dataset_index.compare(db)) == (1, [])
+    assert await profiler.indexed(made) == ""

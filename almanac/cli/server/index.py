@@ -17,6 +17,7 @@ from almanac.cli.support.progress import Display, Stage, counted, open_display
 from almanac.cli.support.startup import database_command
 from almanac.core.database import Database, Row
 from almanac.core.settings import Settings
+from almanac.data import dataset_index
 from almanac.files.file_store import format_size
 from almanac.knowledge import document_index, document_status
 from almanac.search.backends import open_search
@@ -101,7 +102,7 @@ async def rebuild(
 class _RebuildCounts:
     """The work that a rebuild has done."""
 
-    mended: int = 0  # documents with a wrong entry in the index
+    mended: int = 0  # documents and datasets with a wrong entry in the index
     analysed: int = 0  # passages
     changed: int = 0  # analysed passages with other words than before
     embedded: int = 0
@@ -126,7 +127,7 @@ class _IndexRebuild:
     async def run(self, *, words: bool, vectors: bool) -> None:
         """Run the steps in order. The structures derived from words and vectors come last."""
         if self._collection is None:
-            self.counts.mended = await document_index.repair(self._db)
+            self.counts.mended = await document_index.repair(self._db) + await dataset_index.repair(self._db)
         if words:
             await self._analyse()
         if vectors:

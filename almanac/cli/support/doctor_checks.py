@@ -15,6 +15,7 @@ from almanac.cli.support.progress import counted
 from almanac.core.database import Database
 from almanac.core.errors import AlmanacError, BadRequest
 from almanac.core.settings import Settings
+from almanac.data import dataset_index
 from almanac.db import migrate
 from almanac.db.connect import connect
 from almanac.files.file_store import FileStore
@@ -202,6 +203,7 @@ async def _index(settings: Settings, db: Database) -> str | CheckWarning:
             ("documents that it lacks", documents.unknown),
             ("documents whose visibility or folder differs", documents.wrong),
             ("documents that no longer exist", documents.surplus),
+            ("datasets that it lacks, or that differ", await dataset_index.compare(db)),
         )
         if ids
     ]
