@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from almanac.core.settings import Settings
+from almanac.data.imports.import_pool import ImportLimits, ImportPool
 from almanac.data.queries.query_plan import QueryResult
 from almanac.data.queries.query_pool import QueryLimits, QueryPool
 from almanac.data.row_writer import RowWriter, WriteLimits
@@ -51,6 +52,7 @@ class DataEngine:
     files: FileStore
     pool: QueryPool
     writer: RowWriter
+    imports: ImportPool
     key: bytes = field(repr=False)  # signs receipts
     cache: ResultCache = field(default_factory=ResultCache)
 
@@ -58,11 +60,13 @@ class DataEngine:
         """End the processes."""
         await self.pool.close()
         await self.writer.close()
+        await self.imports.close()
 
 
 def create_engine(files: FileStore, key: bytes, settings: Settings | None = None) -> DataEngine:
-    """Return an engine, which the caller closes. Its processes start with the first query and the first write."""
-    return DataEngine(files, QueryPool(_query_limits(settings)), RowWriter(WriteLimits()), key)
+    """Return an engine, which the caller closes. Its processes start with the first use of each."""
+    queries, imports = QueryPool(_query_limits(settings)), ImportPool(ImportLimits())
+    return DataEngine(files, queries, RowWriter(WriteLimits()), imports, key)
 
 
 @asynccontextmanager

@@ -37,7 +37,7 @@ def prepare(
     This takes about a second for 100,000 rows: call it in a thread.
     """
     inferred = value_types.infer_fields(rows)
-    _check_names(inferred)
+    check_names(inferred)
     declared = {name: Kind(note.declared_type) for name, note in (notes or {}).items() if note.declared_type}
     types = {name: _declared_or_inferred(rows, name, kind, declared) for name, kind in inferred.items()}
     all_fields = with_columns([Field(name, kind or TEXT) for name, kind in types.items()], known)
@@ -118,7 +118,8 @@ def _declared_or_inferred(
     )
 
 
-def _check_names(names: Mapping[str, object]) -> None:
+def check_names(names: Collection[str]) -> None:
+    """Refuse names that fields cannot have, and too many of them."""
     if not names:
         raise BadRequest("The rows have no fields.", remedy='Send objects such as {"city": "Graz", "sales": 12}.')
     if len(names) > MAX_FIELDS:

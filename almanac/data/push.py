@@ -93,8 +93,10 @@ async def _attempt(
             fields = change.fields if _rewrites(options) else (new.fields if new else ())
             added = [NewFile(await incoming.finish(), fields, written.row_count)]
         commit = replace(change, added=added)
-        stored, version, is_new = await call.db.write(lambda tx: _commit(tx, call, name, commit, new, options))
-    widened = _widened(dataset, version)
+        stored, version, is_new = await call.db.write(
+            lambda tx: commit_rows(tx, call, name, commit, new, options.description)
+        )
+    widened = widened_fields(dataset, version)
     return PushResult(stored, version, len(rows), is_new, widened)
 
 
@@ -108,7 +110,7 @@ async def _write(
         new.all_fields if new else known,
         ended=None,
         base_version=dataset.version if dataset is not None else 0,
-        push_key=_push_key(call, options),
+        push_key=push_key(call, options.idempotency_key),
     )
     if not _rewrites(options):
         written = await engine.writer.write(new.fields, new) if new else None
@@ -124,10 +126,14 @@ async def _write(
     return written, replace(commit, fields=fields)
 
 
-async def _commit(
-    tx: Transaction, call: Call, name: str, commit: Commit, new: NewRows | None, options: PushOptions
+async def commit_rows(
+    tx: Transaction, call: Call, name: str, commit: Commit, new: NewRows | None, description: str = ""
 ) -> tuple[Dataset, DatasetVersion, bool]:
-    dataset, is_new = await datasets.ensure(call, tx, name, options.description)
+    """Add a version to the dataset with this name, which is created if there is none.
+
+    Return also whether it was created. A repeated idempotency key gives the version that it made before.
+    """
+    dataset, is_new = await datasets.ensure(call, tx, name, description)
     current = await versions.lock(tx, dataset.id)
     if commit.push_key and (done := await versions.find_push(tx, dataset.id, commit.push_key)):
         return dataset, done, False
@@ -142,7 +148,7 @@ async def _commit(
 
 
 async def _repeated(call: Call, dataset: Dataset, options: PushOptions) -> PushResult | None:
-    key = _push_key(call, options)
+    key = push_key(call, options.idempotency_key)
     done = await versions.find_push(call.db, dataset.id, key) if key else None
     return PushResult(dataset, done, 0, is_repeated=True) if done else None
 
@@ -186,7 +192,8 @@ def _rewrites(options: PushOptions) -> bool:
     return options.strategy in ("upsert", "expire")
 
 
-def _widened(dataset: Dataset | None, version: DatasetVersion) -> tuple[tuple[str, str, str], ...]:
+def widened_fields(dataset: Dataset | None, version: DatasetVersion) -> tuple[tuple[str, str, str], ...]:
+    """Return the name, the type before and the type now of each field whose type became wider."""
     before = {field.name: field.type.kind for field in dataset.fields} if dataset else {}
     return tuple(
         (field.name, before[field.name], field.type.kind)
@@ -195,10 +202,11 @@ def _widened(dataset: Dataset | None, version: DatasetVersion) -> tuple[tuple[st
     )
 
 
-def _push_key(call: Call, options: PushOptions) -> str | None:
-    if options.idempotency_key is None:
+def push_key(call: Call, idempotency_key: str | None) -> str | None:
+    """Return the stored form of an idempotency key, which is the caller's own."""
+    if idempotency_key is None:
         return None
-    return hashlib.sha256(f"{call.actor.id}:{options.idempotency_key}".encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(f"{call.actor.id}:{idempotency_key}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _cut_off(now: datetime, keep_for: str) -> datetime:

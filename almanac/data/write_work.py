@@ -45,8 +45,7 @@ def preload() -> None:
 
 def write_file(files: list[Path], name: str, options: dict[str, Any]) -> bytes:
     """Return the number of rows as a line, followed by the content of a Parquet file."""
-    [connection] = _connections
-    _lock(connection, files, options)
+    connection = engine(files, options)
     try:
         sql, output = _sql(files, options), io.BytesIO()
         count = options["row_count"]
@@ -61,12 +60,15 @@ def write_file(files: list[Path], name: str, options: dict[str, Any]) -> bytes:
     return b"%d\n%b" % (count, output.getvalue())
 
 
-def _lock(connection: Any, files: Sequence[Path], options: dict[str, Any]) -> None:
+def engine(files: Sequence[Path], options: Mapping[str, Any]) -> Any:
+    """Return the connection, which from now on can read these files only."""
+    [connection] = _connections
     paths = ", ".join(text(str(path)) for path in files)
     connection.execute(
         f"SET allowed_paths = [{paths}]; SET enable_external_access = false;"
         f" SET memory_limit = '{int(options['memory_mib'])}MiB'; SET lock_configuration = true"
     )
+    return connection
 
 
 def _sql(files: Sequence[Path], options: dict[str, Any]) -> str:

@@ -12,10 +12,12 @@ import hashlib
 import os
 import secrets
 import shutil
+import tempfile
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from almanac.core.database import Database, Reader
 from almanac.core.errors import BadRequest, TooLarge, Unavailable
@@ -97,6 +99,12 @@ class FileStore:
                 break  # all of them are used again
         return removed
 
+    @contextmanager
+    def open_scratch(self) -> Generator[IO[bytes]]:
+        """An empty file that disappears at the end of the block; `clear` removes it if this process dies."""
+        with _translated_errors(), tempfile.NamedTemporaryFile(dir=self._new_draft().parent, buffering=0) as file:
+            yield file
+
     def remove(self, name: str) -> None:
         """Remove a file that no row names any more."""
         self.path(name).unlink(missing_ok=True)
@@ -164,6 +172,16 @@ class IncomingFile:
         self._linked: Path | None = None
         self._thread: asyncio.Future[None] | None = None
         self.size = 0
+
+    @property
+    def path(self) -> Path:
+        """Where the file is until it is finished."""
+        return self._draft
+
+    @property
+    def head(self) -> bytes:
+        """The first bytes that were received, at most `HEAD_BYTES`."""
+        return self._head
 
     async def write(self, chunk: bytes) -> None:
         """Append a chunk."""

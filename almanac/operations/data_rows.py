@@ -11,15 +11,19 @@ from almanac.core.errors import BadRequest
 from almanac.data import push, run
 from almanac.data.fields import Field as DataField
 from almanac.data.fields import type_to_value
+from almanac.data.imports import importer
+from almanac.data.imports.importer import ImportOptions, ImportRequest, ImportResult, Source
 from almanac.data.push import PushOptions
 from almanac.data.queries.query_plan import MAX_ROWS
 from almanac.data.receipts import Receipt
 from almanac.data.run import DataAnswer, DataQuery
+from almanac.files.file_store import IncomingFile
 from almanac.memory.note_text import parse_timestamp
 from almanac.operations.context import RequestContext
 from almanac.operations.datasets import READ_DATA, WRITE_DATA, VersionInfo
 from almanac.operations.models import EXAMPLE_TIMESTAMP, UntrustedAnswer, timestamp
-from almanac.operations.operation import SAVES, Example, Mcp, Rest, operation
+from almanac.operations.operation import SAVES, Example, Form, Mcp, Rest, Safety, operation
+from almanac.operations.schemas import value_from_text
 
 _read = partial(operation, scopes=READ_DATA)
 _write = partial(operation, scopes=WRITE_DATA)
@@ -43,6 +47,30 @@ class PushData(Arguments):
     idempotency_key: Annotated[
         str | None, Field(max_length=200, description="A repeat within 24 h with it stores nothing.")
     ] = None
+
+
+class ImportData(Arguments):
+    dataset: DatasetName = ""  # an upload has it in the form
+    content: Annotated[str | None, Field(description="The text of the file, or give file_base64 or url.")] = None
+    file_base64: Annotated[str | None, Field(description="A small file as base64.")] = None
+    url: Annotated[str | None, Field(description="The web address of the file.")] = None
+    file_type: Annotated[
+        Literal["csv", "json", "parquet"] | None, Field(description="Detected if left out. json: also lines.")
+    ] = None
+    delimiter: Annotated[str | None, Field(max_length=1, description="CSV, if detection fails.")] = None
+    encoding: Annotated[str | None, Field(max_length=20, description="Such as windows-1252.")] = None
+    header: Annotated[bool | None, Field(description="CSV: the first row has names.")] = None
+    strategy: Annotated[Literal["replace", "append"], Field(description="replace: all rows.")] = "replace"
+    on_error: Annotated[Literal["refuse", "skip"], Field(description="Bad rows: store nothing, or the others.")] = (
+        "refuse"
+    )
+    dry_run: Annotated[bool, Field(description="Only show fields and 20 rows.")] = False
+    idempotency_key: Annotated[str | None, Field(max_length=200, description="As of push_data.")] = None
+
+    def request(self, file_name: str = "") -> ImportRequest:
+        """The dataset and the options."""
+        given = self.model_dump(exclude={"dataset", "content", "file_base64", "url"})
+        return ImportRequest(self.dataset, file_name, ImportOptions(**given))
 
 
 class QueryData(Arguments):
@@ -83,6 +111,35 @@ class PushedRows:
     rows: int
     version: int
     widened: list[WidenedField]
+    repeated: bool
+
+
+@dataclass(slots=True)
+class BadRowInfo:
+    """A row that cannot be read."""
+
+    line: int
+    reason: str
+    content: str
+
+
+@dataclass(slots=True)
+class ImportedData(UntrustedAnswer):
+    """What an import has done, or would do."""
+
+    dataset_id: Annotated[int | None, Field(description="null: not stored.")]
+    dataset: str
+    created: bool
+    version: int | None
+    imported: int
+    rows: Annotated[int | None, Field(description="Of the dataset now.")]
+    fields: "list[ResultField]"
+    format: str
+    assumed: Annotated[dict[str, Any], Field(description="Delimiter, encoding, order of dates and the like: check it.")]
+    bad_rows: int
+    first_bad_rows: list[BadRowInfo]
+    widened: list[WidenedField]
+    preview: list[dict[str, Any]]
     repeated: bool
 
 
@@ -150,6 +207,12 @@ async def push_data(ctx: RequestContext, args: PushData) -> PushedRows:
     )
 
 
+async def import_data(ctx: RequestContext, args: ImportData) -> ImportedData:
+    """Import a file into a dataset, which is created if it is new: CSV, JSON or Parquet."""
+    result = await importer.import_file(ctx, ctx.app.data, _import_source(ctx, args))
+    return _imported(result)
+
+
 async def query_data(ctx: RequestContext, args: QueryData) -> QueryRows:
     """Query the rows of datasets with SQL, or of one dataset with C9QL. Find names and fields with find_datasets."""
     if (args.sql is None) == (args.c9ql is None):
@@ -186,6 +249,45 @@ async def verify_result(ctx: RequestContext, args: VerifyResult) -> VerifiedResu
     )
 
 
+def _import_source(ctx: RequestContext, args: ImportData) -> Source:
+    if (upload := ctx.upload) is not None:
+
+        async def write(incoming: IncomingFile) -> ImportRequest:
+            fields = await upload.write_to(ctx, incoming)
+            arguments = {name: value_from_text(ImportData, name, text) for name, text in fields.items()}
+            return IMPORT_DATA.parse(arguments).request(upload.file_name)
+
+        return write
+    if sum(value is not None for value in (args.content, args.file_base64, args.url)) != 1:
+        raise BadRequest("Give the file in one way: content, file_base64 or url.")
+    request = args.request()
+    if args.url is not None:
+        return importer.url_source(request, ctx.app.fetcher, args.url)
+    if args.content is not None:
+        return importer.text_source(request, args.content)
+    return importer.base64_source(request, args.file_base64 or "")
+
+
+def _imported(result: ImportResult) -> ImportedData:
+    names = [field.name for field in result.fields]
+    return ImportedData(
+        dataset_id=result.dataset.id if result.dataset else None,
+        dataset=result.name,
+        created=result.is_new,
+        version=result.version.number if result.version else None,
+        imported=result.row_count,
+        rows=result.version.row_count if result.version else None,
+        fields=[_result_field(field) for field in result.fields],
+        format=result.format,
+        assumed=dict(result.assumed),
+        bad_rows=result.bad.count,
+        first_bad_rows=[BadRowInfo(each.line, each.reason, each.content) for each in result.bad.first],
+        widened=[WidenedField(*each) for each in result.widened],
+        preview=[dict(zip(names, row, strict=True)) for row in result.preview],
+        repeated=result.is_repeated,
+    )
+
+
 def query_rows(answer: DataAnswer) -> QueryRows:
     """Return the rows of a query as callers see them."""
     return QueryRows(
@@ -219,7 +321,38 @@ _ROWS = QueryRows(
     [_READ],
     "pX2…",
 )
+IMPORT_DATA = _write(
+    import_data,
+    title="Import a file",
+    safety=Safety(destructive=True, idempotent=False, open_world=True),
+    rest=Rest(
+        "POST",
+        "/data/import",
+        form=Form(frozenset(ImportData.model_fields) - {"content", "file_base64", "url"}),
+    ),
+    mcp=Mcp(),
+    example=Example(
+        {"dataset": "Orders", "content": "city;amount\nGraz;12,5\n"},
+        ImportedData(
+            12,
+            "Orders",
+            False,
+            5,
+            1,
+            1,
+            [ResultField("city", "text"), ResultField("amount", "decimal")],
+            "csv",
+            {"delimiter": ";", "header": True, "encoding": "utf-8", "fields": {"amount": "decimal comma"}},
+            0,
+            [],
+            [],
+            [],
+            False,
+        ),
+    ),
+)
 OPERATIONS = (
+    IMPORT_DATA,
     _read(
         query_data,
         title="Query data",

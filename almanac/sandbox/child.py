@@ -19,15 +19,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from almanac.sandbox.confinement import Confinement, KernelFeatures, SandboxLimits
 from almanac.sandbox.descriptors import RequestReceiver
 from almanac.sandbox.errors import WorkRejected
 
 # A function that runs in a child: the paths of its files, and the name and the options of the request; it returns the
-# result.
-Work = Callable[[list[Path], str, dict[str, Any]], bytes]
+# result, or None if it has written the result to `open_output()`.
+Work = Callable[[list[Path], str, dict[str, Any]], bytes | None]
 
 STDERR, OUTPUT, FIRST_FILE = 2, 3, 4
 
@@ -110,7 +110,9 @@ def _run(work: Work, file_count: int) -> ExitCode:
     try:
         request = json.loads(_take_request())
         files = [path_of_file(index) for index in range(file_count)]
-        _write(work(files, request["name"], request["options"]))
+        result = work(files, request["name"], request["options"])
+        if result is not None:
+            _write(result)
         return ExitCode.DONE
     except WorkRejected as error:
         _write_report({"code": error.code, "message": error.message, "retryable": error.retryable})
@@ -124,6 +126,14 @@ def _run(work: Work, file_count: int) -> ExitCode:
             return ExitCode.OUTPUT_TOO_LARGE
         _write_report({"error": type(error).__name__, "line": _line_of(error)})
         return ExitCode.FAILED
+
+
+def open_output() -> BinaryIO:
+    """The output as an empty file, for a large result. Text to standard error is discarded from then on."""
+    os.dup2(0, STDERR)
+    os.ftruncate(OUTPUT, 0)
+    os.lseek(OUTPUT, 0, os.SEEK_SET)
+    return open(OUTPUT, "wb", closefd=False)
 
 
 def _take_request() -> bytes:

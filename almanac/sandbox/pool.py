@@ -27,7 +27,7 @@ from almanac.sandbox.child import ExitReport
 from almanac.sandbox.confinement import SandboxLimits
 from almanac.sandbox.descriptors import messages_for
 from almanac.sandbox.errors import SandboxUnavailable
-from almanac.sandbox.result import read_result
+from almanac.sandbox.result import check_result
 
 # Loading the work takes about a second; a busy machine may need longer.
 START_SECONDS = 60.0
@@ -97,13 +97,19 @@ class SandboxPool:
 
     async def run(self, paths: Sequence[Path], name: str, options: dict[str, Any]) -> bytes:
         """Run the work on files; raises `WorkRejected` or `SandboxUnavailable`. Cancellation kills the child."""
-        with ExitStack() as stack, _open_nameless_file() as output:
+        with _open_nameless_file() as output:
+            await self.run_to(output, paths, name, options)
+            return os.pread(output.fileno(), os.fstat(output.fileno()).st_size, 0)
+
+    async def run_to(self, output: IO[bytes], paths: Sequence[Path], name: str, options: dict[str, Any]) -> None:
+        """Run the work as `run` does, and leave its result in an empty file that the caller has opened."""
+        with ExitStack() as stack:
             files = [stack.enter_context(path.open("rb", buffering=0)).fileno() for path in paths]
             os.pwrite(output.fileno(), json.dumps({"name": name, "options": options}).encode(), 0)
             report = await self._run_child([output.fileno(), *files])
             if self._on_exit is not None:
                 self._on_exit(report)
-            return read_result(report, output.fileno(), self._limits)
+            check_result(report, output.fileno(), self._limits)
 
     async def close(self) -> None:
         """End the fork server and its children. Running calls raise `SandboxUnavailable`."""

@@ -24,13 +24,13 @@ _CODE_LINE = re.compile(r"[\w.]{1,60}:\d{1,6}")
 _log = structlog.stdlib.get_logger("almanac.sandbox")
 
 
-def read_result(report: ExitReport, output: int, limits: SandboxLimits) -> bytes:
-    """Read the result from the output file, or raise `WorkRejected`."""
+def check_result(report: ExitReport, output: int, limits: SandboxLimits) -> None:
+    """Raise `WorkRejected` if the output file does not contain a result."""
     exit_code = os.waitstatus_to_exitcode(report.status)
     if report.late or _used_up_cpu_time(report, exit_code, limits):
         raise WorkRejected("timeout", f"{limits.wall_seconds:g} s, or {limits.cpu_seconds} s of processor time")
     if exit_code == ExitCode.DONE:
-        return os.pread(output, os.fstat(output).st_size, 0)
+        return
     if exit_code < 0:
         raise _failure_from_signal(report, -exit_code, output, limits)
     raise _failure_from_exit_code(exit_code, output, limits)

@@ -4,20 +4,17 @@ Content is stored before the transaction that adds the document, because storing
 caller is therefore checked twice; the first check keeps content of callers without permission from being stored.
 """
 
-import base64
-import binascii
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from almanac.core.call import Call
 from almanac.core.database import Transaction
-from almanac.core.errors import BadRequest, TooLarge
+from almanac.files.encoded import decode_base64
 from almanac.files.file_store import FileStore, IncomingFile
 from almanac.knowledge import bases, documents
 from almanac.knowledge.documents import AddResult, DocumentDraft
 from almanac.net.fetcher import Fetcher
 
-MAX_BASE64_BYTES = 10 * 1024 * 1024  # after decoding; larger files are uploaded
 _TEXT_EXTENSION = ".md"
 
 WriteContent = Callable[[IncomingFile], Awaitable[DocumentDraft | None]]
@@ -62,23 +59,8 @@ async def take_base64(
     call: Call, files: FileStore, target: UploadTarget, draft: DocumentDraft, encoded: str
 ) -> AddResult:
     """Add a small file that is encoded as base64."""
-    content = decode(encoded)
+    content = decode_base64(encoded)
     return await store_content(call, files, target, draft, lambda incoming: incoming.write(content))
-
-
-def decode(encoded: str) -> bytes:
-    """The bytes of a base64 text, if they are not too many."""
-    if len(encoded) > MAX_BASE64_BYTES * 4 // 3 + 1000:
-        raise TooLarge(
-            f"A file sent as base64 may have at most {MAX_BASE64_BYTES} bytes.",
-            remedy="Upload it over REST, or give its URL.",
-        )
-    try:
-        return base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError):
-        raise BadRequest(
-            "The content is not valid base64.", remedy="Encode the file again, without line breaks."
-        ) from None
 
 
 async def take_url(

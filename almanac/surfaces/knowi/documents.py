@@ -7,6 +7,7 @@ from pydantic import Field
 from almanac.core import clock
 from almanac.core.arguments import Arguments, RecordId
 from almanac.core.errors import BadRequest, NotFound
+from almanac.files.encoded import decode_base64
 from almanac.knowledge import document_search, document_store, documents
 from almanac.knowledge.documents import AddResult, Document, DocumentDraft
 from almanac.knowledge.ingest import uploads
@@ -103,7 +104,7 @@ def _decoded(name: str, content: str) -> bytes | str:
         raise BadRequest("fileName has no extension.", remedy='Give a name such as "report.pdf".')
     if extension not in BINARY_EXTENSIONS:
         return content
-    return uploads.decode("".join(content.rpartition(";base64,")[2].split()))
+    return decode_base64("".join(content.rpartition(";base64,")[2].split()))
 
 
 def _ingested(ctx: RequestContext, added: AddResult, store_id: int) -> KnowiAnswer:

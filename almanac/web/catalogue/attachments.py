@@ -13,10 +13,10 @@ from almanac.core.database import Transaction
 from almanac.core.errors import BadRequest
 from almanac.files import blobs
 from almanac.files.blobs import StoredFile
+from almanac.files.encoded import decode_base64
 from almanac.files.file_store import IncomingFile
 from almanac.knowledge import downloads
 from almanac.knowledge.downloads import FileUnavailable
-from almanac.knowledge.ingest import uploads
 from almanac.knowledge.parsers import file_types
 from almanac.operations.context import RequestContext, Upload
 from almanac.operations.operation import parse_arguments
@@ -87,7 +87,7 @@ async def _store_json(ctx: RequestContext, body: NewAttachment) -> Attachment:
         name = body.name or body.filename or _short_name(PurePosixPath(url.partition("?")[0]).name or url)
         return await ctx.db.write(lambda tx: _attach(tx, ctx, _draft(body, name, url), body.entities))
     data_url = _DATA_URL.match(body.file)
-    content = uploads.decode(body.file[data_url.end() :] if data_url else body.file)
+    content = decode_base64(body.file[data_url.end() :] if data_url else body.file)
     body = body.model_copy(update={"contentType": body.contentType or (data_url[1] if data_url else None)})
     async with ctx.app.files.receive(ctx.db) as incoming:
         await incoming.write(content)
