@@ -44,6 +44,7 @@ COMMANDS = {
         "Categories: the tree that groups the entities of the catalogue.",
     ),
     "index": ("server.index:index_app", "The search index: its status, and rebuilding it."),
+    "data": ("data.data:data_app", "Datasets: push and query rows, versions, row rules, receipts."),
     "memory": ("knowledge.memory:memory_app", "The notes of agents: export and import."),
     "quota": ("accounts.quota:quota_app", "Monthly quotas of an organisation."),
     "jobs": ("server.jobs:jobs_app", "Background jobs: list, retry, discard."),

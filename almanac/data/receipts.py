@@ -15,6 +15,7 @@ import orjson
 from almanac.core.errors import BadRequest
 
 MAX_RECEIPT_CHARS = 40_000
+_PREFIX = "r"  # Base64 may begin with a hyphen, and a command line would take that for an option
 _SIGNATURE_BYTES = 16
 
 
@@ -59,15 +60,17 @@ class Receipt:
 def seal(receipt: Receipt, key: bytes) -> str:
     """Return a receipt as a signed text."""
     content = zlib.compress(orjson.dumps(asdict(receipt)), 9)
-    return base64.urlsafe_b64encode(_signature(content, key) + content).rstrip(b"=").decode()
+    return _PREFIX + base64.urlsafe_b64encode(_signature(content, key) + content).rstrip(b"=").decode()
 
 
 def open_sealed(text: str, key: bytes, org_id: str) -> Receipt:
     """Return the receipt of a signed text of this organisation. Raises InvalidReceipt."""
-    if len(text) > MAX_RECEIPT_CHARS:
+    text = text.strip()
+    if len(text) > MAX_RECEIPT_CHARS or not text.startswith(_PREFIX):
         raise InvalidReceipt()
+    encoded = text.removeprefix(_PREFIX)
     try:
-        raw = base64.urlsafe_b64decode(text.strip() + "=" * (-len(text.strip()) % 4))
+        raw = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
     except (ValueError, UnicodeError):
         raise InvalidReceipt() from None
     signature, content = raw[:_SIGNATURE_BYTES], raw[_SIGNATURE_BYTES:]

@@ -141,7 +141,7 @@ async def verify(call: Call, engine: DataEngine, sealed: str) -> Verification:
 
 async def check_condition(call: Call, engine: DataEngine, dataset: Dataset, condition: str) -> None:
     """Refuse a condition of a row rule that cannot be applied to the rows of a dataset."""
-    files = DatasetFiles([], dataset.fields, condition)
+    files = DatasetFiles([], dataset.fields, condition, explains_condition=True)
     await engine.pool.run(QueryPlan('SELECT count(*) AS n FROM "data"', {"data": files}, 1))
 
 

@@ -119,8 +119,10 @@ async def get(db: Reader, dataset: Dataset, number: int | None = None) -> Datase
 
 async def as_of(db: Reader, dataset: Dataset, moment: int) -> DatasetVersion:
     """The version that was current at a time."""
+    # Times are printed in milliseconds, so a version counts from its printed time on.
+    end = moment - moment % 1000 + 1000
     row = await db.fetch_one(
-        f"{_VERSION} WHERE v.dataset_id = $1 AND v.created_at <= $2 ORDER BY v.number DESC LIMIT 1", dataset.id, moment
+        f"{_VERSION} WHERE v.dataset_id = $1 AND v.created_at < $2 ORDER BY v.number DESC LIMIT 1", dataset.id, end
     )
     if row is None:
         raise NotFound(

@@ -39,6 +39,17 @@ JSON_COMMANDS: Mapping[str, Operation | Reason] = {
     "kb list": Operation("list_bases"),
     "kb shares": Operation("list_shares"),
     "kb trash": Operation("list_trash"),  # without a base: list_bases
+    "data list": Operation("list_datasets"),
+    "data trash": Operation("list_datasets"),
+    "data show": Operation("get_dataset"),
+    "data versions": Operation("list_dataset_versions"),
+    "data push": Operation("push_data"),
+    "data query": Operation("query_data"),
+    "data verify": Operation("verify_result"),
+    "data describe": Operation("change_dataset"),
+    "data rule": Operation("set_row_rule"),
+    "data rules": Operation("list_row_rules"),
+    "data shares": Reason("No operation lists the roles on a dataset."),
     "ingest": MANY_FILES,
     "retry": MANY_FILES,
     "category list": Reason("It is a table with indented names; browse_categories nests the whole tree."),
@@ -86,6 +97,8 @@ def printed_and_answered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
 
 
 def _fill(home: Path, files: Path) -> None:
+    rows = home.parent / "orders.ndjson"
+    rows.write_text('{"city": "Graz", "amount": 12.5}\n')
     run(home, "user", "add", "maria")
     run(home, "kb", "add", "Theirs", "--owner", "maria")
     for arguments in (
@@ -96,6 +109,8 @@ def _fill(home: Path, files: Path) -> None:
         ["kb", "add", "Gone", "--owner", "admin"],
         ["kb", "remove", "3", "--yes"],
         ["doc", "remove", "1", "--yes"],
+        ["data", "push", "Orders", str(rows), "--user", "admin"],
+        ["data", "rule", "Orders", "--user", "maria", "--where", "amount > 1"],
     ):
         answer = run(home, *arguments)
         assert answer.code == 0, answer
@@ -126,6 +141,10 @@ def _ask(server: Server, method: str, path: str, **how: Any) -> Any:
             "/search",
             {"query": "oil", "limit": 2, "highlight": True},
         ),
+        (["data", "list"], "GET", "/datasets?limit=500", None),
+        (["data", "show", "Orders"], "GET", "/datasets/1", None),
+        (["data", "versions", "Orders"], "GET", "/datasets/1/versions", None),
+        (["data", "rules", "Orders"], "GET", "/datasets/1/rules", None),
     ],
 )
 def test_the_output_is_the_answer_of_the_operation(
@@ -135,7 +154,7 @@ def test_the_output_is_the_answer_of_the_operation(
     if command[0] == "docs" and "--tree" not in command:
         answered["items"].sort(key=itemgetter("path", "name"))  # people read them by folder
     assert printed == answered
-    assert printed.get("items") or printed.get("results") or printed.get("text")
+    assert printed.get("items") or printed.get("results") or printed.get("text") or printed.get("fields")
 
 
 def test_pages_of_documents_continue_after_the_last_id(printed_and_answered: Callable[..., tuple[Any, Any]]):

@@ -34,6 +34,8 @@ TABLES = {
     "documents": (("id",), ("blob_id", "size", "generation", "updated_at", "index_status")),
     "entities": (("id",), ("folded", "updated_at")),
     "notes": (("number",), ()),
+    "datasets": (("id",), ("folded", "updated_at")),
+    "row_rules": (("dataset_id", "principal_id", "group_id"), ("id", "creator_id", "created_at")),
 }
 DOCUMENT = {"tags": '["pump"]', "metadata": '{"year": 2024}', "is_enabled": 0}
 NOTE_ID = "0b9f2a52-5c3f-4e6e-9f0e-3b8f1b0f6c11"
@@ -110,6 +112,26 @@ def share_catalogue(at: Workplace, named: State) -> None:
     at.run("catalogue", "share", "--user", "bot", "--role", named["role"], "--org", "Acme")
 
 
+def describe_dataset(at: Workplace, named: State) -> None:
+    [row] = at.fetch("SELECT min(id) AS id FROM datasets")
+    options = [f"--{'rename' if name == 'name' else name}={value}" for name, value in named.items()]
+    if options:
+        at.run("data", "describe", str(row["id"]), *options, "--org", "Acme")
+
+
+def share_dataset(at: Workplace, named: State) -> None:
+    at.run("data", "share", "Orders", "--user", "bot", "--role", named["role"], "--org", "Acme")
+
+
+def set_rule(at: Workplace, named: State) -> None:
+    hidden = [f"--hide={name}" for name in named["hidden"]]
+    at.run("data", "rule", "Orders", "--user", "bot", "--where", named["condition"], *hidden, "--org", "Acme")
+
+
+def stored_rule(row: State, named: State) -> State:
+    return {"condition": named["condition"], "hidden": json.dumps(named["hidden"], separators=(",", ":"))}
+
+
 def set_member(at: Workplace, named: State) -> None:
     at.run("group", "member", "research", "bot", "--role", named["role"], "--org", "Acme")
 
@@ -177,20 +199,31 @@ UPDATES = [
            "SELECT org_id, metric FROM allowances a JOIN orgs o ON o.id = a.org_id WHERE o.name = 'Acme'"),
     Update("ingest", {"content": st.sampled_from(["Oil it.\n", "Oil it daily.\n"])}, ingest,
            "SELECT id FROM documents WHERE name = 'pump.md'", nothing),
+    Update("data describe", {"name": NAME, "description": TEXT}, describe_dataset,
+           "SELECT id FROM datasets WHERE id = (SELECT min(id) FROM datasets)"),
+    Update("data share", ROLES, share_dataset,
+           f"{_GRANT} 'dataset' AND thing_id = (SELECT CAST(id AS TEXT) FROM datasets WHERE name = 'Orders')"),
+    Update("data rule", {"condition": st.sampled_from(["n > 1", "n < 9"]),
+                         "hidden": st.lists(st.sampled_from(["n", "m"]), max_size=2, unique=True)}, set_rule,
+           """SELECT dataset_id, principal_id, group_id FROM row_rules r JOIN principals p ON p.id = r.principal_id
+              JOIN datasets d ON d.id = r.dataset_id WHERE p.name = 'bot' AND d.name = 'Orders'""", stored_rule),
     Update("catalogue import", ENTITY, import_entity, f"SELECT id FROM entities WHERE id = '{POWERJET}'",
            stored_entity),
     Update("memory import", {"title": NAME, "body": NAME}, import_note, "SELECT number FROM notes", nothing),
 ]  # fmt: skip
-OPTIONAL = {"catalogue import", "memory import"}  # the others need their value
+OPTIONAL = {"catalogue import", "memory import", "data describe"}  # the others need their value
 
 # The commands that change no values of a stored object.
-ADDS = {f"{noun} add" for noun in ("org", "user", "agent", "group", "token", "kb", "category")}
-REMOVES = {"user remove", "agent remove", "group leave", "token revoke", "kb remove", "kb restore", "doc remove",
-           "doc restore", "jobs discard"}  # fmt: skip
+ADDS = {f"{noun} add" for noun in ("org", "user", "agent", "group", "token", "client", "kb", "category")} | {
+    "data push"
+}
+REMOVES = {"user remove", "agent remove", "group leave", "token revoke", "client revoke", "kb remove", "kb restore",
+           "doc remove", "doc restore", "jobs discard", "data remove", "data restore"}  # fmt: skip
 RUNS = {"serve", "worker", "stdio", "migrate", "retry", "jobs retry", "index rebuild", "bench retrieval"}
 READS = {"search", "docs", "read", "doctor", "audit", "contracts", "org list", "user list", "agent list", "group list",
-         "token list", "kb list", "kb shares", "kb trash", "catalogue export", "category list", "index status",
-         "memory export", "quota list", "jobs list"}  # fmt: skip
+         "token list", "client list", "kb list", "kb shares", "kb trash", "catalogue export", "category list",
+         "index status", "data list", "data show", "data query", "data verify", "data export", "data versions",
+         "data trash", "data shares", "data rules", "memory export", "quota list", "jobs list"}  # fmt: skip
 
 
 @pytest.fixture
@@ -216,6 +249,11 @@ def at(peopled: Almanac, tmp_path: Path) -> Workplace:
     at.fetch("UPDATE documents SET " + ", ".join(f"{name} = '{value}'" for name, value in DOCUMENT.items()))
     at.run("catalogue", "import", str(FILE), "--org", "Acme")
     import_note(at, {})
+    for name in ("Orders", "Invoices"):
+        at.load("rows.ndjson", {"n": 1, "m": 2}, "data", "push", name, "FILE", "--user", "maria", "--org", "Acme")
+        for user in ("maria", "bot"):
+            at.run("data", "share", name, "--user", user, "--role", "Reporter", "--org", "Acme")
+            at.run("data", "rule", name, "--user", user, "--where", "n > 0", "--org", "Acme")
     return at
 
 

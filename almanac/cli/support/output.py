@@ -91,5 +91,6 @@ def print_error(error: AlmanacError) -> None:
 
 def _cell(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return escape(" ".join(str(item) for item in cast("Sequence[Any]", value)))
-    return "" if value is None else escape(str(value))
+        return _cell(" ".join(str(item) for item in cast("Sequence[Any]", value)))
+    # A table crops a cell to its width, in which unprintable characters do not count.
+    return "" if value is None else escape(printable(str(value)))

@@ -23,6 +23,7 @@ class DatasetFiles:
     condition: str | None = None  # SQL over the fields of one row; None: all rows
     hidden: Sequence[str] = ()  # names of fields
     stored: Sequence[tuple[Field, ...]] = ()  # the fields of each file, if types of the version are wider
+    explains_condition: bool = False  # the caller manages the dataset: an error tells what is wrong with the condition
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,6 +147,7 @@ def _table(dataset: DatasetFiles, first: int) -> dict[str, Any]:
         "files": [first, first + len(dataset.files)],
         "fields": [field_to_value(each) for each in dataset.fields],
         "condition": dataset.condition,
+        "explains_condition": dataset.explains_condition,
         "hidden": list(dataset.hidden),
         "stored": [[field_to_value(field) for field in fields] for fields in dataset.stored],
     }

@@ -56,6 +56,7 @@ class _Table:
     columns: Sequence[str]  # that the caller may see
     condition: str | None
     stored: Sequence[tuple[Field, ...]]  # the fields of each file; empty: `fields`
+    explains_condition: bool
 
     @property
     def all_columns(self) -> list[str]:
@@ -135,7 +136,7 @@ def _table(value: Mapping[str, Any], files: list[Path]) -> _Table:
     visible = [each.column or each.name for each in fields if each.name.casefold() not in hidden]
     first, end = value["files"]
     stored = [tuple(field_from_value(each) for each in of_file) for of_file in value["stored"]]
-    return _Table(files[first:end], fields, visible, value["condition"], stored)
+    return _Table(files[first:end], fields, visible, value["condition"], stored, bool(value["explains_condition"]))
 
 
 def _lock(connection: Any, files: list[Path], options: Mapping[str, Any]) -> None:
@@ -171,6 +172,8 @@ def _copy_visible_rows(connection: Any, internal_name: str, table: _Table, query
         condition = read_condition(table.condition or "", table.all_columns, now)
         connection.execute(f"CREATE TEMP TABLE {quoted(internal_name)} AS {rows} WHERE {condition}")
     except (SqlError, duckdb.DataError, duckdb.ProgrammingError):  # whose messages name hidden fields and values
+        if table.explains_condition:
+            raise
         raise SqlError("A row rule of this dataset cannot be applied.", expected="Tell its owner.") from None
 
 
