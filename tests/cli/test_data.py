@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 
 from almanac.cli.data import dataset_export
 from tests.cli.conftest import Almanac
-from tests.cli.program import Answer
+from tests.cli.program import Answer, command, environment, serving
+from tests.cli.test_kb import blocks
 
 COMMANDS = [
     *("list", "show", "push", "query", "verify", "versions", "describe", "remove", "restore", "trash"),
@@ -359,6 +361,32 @@ def test_a_removed_dataset_is_restored_by_its_name(orders: Almanac):
 def test_another_organisation_has_none_of_it(orders: Almanac):
     assert orders("org", "add", "Other").code == 0
     assert printed(orders("data", "list", "--org", "Other", "--json"))["items"] == []
-    for command in (["show", "Orders"], ["show", "1"], ["versions", "1"], ["remove", "1", "--yes"], ["rules", "1"]):
-        assert "There is no dataset" in orders("data", *command, "--org", "Other").complaint()
+    for arguments in (["show", "Orders"], ["show", "1"], ["versions", "1"], ["remove", "1", "--yes"], ["rules", "1"]):
+        assert "There is no dataset" in orders("data", *arguments, "--org", "Other").complaint()
     assert "Orders" in orders("data", "query", "SELECT * FROM Orders", "--org", "Other").complaint()
+
+
+def test_the_guide_to_datasets_runs_as_it_is_written(tmp_path: Path):
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "keep-data.md").read_text("utf-8")
+    home = tmp_path / "data"
+    with serving(home) as server:
+        script = "set -e\n" + "".join(f"{text}\necho; echo '==='\n" for text, _ in blocks(page))
+        script = script.replace("http://127.0.0.1:8000", server.url).replace("curl -s ", "curl -sf ")
+        script = script.replace(".venv/bin/almanac", str(Path(command()[0]).parent / "almanac"))
+        shown = subprocess.run(
+            ["bash", "-c", script], capture_output=True, text=True, timeout=240, cwd=tmp_path,
+            env=environment(home, {}),
+        )  # fmt: skip
+        assert shown.returncode == 0, (shown.stdout, shown.stderr)
+    pushed, asked, rest, ruled, verified, _, exported = shown.stdout.split("\n===\n")[:-1]
+    assert pushed.startswith("Orders (new): 3 rows pushed; version 1 has 3 rows\n")
+    assert '"widened":[{"field":"amount","before":"integer","now":"decimal"}]' in pushed
+    assert asked.splitlines()[1].split() == ["Graz", "40.0"]
+    assert json.loads(rest)["rows"] == [{"orders": 4}]
+    assert [line.split() for line in ruled.splitlines()[1:4]] == [
+        ["city", "region", "amount", "day"],
+        ["Graz", "south", "10.0", "2026-10-01"],
+        ["Graz", "south", "30.0", "2026-10-02"],
+    ]
+    assert verified.startswith("Confirmed.\n")
+    assert exported.strip() == "orders.parquet: 3 rows"

@@ -80,7 +80,7 @@ async def open_data_request(settings: Settings, call: Call) -> AsyncGenerator[Re
     """Return the request of a call, for operations on rows."""
     files = FileStore(settings.home, settings.max_file_bytes)
     try:
-        async with open_data(files, signing_key(settings)) as data:
+        async with open_data(files, signing_key(settings), settings) as data:
             app = cast("AppContext", DataResources(settings, call.db, data))
             yield RequestContext(call.actor, call.db, call.request_id, app=app)
     finally:
