@@ -34,6 +34,7 @@ CHOICES = {
     "max_header_bytes": "8192",
     "max_file_bytes": "2048",
     "parser_memory_mb": "4096",
+    "query_memory_mb": "2048",
     "database_url": "postgresql://db/almanac",
     "redis_url": "redis://cache:6379/0",
     "public_url": "https://kb.example",

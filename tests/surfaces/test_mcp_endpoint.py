@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 BOTH = (*SURFACES, trial.SURFACE)
 GUIDED = {
     *("search", "fetch", "read_document", "list_bases", "browse", "find_entities", "browse_categories", "recall"),
-    *("remember", "whoami"),
+    *("remember", "whoami", "find_datasets", "query_data"),
 }
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28", None)
 CAPABILITIES = {
