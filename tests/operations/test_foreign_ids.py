@@ -140,6 +140,7 @@ NO_OBJECT = {
     "verify_key.key": "It is a secret.",
     "send_message.sessionId": "A conversation is found by its id and its caller together.",
     "push_data.idempotency_key": "It is looked up among the pushes of the caller to the dataset.",
+    "import_data.idempotency_key": "It is looked up among the imports of the caller to the dataset.",
     "seed_catalogue.tenantId": "It names the organisation of an exported catalogue and is ignored.",
 }
 ABSENT: dict[str, Any] = {
