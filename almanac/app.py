@@ -83,7 +83,7 @@ SURFACES: tuple[Surface, ...] = (
 MIN_SECRET_CHARS = 32
 _GUESSABLE_WORDS = ("changeme", "change-me", "secret", "password", "default", "example", "almanac", "your-")
 
-SWITCH_SECONDS = 0.001
+SWITCH_SECONDS = 0.0001
 
 # `serve --workers N` tells its server processes its own process id in this environment variable.
 SUPERVISOR_PID_ENV = "ALMANAC_SUPERVISOR_PID"
@@ -276,10 +276,11 @@ def create_app(settings: Settings, surfaces: Sequence[Surface] = SURFACES) -> Ap
             # Objects that exist at the start stay; frozen, they are not examined again by the garbage collector.
             gc.collect()
             gc.freeze()
-            # While a thread computes, the event loop waits this long for its turn.
+            # While a thread computes, the event loop waits this long for its turn, and SQLite once for each row.
             sys.setswitchinterval(SWITCH_SECONDS)
-            # A call leaves no reference cycles behind, so the collector may run 30 times less often.
-            gc.set_threshold(20_000, 20, 20)
+            # A call leaves no reference cycles behind, so the collector may run 30 times less often. The second
+            # generation stays small and the third is collected rarely, because a collection stops all threads.
+            gc.set_threshold(20_000, 1, 500)
             _log.info("serving", surfaces=dict(context.surfaces), database=context.db.dialect)
             yield
             _log.info("stopping")

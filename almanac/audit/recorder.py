@@ -20,6 +20,8 @@ SECONDS = Histogram(
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
 )
 
+MAX_TEXT_CHARS = 64 * 1024  # a longer text is part of the digest by its hash
+
 
 class CallRecorder:
     """Records each finished call in the metrics and the audit trail.
@@ -37,8 +39,8 @@ class CallRecorder:
         if not arguments:
             return self._empty_digest
         try:
-            serialised = orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)
-        except TypeError:
+            serialised = orjson.dumps(_with_hashed_texts(arguments), option=orjson.OPT_SORT_KEYS)
+        except (TypeError, UnicodeEncodeError):
             raise BadRequest(
                 "The arguments are nested too deeply, or hold text that is not valid Unicode.",
                 remedy="Send a flatter object, in UTF-8.",
@@ -70,6 +72,18 @@ class CallRecorder:
                 call.request_id,
             )
         )
+
+
+def _with_hashed_texts(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments with hashes for long texts, because their serialisation would hold the interpreter for long."""
+    long = {name: value for name, value in arguments.items() if isinstance(value, str) and len(value) > MAX_TEXT_CHARS}
+    return {**arguments, **{name: _hash_text(value) for name, value in long.items()}} if long else arguments
+
+
+def _hash_text(text: str) -> str:
+    if "\0" in text:
+        return "\0"  # refused like NUL in any other text
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _has_nul(value: Any) -> bool:

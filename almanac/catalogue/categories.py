@@ -1,6 +1,6 @@
 """Categories: the tree that groups the entities of a catalogue."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,8 +8,9 @@ from almanac.catalogue import access, ids, vocabulary
 from almanac.catalogue.entity_index import REINDEX_CATEGORY_JOB
 from almanac.core import clock
 from almanac.core.call import Call
-from almanac.core.database import Database, Reader, Transaction
+from almanac.core.database import Database, Reader, Row, Transaction
 from almanac.core.errors import BadRequest, Conflict, NotFound
+from almanac.core.fair_slots import compute_for
 from almanac.db.sql import from_row
 from almanac.jobs import queue
 
@@ -119,12 +120,17 @@ def missing(key: str) -> NotFound:
 
 async def tree(db: Database, org_id: str) -> Tree:
     """All categories of an organisation."""
-    return Tree(from_row(Category, row) for row in await db.scan(f"{_SELECT} WHERE c.org_id = $1", org_id))
+    rows = await db.scan(f"{_SELECT} WHERE c.org_id = $1", org_id)
+    return await compute_for(len(rows), _from_rows, rows)
 
 
 async def tree_in(tx: Reader, org_id: str) -> Tree:
     """All categories of an organisation, as a transaction sees them."""
-    return Tree(from_row(Category, row) for row in await tx.fetch(f"{_SELECT} WHERE c.org_id = $1", org_id))
+    return _from_rows(await tx.fetch(f"{_SELECT} WHERE c.org_id = $1", org_id))
+
+
+def _from_rows(rows: Sequence[Row]) -> Tree:
+    return Tree(from_row(Category, row) for row in rows)
 
 
 async def counts(db: Database, org_id: str) -> dict[int, int]:

@@ -13,7 +13,9 @@ from almanac.catalogue.relations import Relation
 from almanac.catalogue.vocabulary import Term
 from almanac.core import clock
 from almanac.core.call import Call
+from almanac.core.database import Row
 from almanac.core.errors import NotFound
+from almanac.core.fair_slots import compute_for
 from almanac.search import sources
 
 MAX_LISTED_ENTITIES = 500  # per category
@@ -93,7 +95,7 @@ async def structure(call: Call, key: str | None = None) -> Json | list[Json]:
     tree = await categories.tree(call.db, call.actor.org_id)
     if key is None:
         renderer = CategoryRenderer(tree, await categories.counts(call.db, call.actor.org_id))
-        return [renderer.node(top) for top in tree.children(TOP)]
+        return await compute_for(len(tree.by_number), renderer.nodes, tree.children(TOP))
     return await category(call, tree, key)
 
 
@@ -102,10 +104,10 @@ async def category(call: Call, tree: Tree, key: str, *, recursive: bool = False)
     renderer = CategoryRenderer(tree, await categories.counts(call.db, call.actor.org_id))
     aliased = [value for value in tree.by_number.values() if value.alias_key == key and value.id != key]
     if aliased:
-        return [await renderer.whole(call, value, recursive) for value in aliased]
+        return await renderer.whole(call, aliased, recursive)
     value = tree.pick(key)
     call.record_access("category", value.id)
-    return await renderer.whole(call, value, recursive)
+    return (await renderer.whole(call, [value], recursive))[0]
 
 
 class CategoryRenderer:
@@ -137,18 +139,28 @@ class CategoryRenderer:
             **_timestamps(value),
         }
 
-    async def whole(self, call: Call, value: Category, recursive: bool) -> Json:
-        """A category with the names of its entities and, if `recursive`, those of the categories below it."""
-        node = self.node(value, levels=MAX_CATEGORY_DEPTH if recursive else 1)
-        await self._add_entity_names(call, node, recursive)
-        return node
+    def nodes(self, values: Sequence[Category]) -> list[Json]:
+        """Categories with all categories below them."""
+        return [self.node(value) for value in values]
 
-    async def _add_entity_names(self, call: Call, node: Json, recursive: bool) -> None:
-        number = self._tree.by_id[node["_id"]].number
-        names = await entities.names_in(call.db, call.actor.org_id, number, MAX_LISTED_ENTITIES)
-        node["entities"] = [{"_id": id, "name": name} for id, name in names]
-        for child in node.get("children", ()) if recursive else ():
-            await self._add_entity_names(call, child, recursive)
+    async def whole(self, call: Call, values: Sequence[Category], recursive: bool) -> list[Json]:
+        """Categories with the names of their entities and, if `recursive`, those of the categories below them."""
+        numbers = [value.number for value in values]
+        numbers = self._tree.descend(numbers) if recursive else numbers
+        names = await entities.names_in(call.db, call.actor.org_id, numbers, MAX_LISTED_ENTITIES)
+        return await compute_for(len(numbers) + len(names), self._with_names, values, names, recursive)
+
+    def _with_names(self, values: Sequence[Category], rows: Sequence[Row], recursive: bool) -> list[Json]:
+        names: dict[int, list[Json]] = {}
+        for row in rows:
+            names.setdefault(row["category"], []).append({"_id": row["id"], "name": row["name"]})
+        nodes = [self.node(value, levels=MAX_CATEGORY_DEPTH if recursive else 1) for value in values]
+        pending = list(nodes)
+        while pending:
+            node = pending.pop()
+            node["entities"] = names.get(self._tree.by_id[node["_id"]].number, [])
+            pending += node.get("children", ()) if recursive else ()
+        return nodes
 
     def _leaf(self, value: Category) -> Json:
         return {"_id": value.id, "name": value.name, "entityCount": self._counts.get(value.number, 0)}

@@ -1,6 +1,7 @@
 """Entities of the catalogue: reading, writing and listing them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -13,15 +14,18 @@ from almanac.catalogue.entity import SELECT, Entity, entity_from_row
 from almanac.core import clock
 from almanac.core.arguments import Arguments
 from almanac.core.call import Call
-from almanac.core.database import Reader, Transaction, Value
+from almanac.core.database import Database, Reader, Row, Transaction, Value
 from almanac.core.errors import BadRequest, Conflict, NotFound
+from almanac.core.fair_slots import compute, compute_for
 from almanac.core.pages import Page
 from almanac.db.sql import Parameters, id_list, placeholders
 from almanac.search import sources
+from almanac.search.passage_store import AnalysedPassages
 
 MAX_TAGS = 200
 MAX_METADATA_BYTES = 100_000
 MAX_DETAILS_CHARS = 1_000_000
+MAX_ATTEMPTS = 5  # to write an entity that others change at the same time
 
 _COLUMNS = (
     "id", "org_id", "category", "name", "description", "details", "source", "sku", "status", "tags", "metadata",
@@ -48,6 +52,12 @@ def _check_tags(tags: list[str]) -> list[str]:
     if len(tags) > MAX_TAGS or any(not 1 <= len(tag) <= 200 for tag in tags):
         raise ValueError(f"has at most {MAX_TAGS} tags of 1 to 200 characters")
     return list(dict.fromkeys(tags))
+
+
+class ChangedMeanwhile(Conflict):
+    """The entity or its category was changed at the same time."""
+
+    remedy = "Try again."
 
 
 Status = Literal["draft", "active", "archived"]
@@ -127,15 +137,26 @@ def new_entity(org_id: str, draft: EntityDraft, category: Category, id: str | No
     )
 
 
-async def add(tx: Transaction, call: Call, draft: EntityDraft) -> Entity:
-    """Add an entity. Searches find it after the commit."""
-    await access.require_write(tx, call)
-    tree = await categories.tree_in(tx, call.actor.org_id)
+async def store(call: Call, draft: EntityDraft) -> Entity:
+    """Add an entity. Searches find it when this returns."""
+    return await _repeated(lambda: _store(call, draft))
+
+
+async def _store(call: Call, draft: EntityDraft) -> Entity:
+    await access.require_write(call.db, call)
+    tree = await categories.tree(call.db, call.actor.org_id)
     entity = new_entity(call.actor.org_id, draft, tree.pick(draft.category))
-    await write(tx, [entity])
-    await entity_index.put(tx, [(entity, entity_index.prepare(entity))])
+    passages = await compute(entity_index.prepare, entity)
+    await call.db.write(lambda tx: _add(tx, call, entity, passages))
     call.record_access("entity", entity.id)
     return entity
+
+
+async def _add(tx: Transaction, call: Call, entity: Entity, passages: AnalysedPassages) -> None:
+    await access.require_write(tx, call)
+    await _check_category(tx, entity)
+    await write(tx, [entity])
+    await entity_index.put(tx, [(entity, passages)])
 
 
 async def write(tx: Transaction, new: Sequence[Entity]) -> None:
@@ -144,30 +165,66 @@ async def write(tx: Transaction, new: Sequence[Entity]) -> None:
     await tx.insert_many("entities", _COLUMNS, rows)
 
 
-async def update(tx: Transaction, call: Call, id: str, changes: EntityChanges) -> Entity:
+async def change(call: Call, id: str, changes: EntityChanges) -> Entity:
     """Change the given fields of an entity. At least one is required."""
     fields = changes.model_dump(exclude_none=True)
     if not fields:
         raise BadRequest("There is nothing to change.", remedy="Send at least one field.")
-    await access.require_write(tx, call)
-    old = await get_or_none(tx, call.actor.org_id, id)
+    return await _repeated(lambda: _change(call, id, fields))
+
+
+async def _change(call: Call, id: str, fields: dict[str, Any]) -> Entity:
+    await access.require_write(call.db, call)
+    old = await get_or_none(call.db, call.actor.org_id, id)
     if old is None:
         raise missing(id)
+    category = None
     if "category" in fields:
-        category = (await categories.tree_in(tx, call.actor.org_id)).pick(fields["category"])
-        fields |= {"category": category.number, "category_id": category.id, "category_name": category.name}
-        fields["alias_key"] = category.alias_key
-    for name in fields.keys() & {"name", "description", "details", "source", "sku"}:
-        fields[name] = vocabulary.check_text(fields[name], name)
-    if "name" in fields:
-        fields["name"] = categories.check_name(fields["name"])
-    if "tags" in fields:
-        fields["tags"] = tuple(vocabulary.check_text(tag, "tags") for tag in fields["tags"])
-    entity = replace(old, **fields, updated_at=clock.now())
-    await rewrite(tx, entity)
-    await entity_index.put(tx, [(entity, entity_index.prepare(entity))])
+        category = (await categories.tree(call.db, call.actor.org_id)).pick(fields["category"])
+    entity = _changed(old, fields, category)
+    passages = await compute(entity_index.prepare, entity)
+    await call.db.write(lambda tx: _replace(tx, call, old, entity, passages))
     call.record_access("entity", id)
     return entity
+
+
+async def _replace(tx: Transaction, call: Call, old: Entity, new: Entity, passages: AnalysedPassages) -> None:
+    await access.require_write(tx, call)
+    if await get_or_none(tx, old.org_id, old.id) != old:
+        raise ChangedMeanwhile()
+    await _check_category(tx, new)
+    await rewrite(tx, new)
+    await entity_index.put(tx, [(new, passages)])
+
+
+def _changed(old: Entity, fields: dict[str, Any], category: Category | None) -> Entity:
+    """The entity with other values in some fields."""
+    values = dict(fields)
+    if category is not None:
+        values |= {"category": category.number, "category_id": category.id, "category_name": category.name}
+        values["alias_key"] = category.alias_key
+    for name in values.keys() & {"name", "description", "details", "source", "sku"}:
+        values[name] = vocabulary.check_text(values[name], name)
+    if "name" in values:
+        values["name"] = categories.check_name(values["name"])
+    if "tags" in values:
+        values["tags"] = tuple(vocabulary.check_text(tag, "tags") for tag in values["tags"])
+    return replace(old, **values, updated_at=clock.now())
+
+
+async def _check_category(tx: Transaction, entity: Entity) -> None:
+    """The name of the category is part of the indexed text, which was prepared before the transaction."""
+    row = await tx.fetch_one("SELECT name FROM categories WHERE number = $1", entity.category)
+    if row is None or row["name"] != entity.category_name:
+        raise ChangedMeanwhile()
+
+
+async def _repeated(write: Callable[[], Awaitable[Entity]]) -> Entity:
+    """Prepare and write again if another write came between."""
+    for _ in range(MAX_ATTEMPTS - 1):
+        with suppress(ChangedMeanwhile):
+            return await write()
+    return await write()
 
 
 async def rewrite(tx: Transaction, entity: Entity) -> None:
@@ -210,34 +267,44 @@ async def get_or_none(db: Reader, org_id: str, id: str) -> Entity | None:
     return None if row is None else entity_from_row(row)
 
 
-async def get_many(db: Reader, org_id: str, ids: Iterable[str]) -> dict[str, Entity]:
+async def get_many(db: Database, org_id: str, ids: Iterable[str]) -> dict[str, Entity]:
     """The existing entities of an organisation with these ids, by id."""
     return {entity.id: entity for entity in await find_by(db, org_id, "id", ids)}
 
 
-async def find_by(db: Reader, org_id: str, column: Literal["id", "sku", "name"], values: Iterable[str]) -> list[Entity]:
+async def find_by(
+    db: Database, org_id: str, column: Literal["id", "sku", "name"], values: Iterable[str]
+) -> list[Entity]:
     """The entities of an organisation that have one of the values in a column."""
     unique = list(dict.fromkeys(values))
     if not unique:
         return []
     sql = f"{SELECT} WHERE e.org_id = $1 AND e.{column} IN ({placeholders(len(unique), 2)}) ORDER BY e.id"
-    rows = await db.fetch(sql, org_id, *unique)
+    rows = await db.scan(sql, org_id, *unique)
+    return await compute_for(len(rows), _from_rows, rows)
+
+
+def _from_rows(rows: Sequence[Row]) -> list[Entity]:
     return [entity_from_row(row) for row in rows]
 
 
-async def find(db: Reader, org_id: str, filter: EntityFilter, *, limit: int = 100, offset: int = 0) -> Page[Entity]:
+async def find(db: Database, org_id: str, filter: EntityFilter, *, limit: int = 100, offset: int = 0) -> Page[Entity]:
     """A page of the entities that pass a filter, oldest first."""
     where, args = _where(org_id, filter)
-    total = await db.fetch_one(f"SELECT count(*) AS n FROM entities e WHERE {where}", *args)  # noqa: S608 - parameters
-    rows = await db.fetch(f"{SELECT} WHERE {where} ORDER BY e.id LIMIT {limit:d} OFFSET {offset:d}", *args)
-    return Page([entity_from_row(row) for row in rows], total["n"] if total else 0, offset)
+    (total,) = await db.scan(f"SELECT count(*) AS n FROM entities e WHERE {where}", *args)  # noqa: S608 - parameters
+    rows = await db.scan(f"{SELECT} WHERE {where} ORDER BY e.id LIMIT {limit:d} OFFSET {offset:d}", *args)
+    return Page(await compute_for(len(rows), _from_rows, rows), total["n"], offset)
 
 
-async def names_in(db: Reader, org_id: str, category: int, limit: int) -> list[tuple[str, str]]:
-    """Ids and names of the entities directly in a category."""
-    sql = "SELECT id, name FROM entities WHERE category = $1 AND org_id = $2 ORDER BY id LIMIT $3"
-    rows = await db.fetch(sql, category, org_id, limit)
-    return [(row["id"], row["name"]) for row in rows]
+async def names_in(db: Database, org_id: str, categories: Sequence[int], limit: int) -> list[Row]:
+    """Category, id and name of the entities directly in some categories, at most `limit` of each."""
+    return await db.scan(
+        "SELECT category, id, name FROM (SELECT category, id, name, row_number() OVER"  # noqa: S608 - integers
+        " (PARTITION BY category ORDER BY id) AS place FROM entities"
+        f" WHERE org_id = $1 AND category IN ({id_list(categories)})) AS numbered WHERE place <= $2 ORDER BY id",
+        org_id,
+        limit,
+    )
 
 
 async def after(db: Reader, org_id: str, id: str, limit: int) -> list[Entity]:

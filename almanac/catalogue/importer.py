@@ -30,10 +30,11 @@ from almanac.catalogue.entity import Entity
 from almanac.core.call import Call
 from almanac.core.database import Reader, Transaction
 from almanac.core.errors import BadRequest, NotFound
+from almanac.core.fair_slots import compute
 from almanac.db.sql import placeholders
 from almanac.search.passage_store import AnalysedPassages
 
-BATCH_ENTITIES = 500  # entities in one transaction
+BATCH_ENTITIES = 50  # entities in one transaction: others wait for it
 MAX_LISTED_CHANGES = 200
 MAX_LISTED_TERMS = 20  # undeclared terms in an error message
 _CHANGEABLE_FIELDS = ("name", "category_id", "description", "details", "source", "sku", "status", "tags", "metadata")
@@ -227,12 +228,22 @@ class CatalogueImport:
     # Entities
 
     async def _import_entities(self, batch: Sequence[EntityEntry], linked: LinkedEntries) -> None:
-        category_of = [self._tree.pick(entry.category) for entry in batch]
-        known = _KnownEntities(await self._find_known(batch))
+        known = await self._find_known(batch)
+        used_ids = await _used_ids(self._call.db, "entities", [entry.id for entry in batch if entry.id])
+        new, changed = await compute(self._compare, batch, known, used_ids, linked)
+        if new or changed:
+            await self._call.db.write(lambda tx: _store(tx, new, changed))
+
+    def _compare(
+        self, batch: Sequence[EntityEntry], existing: Sequence[Entity], used_ids: set[str], linked: LinkedEntries
+    ) -> tuple[list[IndexedEntity], list[IndexedEntity]]:
+        """Compare entries with the stored entities; return the new and the changed ones, ready to be stored."""
         new: list[IndexedEntity] = []
         changed: list[IndexedEntity] = []
-        used_ids = await _used_ids(self._call.db, "entities", [entry.id for entry in batch if entry.id])
-        for entry, category in zip(batch, category_of, strict=True):
+        known = _KnownEntities(existing)
+        categories_by_key = {key: self._tree.pick(key) for key in {entry.category: None for entry in batch}}
+        for entry in batch:
+            category = categories_by_key[entry.category]
             old = known.find(entry, category)
             entity = _entity_from_entry(self._org_id, entry, category, old, used_ids)
             if old is None:
@@ -250,8 +261,7 @@ class CatalogueImport:
                 self._add_target(entry, entity)
             if entry.relations or entry.attachments:
                 linked.setdefault(entity.id, []).append(entry)
-        if new or changed:
-            await self._call.db.write(lambda tx: _store(tx, new, changed))
+        return new, changed
 
     async def _find_known(self, batch: Sequence[EntityEntry]) -> list[Entity]:
         db, org_id = self._call.db, self._org_id

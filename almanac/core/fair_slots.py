@@ -13,7 +13,12 @@ T = TypeVar("T")
 # The organisation for which this task works: that of the request's actor, or of the job. Empty for the server itself.
 ORG_ID: ContextVar[str] = ContextVar("org_id", default="")
 
-COMPUTE_SLOTS = 2  # threads that compute in Python hold the interpreter, so more of them only slow the event loop down
+# Threads that compute in Python hold the interpreter: a second one computes no more, and delays the event loop.
+COMPUTE_SLOTS = 1
+ADDITIONAL_COMPUTE_SLOTS = 3
+
+
+MAX_INLINE_ROWS = 50  # processed in less time than a thread takes to start
 
 
 class FairSlots:
@@ -87,10 +92,15 @@ class FairSlots:
                 turn.set_result(None)
 
 
-compute_slots = FairSlots(COMPUTE_SLOTS)
+compute_slots = FairSlots(COMPUTE_SLOTS, ADDITIONAL_COMPUTE_SLOTS)
 
 
 async def compute(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a function that computes for long in a thread. Organisations share the threads fairly."""
     async with compute_slots.hold():
         return await asyncio.to_thread(work, *args, **kwargs)
+
+
+async def compute_for(count: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a function whose time grows with a number of rows: for a few at once, otherwise like `compute`."""
+    return work(*args, **kwargs) if count <= MAX_INLINE_ROWS else await compute(work, *args, **kwargs)

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from almanac.core.database import Row, Transaction, Value
 from almanac.core.fair_slots import FairSlots
+from almanac.core.loop_turns import pause
 from almanac.db.errors import DatabaseUnavailable
 from almanac.db.sqlite_connection import BUSY_SECONDS, SMALL_CACHE, STATEMENT_ERRORS, connect, numbered, translate
 from almanac.db.sqlite_writer import PendingWrite, SqliteWriter
@@ -25,7 +26,8 @@ from almanac.db.wal_index import WalIndex
 
 T = TypeVar("T")
 
-SCAN_THREADS = 4
+SCAN_THREADS = 2
+ADDITIONAL_SCAN_THREADS = 4  # for organisations that have no scan running
 LOCK_POLL_SECONDS = 0.02
 
 
@@ -39,8 +41,8 @@ class SqliteDatabase:
         self._reader = connect(path, read_only=True)
         self._writer = SqliteWriter(path)
         self._scanners = _ScanConnections(path)
-        self._scan_slots = FairSlots(SCAN_THREADS)
-        self._threads = ThreadPoolExecutor(2 * SCAN_THREADS, thread_name_prefix="sqlite-scan")
+        self._scan_slots = FairSlots(SCAN_THREADS, ADDITIONAL_SCAN_THREADS)
+        self._threads = ThreadPoolExecutor(SCAN_THREADS + ADDITIONAL_SCAN_THREADS, thread_name_prefix="sqlite-scan")
         self._index = WalIndex(path)
         self._closed = False
 
@@ -57,6 +59,7 @@ class SqliteDatabase:
             raise translate(error, str(path)) from None
 
     async def fetch(self, sql: str, *args: Value) -> list[Row]:
+        await pause()
         # fetchall() runs the statement to its end. An open read would keep the WAL from being truncated.
         try:
             return self._reader.execute(numbered(sql), args).fetchall()
@@ -64,6 +67,7 @@ class SqliteDatabase:
             raise translate(error) from None
 
     async def fetch_one(self, sql: str, *args: Value) -> Row | None:
+        await pause()
         try:
             cursor = self._reader.execute(numbered(sql), args)
             row = cursor.fetchone()

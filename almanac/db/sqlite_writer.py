@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 MAX_WRITES_PER_COMMIT = 256
 MAX_BATCH_SECONDS = 0.05  # then the batch is committed; this limits how long the first body waits for the last
+MAX_SHARED_BATCH_SECONDS = 0.01  # the same for a batch of several organisations
+MAX_KNOWN_ORGS = 1_000  # whose usual time of a body is remembered
 ROWS_PER_INSERT = 200  # with 11 columns that is 2,200 parameters; SQLite takes 32,766
 
 _ONLY_STATEMENTS = "a transaction may await nothing but its own statements"
@@ -116,7 +118,8 @@ class SqliteWriter:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._queue: SimpleQueue[PendingWrite | None] = SimpleQueue()
-        self._turns: dict[str, deque[PendingWrite]] = {}  # of organisations; only the thread uses it
+        self._turns: dict[str, deque[PendingWrite]] = {}  # of organisations in the order of their turns, for the thread
+        self._usual_seconds: dict[str, float] = {}  # of the latest bodies of each organisation
         self._stopping = False
         self._started: SimpleQueue[sqlite3.Error | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name="sqlite-writer", daemon=True)
@@ -145,7 +148,7 @@ class SqliteWriter:
         while batch := self._next_batch():
             left: list[PendingWrite] = []
             try:
-                _commit_together(connection, batch, left)
+                _commit_together(connection, batch, left, self._usual_seconds)
             except BaseException as error:  # noqa: BLE001 an error of a body must not end the thread
                 _fail(batch, error)
                 _roll_back(connection)
@@ -159,10 +162,11 @@ class SqliteWriter:
         while not batch and (self._turns or not self._stopping):
             self._receive()
             while self._turns and len(batch) < MAX_WRITES_PER_COMMIT:
-                for org_id, writes in list(self._turns.items()):
+                for org_id in list(self._turns):
+                    writes = self._turns.pop(org_id)
                     pending = writes.popleft()
-                    if not writes:
-                        del self._turns[org_id]
+                    if writes:
+                        self._turns[org_id] = writes  # behind the others
                     if not pending.future.cancelled():
                         batch.append(pending)
         return batch
@@ -188,36 +192,41 @@ class SqliteWriter:
                 item = self._queue.get_nowait()
 
 
-def _commit_together(connection: sqlite3.Connection, batch: list[PendingWrite], left: list[PendingWrite]) -> None:
+def _commit_together(
+    connection: sqlite3.Connection, batch: list[PendingWrite], left: list[PendingWrite], usual: dict[str, float]
+) -> None:
     """Run the bodies in one transaction. If one of them prevents the commit, run each in its own transaction.
 
-    If the first bodies take long, the others move from `batch` to `left`.
+    If the first bodies take long, or the next one usually does, the others move from `batch` to `left`.
     """
-    problem = _commit(connection, batch, left)
+    problem = _commit(connection, batch, left, usual)
     if problem is None:
         return
     _roll_back(connection)
     if len(batch) > 1 and isinstance(problem, DatabaseFull | ConstraintConflict):
         for pending in batch:
-            _commit_together(connection, [pending], left)
+            _commit_together(connection, [pending], left, usual)
     else:
         _fail(batch, problem)
 
 
 def _commit(
-    connection: sqlite3.Connection, batch: list[PendingWrite], left: list[PendingWrite]
+    connection: sqlite3.Connection, batch: list[PendingWrite], left: list[PendingWrite], usual: dict[str, float]
 ) -> DatabaseError | None:
     """Run the bodies and commit. Returns the error that prevented the commit."""
     try:
         connection.execute("BEGIN IMMEDIATE")
-        ends = time.monotonic() + MAX_BATCH_SECONDS
+        is_shared = any(pending.org_id != batch[0].org_id for pending in batch)
+        ends = time.monotonic() + (MAX_SHARED_BATCH_SECONDS if is_shared else MAX_BATCH_SECONDS)
         for number, pending in enumerate(batch):
-            if number and time.monotonic() > ends:
+            begun = time.monotonic()
+            if number and begun + (usual.get(pending.org_id, 0.0) if is_shared else 0.0) > ends:
                 left += batch[number:]
                 del batch[number:]
                 break
             pending.result = pending.error = None
             _run_body(connection, pending)
+            _note_seconds(usual, pending.org_id, time.monotonic() - begun)
             if not connection.in_transaction:
                 # On a full disk SQLite may roll back the whole transaction, the earlier bodies included.
                 return DatabaseFull("the transaction was rolled back")
@@ -225,6 +234,13 @@ def _commit(
     except sqlite3.Error as error:
         return translate(error)
     return None
+
+
+def _note_seconds(usual: dict[str, float], org_id: str, seconds: float) -> None:
+    """Remember the mean time of an organisation's latest bodies."""
+    usual[org_id] = (usual.pop(org_id, seconds) + seconds) / 2
+    if len(usual) > MAX_KNOWN_ORGS:
+        del usual[next(iter(usual))]
 
 
 def _run_body(connection: sqlite3.Connection, pending: PendingWrite) -> None:

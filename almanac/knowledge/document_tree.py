@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from almanac.core.call import Call
-from almanac.core.database import Value
+from almanac.core.database import Row, Value
 from almanac.core.errors import AlmanacError
+from almanac.core.fair_slots import compute_for
 from almanac.db.sql import from_row, id_list
 from almanac.knowledge import bases, folders
 from almanac.knowledge.bases import KnowledgeBase
@@ -147,13 +148,15 @@ async def tree(
         await _check_size(call, base_id, await _count(call, _FOLDERS_OF_BASE, base_id), condition)
         where = "WHERE base_id = $1 AND removed_at IS NULL LIMIT $2"
         rows = await call.db.scan(_FOLDERS + where, base_id, MAX_NODES + 1)
-        descendants = [from_row(Folder, row) for row in rows]
+        descendants = await compute_for(len(rows), _folders_from, rows)
     else:
         descendants, warnings = await _descendant_folders(call, base_id, folder_id)
         condition = f" AND d.folder_id IN ({id_list([folder_id, *(folder.id for folder in descendants)])}){condition}"
         await _check_size(call, base_id, len(descendants), condition)
     documents = await _documents(call, base_id, condition, brief)
-    nodes, count = _build_tree(folder_id, descendants, documents, warnings)
+    nodes, count = await compute_for(
+        len(descendants) + len(documents), _build_tree, folder_id, descendants, documents, warnings
+    )
     return FolderTree(base, folder_id, nodes, count, warnings)
 
 
@@ -187,9 +190,17 @@ async def _check_size(call: Call, base_id: int, folder_count: int, condition: st
 async def _documents(call: Call, base_id: int, condition: str, brief: bool) -> list[Document] | list[DocumentBrief]:
     where = f"WHERE d.base_id = $1 AND d.removed_at IS NULL{condition} LIMIT $2"
     rows = await call.db.scan(f"{_BRIEF if brief else SELECT} {where}", base_id, MAX_NODES + 1)
+    return await compute_for(len(rows), _documents_from, rows, brief)
+
+
+def _documents_from(rows: Sequence[Row], brief: bool) -> list[Document] | list[DocumentBrief]:
     if brief:
         return [DocumentBrief._make(cast("Iterable[Any]", row)) for row in rows]
     return [document_from_row(row) for row in rows]
+
+
+def _folders_from(rows: Sequence[Row]) -> list[Folder]:
+    return [from_row(Folder, row) for row in rows]
 
 
 async def _descendant_folders(call: Call, base_id: int, folder_id: int) -> tuple[list[Folder], list[str]]:
@@ -197,7 +208,8 @@ async def _descendant_folders(call: Call, base_id: int, folder_id: int) -> tuple
     levels = await folders.descend(call.db.scan, base_id, folder_id, max_folders=MAX_NODES)
     if (count := sum(map(len, levels))) > MAX_NODES:
         raise too_large(count)
-    descendants = [from_row(Folder, row) for level in levels[:MAX_FOLDER_DEPTH] for row in level]
+    rows = [row for level in levels[:MAX_FOLDER_DEPTH] for row in level]
+    descendants = await compute_for(len(rows), _folders_from, rows)
     start = await call.db.fetch_one("SELECT parent_id FROM folders WHERE id = $1", folder_id)
     is_cyclic = start is not None and start["parent_id"] in {folder_id, *(folder.id for folder in descendants)}
     warnings = [f"Cycle detected at folder {folder_id}; edge skipped"] if is_cyclic else []

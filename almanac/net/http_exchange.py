@@ -1,6 +1,5 @@
 """One HTTP request and the means to answer it."""
 
-import asyncio
 import itertools
 import re
 import secrets
@@ -9,6 +8,7 @@ from collections.abc import Callable
 from starlette.types import Message, Receive, Scope, Send
 
 from almanac.core.errors import AlmanacError, BadRequest, Cancelled, TooLarge, Unavailable
+from almanac.core.fair_slots import compute
 from almanac.core.json_size import MAX_JSON_VALUES, has_too_many_values
 
 Headers = dict[bytes, bytes]
@@ -21,7 +21,7 @@ SINGLE_VALUE_HEADERS = frozenset(
      b"x-wegent-download-token", b"idempotency-key"}
 )  # fmt: skip
 
-LARGE_BODY_BYTES = 64 * 1024  # larger bodies are counted in a thread
+LARGE_BODY_BYTES = 64 * 1024  # larger bodies are counted, parsed and validated in a thread
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _process_prefix = secrets.token_hex(4)
@@ -107,12 +107,17 @@ class HttpExchange:
                 if size > max_bytes:
                     raise _too_large(max_bytes)
             body = b"".join(chunks)
-            if len(body) > LARGE_BODY_BYTES and await asyncio.to_thread(has_too_many_values, body):
+            if len(body) > LARGE_BODY_BYTES and await compute(has_too_many_values, body):
                 raise BadRequest(
                     f"The body has more than {MAX_JSON_VALUES:,} JSON values.", remedy="Send them in several requests."
                 )
             self._body = body
         return self._body
+
+    @property
+    def has_large_body(self) -> bool:
+        """Whether the body takes so long to parse and validate that a thread must do it."""
+        return self._body is not None and len(self._body) > LARGE_BODY_BYTES
 
     def ignore_body(self) -> None:
         """Treat the body as read, for operations that take none."""

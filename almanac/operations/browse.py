@@ -7,6 +7,7 @@ from pydantic import Field
 
 from almanac.core.arguments import Arguments, Id
 from almanac.core.errors import BadRequest
+from almanac.core.fair_slots import compute_for
 from almanac.knowledge import bases, document_status, document_tree, trash
 from almanac.knowledge.document_tree import Node
 from almanac.knowledge.documents import Document
@@ -112,7 +113,7 @@ async def browse(ctx: RequestContext, args: Browse) -> NodeList:
         if args.model_fields_set & {"limit", "offset"}:
             raise BadRequest("limit and offset are for one level at a time.", remedy="Leave them or recursive out.")
         tree = await document_tree.tree(ctx, args.base_id, args.folder_id)
-        return NodeList(tree.base.name, _flat(tree.nodes), False, tree.warnings, 0)
+        return NodeList(tree.base.name, await compute_for(tree.count, _flat, tree.nodes), False, tree.warnings, 0)
     level = await document_tree.browse(ctx, args.base_id, args.folder_id, limit=args.limit, offset=args.offset)
     return NodeList(level.base.name, [_node_info(node, "") for node in level.nodes], level.has_more, [], args.offset)
 

@@ -137,11 +137,9 @@ async def save_entity(ctx: RequestContext, args: SaveEntity) -> OneEntity:
     if args.id is None:
         if args.name is None or args.category is None:
             raise BadRequest("A new entity needs a name and a category.", remedy="Or give the id of one to change.")
-        draft = EntityDraft.model_validate(fields)
-        saved = await ctx.db.write(lambda tx: entities.add(tx, ctx, draft))
+        saved = await entities.store(ctx, EntityDraft.model_validate(fields))
     else:
-        id, changes = args.id, EntityChanges.model_validate(fields)
-        saved = await ctx.db.write(lambda tx: entities.update(tx, ctx, id, changes))
+        saved = await entities.change(ctx, args.id, EntityChanges.model_validate(fields))
     return OneEntity(_snake_case(await contract_json.entity_with_links(ctx, saved)))
 
 

@@ -11,6 +11,7 @@ from almanac.audit.recorder import CallRecorder
 from almanac.audit.refusal_log import RefusalLog
 from almanac.core.call import Actor, Call
 from almanac.core.database import Database
+from almanac.core.loop_turns import LoopTurns
 from almanac.core.settings import Settings
 from almanac.core.timers import TimerQueue
 from almanac.data.engine import DataEngine
@@ -52,6 +53,7 @@ class AppContext:
     runtime: Runtime | None = None  # answers knowledge queries in place of search, if configured
     tracer: Tracer | None = None
     refusal_log: RefusalLog = field(default_factory=RefusalLog)
+    turns: LoopTurns = field(default_factory=LoopTurns)  # of the organisations on the event loop
 
 
 class Authentication(NamedTuple):

@@ -13,6 +13,7 @@ from almanac.net.http_exchange import HttpExchange
 from almanac.operations.context import AppContext, Authentication, RequestContext
 
 MAX_ARGUMENTS = 1_000
+MAX_QUESTION_BYTES = 1024 * 1024  # of the JSON of an operation that stores nothing, so that no long text is in it
 UNKNOWN_ARGUMENT = "is not an argument of this operation"
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -151,6 +152,11 @@ class Operation:
     people_only: str = ""  # why agents cannot do this
     example: Example = NO_EXAMPLE
     tool: str = ""  # the tool that reads the same data: a token limited to tools needs it; empty: this operation
+
+    def max_json_bytes(self, max_body_bytes: int) -> int:
+        """The maximum size of a JSON body."""
+        is_writing = any(scope.endswith(":write") for scope in self.scopes)
+        return max_body_bytes if is_writing else min(MAX_QUESTION_BYTES, max_body_bytes)
 
     def check_count(self, raw: dict[str, Any]) -> None:
         """Refuse more arguments than any operation takes, before they are validated one by one."""

@@ -206,12 +206,10 @@ def _occurrences(text: str, quoted: str) -> Iterator[tuple[int, int]]:
 def _most_similar(rows: Sequence[Row], quoted: str) -> Row | None:
     """The passage that contains most of the quoted words, if it contains enough of them."""
     wanted = np.array(sorted({analyser.term_hash(term) for term in analyser.terms_of(quoted)}), np.int64)
-    best, most = None, max(1, math.ceil(MIN_SHARED_WORD_SHARE * len(wanted))) - 1
-    for row in rows:
-        shared = int(np.isin(wanted, analyser.own(bytes(row["words"] or b""))).sum())
-        if shared > most:
-            best, most = row, shared
-    return best
+    shared = analyser.count_shared([bytes(row["words"] or b"") for row in rows], wanted)
+    best = int(shared.argmax()) if len(shared) else 0
+    is_similar = len(shared) and shared[best] >= max(1, math.ceil(MIN_SHARED_WORD_SHARE * len(wanted)))
+    return rows[best] if is_similar else None
 
 
 def _result(outcome: str, row: Row, span: tuple[int, int] | None = None) -> CitationCheck:

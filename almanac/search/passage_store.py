@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import orjson
 
-from almanac.core.database import Reader, Transaction, Value
+from almanac.core.database import Database, Row, Transaction, Value
+from almanac.core.fair_slots import compute_for
 from almanac.db.sql import placeholders
 from almanac.search import sources
 from almanac.search.analysis import analyser
@@ -49,9 +50,9 @@ async def replace(tx: Transaction, source: Source, prepared: AnalysedPassages) -
     return source_id
 
 
-async def find(db: Reader, kind: str, object_id: str, *, offset: int = 0, limit: int = 1000) -> list[Passage]:
+async def find(db: Database, kind: str, object_id: str, *, offset: int = 0, limit: int = 1000) -> list[Passage]:
     """The passages of a source, in the order of its text."""
-    rows = await db.fetch(
+    rows = await db.scan(
         "SELECT p.* FROM passages p JOIN sources s ON s.id = p.source_id"
         " WHERE s.kind = $1 AND s.owner_id = $2 AND p.ordinal >= $3 ORDER BY p.ordinal LIMIT $4",
         kind,
@@ -59,6 +60,10 @@ async def find(db: Reader, kind: str, object_id: str, *, offset: int = 0, limit:
         offset,
         limit,
     )
+    return await compute_for(len(rows), _passages_from, rows)
+
+
+def _passages_from(rows: Sequence[Row]) -> list[Passage]:
     return [passage_from_row(row) for row in rows]
 
 

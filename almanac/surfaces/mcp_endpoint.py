@@ -13,6 +13,7 @@ import orjson
 from starlette.types import Message, Receive
 
 from almanac.core.errors import AlmanacError
+from almanac.core.fair_slots import compute
 from almanac.net import json_rpc
 from almanac.net.http_exchange import Headers, HttpExchange, ServerStopping, replay
 from almanac.net.json_rpc import INVALID_PARAMS, InvalidJsonRpc
@@ -87,7 +88,8 @@ class McpEndpoint(Endpoint):
                 "The request body must be application/json.", remedy="Send the header 'Content-Type: application/json'."
             )
         body = await http.read_json_body(self._max_body_bytes)
-        message = json_rpc.read(body, answers=self._surface.sessions)
+        read = partial(json_rpc.read, body, answers=self._surface.sessions)
+        message = await compute(read) if http.has_large_body else read()
         method = message.get("method")
         version = self._version(message, method, http.headers)
         call_version = version if method == "tools/call" else None

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from almanac import __version__
+from almanac.core.fair_slots import compute
 from almanac.operations.operation import Operation, Rest
 from almanac.operations.pipeline.file_answer import FileAnswer
 from almanac.operations.schemas import Schema, plain_schema
@@ -52,7 +53,7 @@ def route(operations: Sequence[Operation], at: str = API_PREFIX, prefix: str = A
 
     async def serve(_: Request) -> Response:
         if not serialised:
-            serialised.append(orjson.dumps(describe(operations, prefix)))
+            serialised.append(await compute(lambda: orjson.dumps(describe(operations, prefix))))
         return Response(serialised[0], media_type="application/json")
 
     return Route(f"{at}/openapi.json", serve, methods=["GET"])

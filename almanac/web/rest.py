@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from almanac.core.arguments import describe_arguments
 from almanac.core.errors import AlmanacError, BadRequest, InvalidToken, Unauthorized
+from almanac.core.fair_slots import compute
 from almanac.identity.credentials import token_or_key
 from almanac.net.http_exchange import HeaderList, HttpExchange
 from almanac.net.query_string import read_query_string
@@ -165,13 +166,13 @@ class RestEndpoint(Endpoint):
         return {**body, **arguments}
 
     async def _read_json(self, ctx: RequestContext, operation: Operation, rest: Rest) -> dict[str, Any]:
-        raw = await ctx.http.read_json_body(ctx.app.settings.max_body_bytes)
+        raw = await ctx.http.read_json_body(operation.max_json_bytes(ctx.app.settings.max_body_bytes))
         if (raw or rest.form is not None) and ctx.http.content_type != JSON:
             raise UnsupportedMediaType(
                 remedy="Send a file as multipart/form-data, or JSON as application/json." if rest.form else None
             )
         try:
-            body = orjson.loads(raw or b"{}")
+            body = await compute(orjson.loads, raw) if ctx.http.has_large_body else orjson.loads(raw or b"{}")
         except orjson.JSONDecodeError:
             raise InvalidJson() from None
         if not isinstance(body, dict):

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,14 +100,19 @@ class Server:
 
 @contextmanager
 def serving(
-    home: Path, *arguments: str, lines: int = 2, settings: Mapping[str, str] | None = None
+    home: Path,
+    *arguments: str,
+    lines: int = 2,
+    settings: Mapping[str, str] | None = None,
+    program: Sequence[str] | None = None,
 ) -> Generator[Server]:
-    """Start the server and wait until it answers; `lines` is the number of lines it prints first."""
+    """Start the server and wait until it answers; `lines` is the number of lines it prints first. `program` is another
+    program than `almanac` that takes the same arguments."""
     home.parent.mkdir(parents=True, exist_ok=True)
     log = home.parent / f"{home.name}-{time.monotonic_ns()}.log"
     with log.open("w") as errors:
         process = subprocess.Popen(
-            command("serve", "--port", "0", *arguments),
+            [*(program or command()), "serve", "--port", "0", *arguments],
             stdout=subprocess.PIPE,
             stderr=errors,
             stdin=subprocess.DEVNULL,

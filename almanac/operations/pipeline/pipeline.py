@@ -12,6 +12,8 @@
 10. send the answer or the error          `Endpoint.send`, `Endpoint.send_error`
 11. close the record                      audit entry, metrics, span, in-flight count
 
+Stages 6 to 10 run by turns (`core/loop_turns.py`), so that many requests of one organisation do not delay another's.
+
 The guard (`RequestGuard`) covers stages 1 to 9. It ends them if the body is late, the deadline is over or the client
 has disconnected. Stage 10 is outside: a file may take longer than the deadline.
 
@@ -28,6 +30,7 @@ from starlette.types import Receive, Scope, Send
 
 from almanac.core.call import Actor
 from almanac.core.errors import AlmanacError, Forbidden, InsufficientScope, Internal, McpTokenRefused, Unauthorized
+from almanac.core.fair_slots import compute
 from almanac.identity.tokens import MCP_ONLY_KINDS
 from almanac.net.client_address import client_address
 from almanac.net.http_exchange import HttpExchange, ServerStopping
@@ -70,14 +73,12 @@ async def handle(endpoint: Endpoint, app: AppContext, http: HttpExchange) -> Non
             )  # fmt: skip
             await endpoint.limit_before_body(ctx)
             with CallRecord(ctx):
-                answer = await endpoint.read(ctx)
-                if isinstance(answer, Invocation):
-                    answer = await invoke(ctx, answer, endpoint.call_limit(ctx))
+                answer = await app.turns.run(actor.org_id, _answer(endpoint, ctx))
             if isinstance(answer, HandOver):
                 guard.lift_deadline()
-                await answer.serve()
+                await app.turns.run(actor.org_id, answer.serve())
                 return
-        await endpoint.send(ctx, answer)
+        await app.turns.run(actor.org_id, endpoint.send(ctx, answer))
     except ClientDisconnected:
         pass  # there is nobody to answer
     except asyncio.CancelledError:
@@ -98,7 +99,13 @@ async def run_recorded(ctx: RequestContext, invocation: Invocation, limit: RateL
         CallRecord(ctx),
         RequestGuard(ctx.app.timers, ctx.app.settings.request_deadline_seconds) as ctx.guard,
     ):
-        return await invoke(ctx, invocation, limit)
+        return await ctx.app.turns.run(ctx.actor.org_id, invoke(ctx, invocation, limit))
+
+
+async def _answer(endpoint: Endpoint, ctx: RequestContext) -> Any:
+    """Read the request, and run the operation that it names."""
+    answer = await endpoint.read(ctx)
+    return await invoke(ctx, answer, endpoint.call_limit(ctx)) if isinstance(answer, Invocation) else answer
 
 
 async def invoke(ctx: RequestContext, invocation: Invocation, limit: RateLimit | None) -> Any:
@@ -109,8 +116,16 @@ async def invoke(ctx: RequestContext, invocation: Invocation, limit: RateLimit |
     if operation is None:
         raise UnknownOperation(invocation.name)
     operation.check_count(invocation.arguments)
-    ctx.note_arguments(invocation.arguments)
-    return await operation.handler(ctx, operation.parse(invocation.arguments))
+    if ctx.http is not None and ctx.http.has_large_body:
+        parsed = await compute(_parse, ctx, operation, invocation.arguments)
+    else:
+        parsed = _parse(ctx, operation, invocation.arguments)
+    return await operation.handler(ctx, parsed)
+
+
+def _parse(ctx: RequestContext, operation: Operation, arguments: dict[str, Any]) -> Any:
+    ctx.note_arguments(arguments)
+    return operation.parse(arguments)
 
 
 async def admit(ctx: RequestContext, operation: Operation | None, limit: RateLimit | None) -> None:

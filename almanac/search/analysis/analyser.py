@@ -157,6 +157,16 @@ def own(words: bytes) -> NDArray[np.int64]:
     return hashes[counts >= _TEXT]
 
 
+def count_shared(words: Sequence[bytes], terms: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The number of the sorted terms that each passage contains, not counting those of its surrounding text."""
+    bags = decode_all(words)
+    if not len(terms) or not len(bags.hashes):
+        return np.zeros(len(words), np.int64)
+    nearest = terms[np.minimum(terms.searchsorted(bags.hashes), len(terms) - 1)]
+    found = np.concatenate(([0], np.cumsum((nearest == bags.hashes) & (bags.counts >= _TEXT))))
+    return np.diff(found[np.concatenate(([0], bags.ends))])
+
+
 def fold(word: str) -> str:
     """A word in lower case without accents."""
     if word.isascii():

@@ -5,12 +5,16 @@ from collections import Counter
 from collections.abc import Sequence
 
 from almanac.core.database import Row
+from almanac.core.fair_slots import compute_for
 from almanac.search import citations
 from almanac.search.analysis import highlights
 from almanac.search.passage import passage_from_row
 from almanac.search.query import MAX_RESULT_DEPTH, ParsedQuery, SearchResponse, SearchResult
 from almanac.search.ranking.candidates import RankedPassage
 from almanac.search.resources import SearchResources, SearchRun
+
+USUAL_TERMS = 8  # of a query; the time of highlighting grows with their number
+TERMS_OF_PASSAGE = 4  # that are highlighted, at most in a usual passage
 
 
 def limit_per_source(ranked: list[RankedPassage], limit: int) -> list[RankedPassage]:
@@ -40,7 +44,9 @@ async def page(
     query = parsed.query
     good = [passage for passage in ranked if passage.score >= query.min_score][:MAX_RESULT_DEPTH]
     shown, has_more = await _read_page(resources, good, query.offset, query.offset + query.limit)
-    results = tuple(_result(passage, row, parsed.terms) for passage, row in shown)
+    # A usual page is so short that a thread is not worth it.
+    work = TERMS_OF_PASSAGE * len(shown) * max(1, len(parsed.terms) // USUAL_TERMS)
+    results = await compute_for(work, _results, shown, parsed.terms)
     run.record("show", begun, diverse=len(ranked), above_min_score=len(good), returned=len(results))
     notes = tuple(dict.fromkeys(run.notes))
     if not query.explain:
@@ -61,6 +67,10 @@ async def _read_page(
         if not removed:
             return [(passage, rows[passage.id]) for passage in shown], stop < len(ranked)
         ranked = [passage for passage in ranked if passage.id not in removed]
+
+
+def _results(shown: Sequence[tuple[RankedPassage, Row]], terms: frozenset[str]) -> tuple[SearchResult, ...]:
+    return tuple(_result(passage, row, terms) for passage, row in shown)
 
 
 def _result(ranked: RankedPassage, row: Row, terms: frozenset[str]) -> SearchResult:

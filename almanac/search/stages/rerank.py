@@ -8,6 +8,7 @@ import structlog
 from numpy.typing import NDArray
 
 from almanac.core.database import Row
+from almanac.core.fair_slots import compute_for
 from almanac.search.ranking import calibration, features
 from almanac.search.ranking.candidates import KEYWORD_WEIGHT, Candidates, RankedPassage
 from almanac.search.ranking.features import RERANK_DEPTH
@@ -43,7 +44,8 @@ async def _rank(resources: SearchResources, run: SearchRun, candidates: Candidat
         order = candidates.order(fused)
         rows = await resources.rows(candidates.ids[order[:RERANK_DEPTH]].tolist())
         try:
-            return _rerank_by_text(candidates, order, fused, rows)
+            terms = len(candidates.parsed.terms)
+            return await compute_for(terms, _rerank_by_text, candidates, order, fused, rows)
         except (ArithmeticError, IndexError, ValueError) as error:  # the fused order is better than no answer
             _log.error("rerank_failed", error=type(error).__name__)
             run.notes.append("Reranking failed. The results are in the order before it.")

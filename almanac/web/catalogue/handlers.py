@@ -19,7 +19,7 @@ from almanac.catalogue import (
 from almanac.catalogue.entities import EntityChanges, EntityFilter
 from almanac.catalogue.importer import CatalogueImport
 from almanac.core.errors import BadRequest, Forbidden, InsufficientScope
-from almanac.core.fair_slots import compute
+from almanac.core.fair_slots import compute, compute_for
 from almanac.operations import namespace_search
 from almanac.operations.context import RequestContext
 from almanac.operations.namespace_search import NamespaceQuery
@@ -46,7 +46,10 @@ async def list_categories(
         lists = [await vocabulary.find(ctx.db, org_id, kind) for kind in ("alias", "policy")]
         terms = {term.id: term for listed in lists for term in listed}
     view = contract_json.CategoryRenderer(tree, await categories.counts(ctx.db, org_id), terms)
-    nodes = [await view.whole(ctx, each, True) if parameters.extended else view.node(each) for each in found]
+    if parameters.extended:
+        nodes = await view.whole(ctx, found, True)
+    else:
+        nodes = await compute_for(len(tree.by_number), view.nodes, found)
     return _select_fields(nodes, parameters.fields)
 
 
@@ -126,13 +129,13 @@ async def get_entity(ctx: RequestContext, parameters: models.KeyPath, _: Any) ->
 
 async def add_entity(ctx: RequestContext, _: Any, body: models.NewEntity) -> Any:
     """Create an entity."""
-    entity = await ctx.db.write(lambda tx: entities.add(tx, ctx, body))
+    entity = await entities.store(ctx, body)
     return await contract_json.entity_with_links(ctx, entity)
 
 
 async def change_entity(ctx: RequestContext, parameters: models.KeyPath, body: EntityChanges) -> Any:
     """Change an entity, by its id."""
-    entity = await ctx.db.write(lambda tx: entities.update(tx, ctx, parameters.key, body))
+    entity = await entities.change(ctx, parameters.key, body)
     return await contract_json.entity_with_links(ctx, entity)
 
 
@@ -238,10 +241,13 @@ async def seed_catalogue(ctx: RequestContext, parameters: models.ImportParameter
     """Import a catalogue file."""
     if body.tenantId not in (None, ctx.actor.org_id):
         raise _other_tenant("Leave tenantId out.")
-    raw = orjson.dumps(body.model_dump(exclude_none=True))
-    catalogue = await compute(catalogue_file.parse, raw, "json")
+    catalogue = await compute(_catalogue_from, body)
     report = await CatalogueImport(ctx, catalogue, dry=parameters.dryRun).run()
     return {"dryRun": parameters.dryRun, **report.to_json()}
+
+
+def _catalogue_from(body: models.CatalogueBody) -> catalogue_file.CatalogueFile:
+    return catalogue_file.parse(orjson.dumps(body.model_dump(exclude_none=True)), "json")
 
 
 async def clear_catalogue(ctx: RequestContext, parameters: models.IdPath, _: Any) -> None:

@@ -16,6 +16,7 @@ import structlog
 from numpy.typing import NDArray
 
 from almanac.core.database import Database
+from almanac.core.fair_slots import ORG_ID, compute
 from almanac.search.index.caching import SharedTask
 from almanac.search.index.embedded import change_log, keyword_scan, segments, vector_scan
 from almanac.search.index.embedded.change_log import IndexFile, IndexState, SourceChanges
@@ -29,6 +30,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_ROWS_WITHOUT_THREAD = 20_000  # searched within about a millisecond, so that starting a thread is not worth it
+USUAL_TERMS = 8  # of a query; the time grows with their number
 CHANGES_AT_ONCE = 1_000
 SOURCES_AT_ONCE = 500
 PASSAGES_AT_ONCE = 20_000
@@ -53,13 +55,15 @@ class EmbeddedIndex:
         self._opened: dict[str, Segment] = {}
         self._views: tuple[Sequence[SegmentView], Sequence[SegmentView]] = (), ()  # of files, and of segments in memory
         self._catching_up = asyncio.Lock()
+        self._next_catch_up: asyncio.Task[None] | None = None  # has not started yet
         self._reading_ahead: asyncio.Task[None] | None = None
         self._shared = SharedTask()
         self._matching: tuple[tuple[bytes | None, SearchScope], asyncio.Task[NDArray[np.int64]]] | None = None
 
     async def keyword_hits(self, scope: SearchScope, terms: Sequence[int], limit: int) -> KeywordHits:
         slices = await self._slices(scope)
-        return await _run(_row_count(slices), keyword_scan.search, slices, terms, limit)
+        rows = _row_count(slices) * max(len(terms), USUAL_TERMS) // USUAL_TERMS
+        return await _run(rows, keyword_scan.search, slices, terms, limit)
 
     async def vector_hits(
         self, scope: SearchScope, model: str, vector: NDArray[np.float32], limit: int, ef_search: int | None = None
@@ -84,12 +88,10 @@ class EmbeddedIndex:
     async def views(self) -> tuple[SegmentView, ...]:
         """Return all segments with their present state."""
         if self._version is None or self._db.commit_version() != self._version:
-            async with self._catching_up:
-                version = self._db.commit_version()  # before the changes are read, so that none is missed
-                if version is None or version != self._version:
-                    await self._catch_up()
-                    has_read_ahead = self._reading_ahead is not None and self._reading_ahead.done()
-                    self._version = None if has_read_ahead else version
+            if self._next_catch_up is None:
+                self._next_catch_up = asyncio.create_task(self._catch_up_in_turn())
+                self._next_catch_up.add_done_callback(_retrieve_exception)
+            await asyncio.shield(self._next_catch_up)
         return (*self._views[0], *self._views[1])
 
     async def close(self) -> None:
@@ -116,6 +118,18 @@ class EmbeddedIndex:
             task.add_done_callback(_retrieve_exception)
             known = self._matching = key, task
         return await self._shared.wait(known[1])
+
+    async def _catch_up_in_turn(self) -> None:
+        """Catch up after the present run, for all searches that begin before this one starts: under many commits, a
+        search waits for two runs and not for those of all searches before it."""
+        ORG_ID.set("")  # the work is for all organisations, and takes the turn of none
+        async with self._catching_up:
+            self._next_catch_up = None
+            version = self._db.commit_version()  # before the changes are read, so that none is missed
+            if version is None or version != self._version:
+                await self._catch_up()
+                has_read_ahead = self._reading_ahead is not None and self._reading_ahead.done()
+                self._version = None if has_read_ahead else version
 
     async def _catch_up(self) -> None:
         state = await change_log.read_state(self._db)
@@ -244,7 +258,7 @@ async def _run(rows: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwarg
     loop stays responsive."""
     if rows <= MAX_ROWS_WITHOUT_THREAD:
         return work(*args, **kwargs)
-    return await asyncio.to_thread(work, *args, **kwargs)
+    return await compute(work, *args, **kwargs)
 
 
 def _has_failed(task: "asyncio.Task[Any]") -> bool:

@@ -32,6 +32,7 @@ import orjson
 from numpy.typing import NDArray
 
 from almanac.core.database import Database, Row, Transaction
+from almanac.core.fair_slots import compute
 from almanac.search.analysis import analyser
 from almanac.search.index import tables
 from almanac.search.index.caching import RefreshingCache, SharedTask
@@ -273,7 +274,7 @@ class PostgresIndex:
             self._count_terms(scope, plan), self._read(scope, *_statement(_FILTERED, scope, keys))
         )
         scoring = plan.scoring(query, counts)
-        return scoring, await asyncio.to_thread(scoring.score, rows, limit)
+        return scoring, await compute(scoring.score, rows, limit)
 
     async def _search_lists(
         self, scope: SearchScope, plan: CandidatePlan, query: Mapping[int, int], limit: int
@@ -285,16 +286,16 @@ class PostgresIndex:
             counts, lists = await asyncio.gather(self._count_terms(scope, plan), self._read_lists(scope, plan))
         else:
             lists = await self._read_lists(scope, plan)
-        scoring, ids, highest = await asyncio.to_thread(plan.order, query, lists, counts)
+        scoring, ids, highest = await compute(plan.order, query, lists, counts)
         # The final lowest score is at most the `limit`-th highest possible score, so all candidates that can reach the
         # latter are read in the first step.
         end = max(FIRST_READ_FACTOR * limit, int(np.count_nonzero(highest >= highest[:limit].min(initial=np.inf))))
         rows = await self._read_words(ids[:end])
-        hits = await asyncio.to_thread(scoring.score, rows, limit)
+        hits = await compute(scoring.score, rows, limit)
         lowest = hits.scores[-1] if 0 < limit == len(hits.ids) else 0.0
         if (enough := int(np.count_nonzero(highest >= lowest))) > end:
             rows += await self._read_words(ids[end:enough])
-            hits = await asyncio.to_thread(scoring.score, rows, limit)
+            hits = await compute(scoring.score, rows, limit)
         return scoring, hits
 
     async def _read_lists(self, scope: SearchScope, plan: CandidatePlan) -> list[bytes]:
