@@ -190,8 +190,9 @@ async def _change(call: Call, id: str, fields: dict[str, Any]) -> Entity:
 
 async def _replace(tx: Transaction, call: Call, old: Entity, new: Entity, passages: AnalysedPassages) -> None:
     await access.require_write(tx, call)
-    if await get_or_none(tx, old.org_id, old.id) != old:
-        raise ChangedMeanwhile()
+    sql = "UPDATE entities SET updated_at = $4 WHERE id = $1 AND org_id = $2 AND updated_at = $3"
+    if not await tx.execute(sql, old.id, old.org_id, old.updated_at, new.updated_at):
+        raise ChangedMeanwhile()  # a concurrent change of the row waits here, and then finds another time
     await _check_category(tx, new)
     await rewrite(tx, new)
     await entity_index.put(tx, [(new, passages)])

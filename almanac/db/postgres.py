@@ -98,8 +98,10 @@ class PostgresDatabase:
     def __init__(self, url: str, pool: _Pool, size: int) -> None:
         self._url = url
         self._pool = pool
-        # A fifth of the connections is for organisations that use none.
-        self._slots = FairSlots(size - size // 5, size // 5)
+        # One organisation has less than half of the connections, because its queries share the processors of the
+        # database with those of the others.
+        of_one = max(1, 2 * size // 5)
+        self._slots = FairSlots(of_one, size - of_one)
         self._waiting = 0
 
     @classmethod

@@ -217,7 +217,7 @@ def _commit(
     try:
         connection.execute("BEGIN IMMEDIATE")
         is_shared = any(pending.org_id != batch[0].org_id for pending in batch)
-        ends = time.monotonic() + (MAX_SHARED_BATCH_SECONDS if is_shared else MAX_BATCH_SECONDS)
+        ends = time.monotonic() + min(MAX_BATCH_SECONDS, MAX_SHARED_BATCH_SECONDS if is_shared else MAX_BATCH_SECONDS)
         for number, pending in enumerate(batch):
             begun = time.monotonic()
             if number and begun + (usual.get(pending.org_id, 0.0) if is_shared else 0.0) > ends:

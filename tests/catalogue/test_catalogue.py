@@ -327,3 +327,24 @@ def test_passages_contain_the_whole_text(text: str, times: int):
     assert joined.split() == whole.strip()[: entity_text.MAX_ENTITY_CHARS].split() or "".join(
         joined.split()
     ) == "".join(whole.split())
+
+
+async def test_concurrent_changes_of_different_fields_are_all_kept(call: Call):
+    await asyncio.gather(
+        change(call, POWERJET, details="Cold water."),
+        change(call, POWERJET, source="list 7"),
+        change(call, POWERJET, sku="PJ-7"),
+    )
+    entity = await entities.get(call.db, call, POWERJET)
+    assert (entity.details, entity.source, entity.sku) == ("Cold water.", "list 7", "PJ-7")
+
+
+async def test_an_entity_is_indexed_with_the_name_that_its_category_has_at_last(call: Call):
+    renaming = call.db.write(lambda tx: categories.update(tx, call, "washers", name="Sprayers"))
+    added, _ = await asyncio.gather(
+        entities.store(
+            call, EntityDraft.model_validate({"name": "Jet", "category": "washers", "details": "x " * 9_000})
+        ),
+        renaming,
+    )
+    assert (await entities.get(call.db, call, added.id)).category_name == "Sprayers"

@@ -6,13 +6,14 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from almanac.core.database import Transaction
 from almanac.core.fair_slots import ORG_ID
+from almanac.core.loop_turns import LoopTurns
 from almanac.db import sqlite_writer
 from almanac.db.errors import ConstraintConflict, DatabaseFull, DatabaseUnavailable
 from almanac.db.sqlite import SqliteDatabase
@@ -118,6 +119,44 @@ async def test_slow_writes_of_one_organisation_do_not_delay_another(
     await grouped(db, *map(write, "a" * 20 + "b"))
     assert len(done) == 21
     assert done.index("b") < 3, "the commit of b's write waited for later writes of a"
+
+
+async def test_a_commit_does_not_wait_for_a_slow_write_of_another_organisation(db: SqliteDatabase) -> None:
+    reader = sqlite3.connect(db.path, check_same_thread=False)
+    committed: list[int] = []
+
+    async def slow(_: Transaction) -> None:
+        committed.append(reader.execute("SELECT count(*) FROM t").fetchone()[0])
+        threading.Event().wait(0.03)
+
+    async def write(org_id: str, body: Callable[[Transaction], Awaitable[None]]) -> None:
+        ORG_ID.set(org_id)
+        await db.write(body)
+
+    await asyncio.gather(*(write("a", slow) for _ in range(2)))
+    committed.clear()
+    await asyncio.gather(write("a", slow), write("b", lambda tx: insert(tx, 1)), write("a", slow))
+    reader.close()
+    assert committed == [0, 1]
+
+
+async def test_many_reads_of_one_request_let_other_tasks_continue(db: SqliteDatabase) -> None:
+    passes = 0
+
+    async def read() -> None:
+        for _ in range(50_000):
+            await db.fetch("SELECT 1")
+
+    async def count_passes() -> None:
+        nonlocal passes
+        while True:
+            passes += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count_passes())
+    await LoopTurns().run("a", read())
+    counting.cancel()
+    assert passes > 3
 
 
 async def test_a_body_may_not_wait_for_anything_else(db: SqliteDatabase) -> None:

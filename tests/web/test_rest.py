@@ -71,6 +71,7 @@ WRONG = [
     Wrong("text as a new document", 415, "unsupported_media_type",
           post("/bases/1/documents", b"hello", content_type=b"text/plain")),
     Wrong("a body too large", 413, "too_large", post("/bases", b'{"name": "' + b"x" * 17_000_000 + b'"}')),
+    Wrong("a question too large", 413, "too_large", post("/search", b'{"query": "' + b"x" * 1_100_000 + b'"}')),
     Wrong("a body said to be too large", 413, "too_large",
           http(first=b"POST /api/v1/bases HTTP/1.1", content_length=b"99999999999")),
     Wrong("a file said to be too large", 413, "too_large",

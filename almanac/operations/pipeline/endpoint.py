@@ -1,6 +1,6 @@
 """The adapter between the pipeline and one protocol at one path."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,7 +29,7 @@ class HandOver:
     deadline and a record of its own (`run_recorded`).
     """
 
-    serve: Callable[[], Awaitable[None]]
+    serve: Callable[[], Coroutine[Any, Any, None]]
 
 
 class Endpoint(Protocol):

@@ -116,7 +116,7 @@ async def invoke(ctx: RequestContext, invocation: Invocation, limit: RateLimit |
     if operation is None:
         raise UnknownOperation(invocation.name)
     operation.check_count(invocation.arguments)
-    if ctx.http is not None and ctx.http.has_large_body:
+    if bool(ctx.http) and ctx.http.has_large_body:
         parsed = await compute(_parse, ctx, operation, invocation.arguments)
     else:
         parsed = _parse(ctx, operation, invocation.arguments)

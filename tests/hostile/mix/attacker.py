@@ -167,7 +167,10 @@ def protocols(base: str, document: str) -> Iterator[tuple[str, Make]]:
 
 def call(path: str, method: str, params: dict[str, Any]) -> Request:
     """A JSON-RPC message of the era without sessions."""
-    meta = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
+    meta: dict[str, Any] = {
+        "io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
     return post(path, {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}})
 
 

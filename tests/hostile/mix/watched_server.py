@@ -79,7 +79,7 @@ class LoopWatch:
         pause = threading.Event()
         while not pause.wait(LOOK_SECONDS):
             if time.perf_counter() - self._read[0] > BEAT_SECONDS + LOOK_SECONDS:
-                for thread, frame in sys._current_frames().items():
+                for thread, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage]
                     if thread != threading.get_ident() and (stack := _summary(frame)):
                         self._stacks[("loop: " if thread == self._thread_id else "thread: ") + stack] += 1
 

@@ -155,3 +155,13 @@ def test_words_are_in_order_and_do_not_overlap(text: str):
         assert last <= start < end <= len(text)
         assert terms
         last = end
+
+
+@given(
+    st.lists(st.text(st.sampled_from("ab c"), max_size=12), max_size=6), st.text(st.sampled_from("ab cd"), max_size=12)
+)
+def test_shared_terms_are_counted_as_one_passage_after_the_other(texts: list[str], question: str):
+    passages = [analyser.encode_terms("a title", (), text, "b around") for text in texts]
+    wanted = np.array(sorted({analyser.term_hash(term) for term in terms_of(question)}), np.int64)
+    expected = [int(np.isin(wanted, analyser.own(words)).sum()) for words in passages]
+    assert analyser.count_shared(passages, wanted).tolist() == expected
