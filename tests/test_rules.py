@@ -52,6 +52,7 @@ CATCHERS = {
     "jobs/worker.py",
     "db/sqlite_writer.py",
     "sandbox/child.py",
+    "core/loop_turns.py",
 }
 
 # The functions that turn a search result into the form of a protocol or a page, one for each form.
