@@ -191,7 +191,7 @@ class Attack:
         self._port, self._token = port, token
         self.answers: Counter[str] = Counter()
         self._may_send = threading.Event()
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._sending = 0
 
     def start(self, name: str, make: Make, seed: str) -> None:
@@ -203,16 +203,15 @@ class Attack:
     def pause(self) -> None:
         """Return when no request is without its answer."""
         self._may_send.clear()
-        rest = threading.Event()
-        while self._sending:
-            rest.wait(0.05)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._sending)
 
     def _repeat(self, name: str, make: Make, source: random.Random) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=90)
         while True:
             self._may_send.wait()
             request = make(source)
-            with self._lock:
+            with self._changed:
                 if not self._may_send.is_set():
                     continue
                 self._sending += 1
@@ -224,9 +223,10 @@ class Attack:
             except (OSError, http.client.HTTPException) as error:
                 outcome = f"closed {type(error).__name__}"
                 connection.close()
-            with self._lock:
+            with self._changed:
                 self._sending -= 1
                 self.answers[f"{name} {outcome}"] += 1
+                self._changed.notify_all()
 
 
 def main() -> None:
