@@ -3,7 +3,7 @@
     AlmanacError                    code, HTTP status, message and remedy
     ├── BadRequest                  bad_request            400
     ├── Unauthorized                unauthorized           401
-    │   └── InvalidToken            unauthorized           401, for a token that is unknown, expired or revoked
+    │   └── InvalidToken            the same code, for a token that is unknown, expired or revoked
     ├── Forbidden                   forbidden              403
     │   ├── InsufficientScope       insufficient_scope     403
     │   └── McpTokenRefused         mcp_token_refused      403

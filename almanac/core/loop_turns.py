@@ -41,6 +41,7 @@ class LoopTurns:
     """Runs coroutines step by step, and lets organisations take turns while several have requests."""
 
     def __init__(self) -> None:
+        self._only_org: str | None = None  # the organisation of all recent steps, if they are of one
         self._debts: dict[str, float] = {}  # seconds that an organisation has used beyond its share
         self._last_steps: dict[str, float] = {}  # the time of each organisation's last step
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
@@ -53,31 +54,31 @@ class LoopTurns:
         error: BaseException | None = None
         sent: Any = None
         while True:
-            began = time.perf_counter()
-            if error is None and self._must_wait(org_id, began):
+            is_alone = self._only_org == org_id  # it owes nothing, so its steps need not be measured
+            if not is_alone and error is None and self._must_wait(org_id):
                 try:
                     yield from self._wait(org_id)
                 except BaseException as raised:  # noqa: BLE001 - the coroutine decides; usually it was cancelled
                     error = raised
-                began = time.perf_counter()
-            _step.began = began
+            _step.began = began = time.perf_counter()
             try:
                 awaited = coroutine.send(sent) if error is None else coroutine.throw(error)
             except StopIteration as finished:
                 return finished.value
             finally:
                 _step.began = math.inf
-                self._note(org_id, began)
+                if not is_alone:
+                    self._note(org_id, began)
             error = sent = None
             try:
                 sent = yield awaited
             except BaseException as raised:  # noqa: BLE001 - the coroutine decides
                 error = raised
 
-    def _must_wait(self, org_id: str, now: float) -> bool:
+    def _must_wait(self, org_id: str) -> bool:
         if self._debts.get(org_id, 0.0) <= BUDGET_SECONDS:
             return False
-        self._repay(now)
+        self._repay(time.perf_counter())
         return self._debts.get(org_id, 0.0) > BUDGET_SECONDS
 
     def _repay(self, now: float) -> None:
@@ -86,13 +87,14 @@ class LoopTurns:
         self._last_steps = {org_id: at for org_id, at in self._last_steps.items() if at > recent}
         if len(self._last_steps) < 2 and not (self._waiting.keys() - self._last_steps.keys()):
             self._debts.clear()
+            self._only_org = next(iter(self._last_steps), None)
         repaid = MAX_SHARE * (now - self._repaid_at)
         self._debts = {org_id: debt - repaid for org_id, debt in self._debts.items() if debt > repaid}
         self._repaid_at = now
 
     def _wait(self, org_id: str) -> Generator[Any, Any, None]:
         loop, is_first = asyncio.get_running_loop(), True
-        while is_first or self._must_wait(org_id, time.perf_counter()):
+        while is_first or self._must_wait(org_id):
             turn = loop.create_future()
             turns = self._waiting.setdefault(org_id, deque())
             turns.append(turn) if is_first else turns.appendleft(turn)  # others used up the time of this turn
@@ -104,10 +106,15 @@ class LoopTurns:
     def _note(self, org_id: str, began: float) -> None:
         now = time.perf_counter()
         self._last_steps[org_id] = now
-        if len(self._last_steps) > 1:
-            if not self._debts:
-                self._repaid_at = now
-            self._debts[org_id] = self._debts.get(org_id, 0.0) + now - began
+        if len(self._last_steps) == 1:
+            self._only_org = org_id
+            return
+        if self._only_org is not None:
+            self._last_steps[self._only_org] = now
+            self._only_org = None
+        if not self._debts:
+            self._repaid_at = now
+        self._debts[org_id] = self._debts.get(org_id, 0.0) + now - began
 
     def _schedule(self) -> None:
         """Look again when the first waiting organisation has repaid its debt."""

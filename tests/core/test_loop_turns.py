@@ -34,6 +34,18 @@ async def test_a_request_does_not_wait_for_all_requests_of_another_organisation(
     assert done.count("a") == 200
 
 
+async def test_requests_that_began_while_their_organisation_was_alone_do_not_delay_another():
+    turns, done = LoopTurns(), list[str]()
+    attack = [asyncio.ensure_future(turns.run("a", work(5, done, "a"))) for _ in range(40)]
+    while len(done) < 40:
+        await asyncio.sleep(0)
+    before = len(done)
+    await turns.run("b", work(10, done, "b", seconds=0.0001))
+    assert done.count("a") < before + 80, "each step of b waited for a step of every request of a"
+    await asyncio.gather(*attack)
+    assert done.count("a") == 200
+
+
 async def test_one_organisation_alone_never_waits():
     turns, done = LoopTurns(), list[str]()
     await asyncio.gather(*(turns.run("a", work(3, done, str(number))) for number in range(5)))
