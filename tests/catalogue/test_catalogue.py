@@ -14,6 +14,7 @@ from almanac.catalogue import (
     attachments,
     categories,
     entities,
+    entity_index,
     entity_text,
     ids,
     metadata_filters,
@@ -36,6 +37,7 @@ from almanac.search import sources
 from almanac.search.backends import open_search
 from almanac.search.engine import SearchEngine
 from almanac.search.filters import conditions, source_filter
+from almanac.search.passage_store import AnalysedPassages
 from almanac.search.query import SourceFilter
 from almanac.search.sources import Source
 from tests.catalogue.sample_catalogue import POWERJET, call_of, import_sample
@@ -339,12 +341,25 @@ async def test_concurrent_changes_of_different_fields_are_all_kept(call: Call):
     assert (entity.details, entity.source, entity.sku) == ("Cold water.", "list 7", "PJ-7")
 
 
-async def test_an_entity_is_indexed_with_the_name_that_its_category_has_at_last(call: Call):
-    renaming = call.db.write(lambda tx: categories.update(tx, call, "washers", name="Sprayers"))
-    added, _ = await asyncio.gather(
-        entities.store(
-            call, EntityDraft.model_validate({"name": "Jet", "category": "washers", "details": "x " * 9_000})
-        ),
-        renaming,
-    )
-    assert (await entities.get(call.db, call, added.id)).category_name == "Sprayers"
+async def test_an_entity_is_indexed_with_the_name_that_its_category_has_at_last(
+    call: Call, search: SearchEngine, monkeypatch: pytest.MonkeyPatch
+):
+    loop, prepared = asyncio.get_running_loop(), list[str]()
+    prepare = entity_index.prepare
+
+    async def rename() -> None:
+        await call.db.write(lambda tx: categories.update(tx, call, "washers", name="Sprayers"))
+
+    def prepare_and_rename(entity: Entity) -> AnalysedPassages:
+        passages = prepare(entity)
+        prepared.append(entity.category_name)
+        if len(prepared) == 1:
+            asyncio.run_coroutine_threadsafe(rename(), loop).result(30)
+        return passages
+
+    monkeypatch.setattr(entity_index, "prepare", prepare_and_rename)
+    await entities.store(call, EntityDraft.model_validate({"name": "Jet", "category": "washers"}))
+    assert prepared[-1] == "Sprayers"
+    assert len(prepared) == 2
+    # The job that indexes the older entities again has not run: only the new one has the new name.
+    assert await found_names(call, search, "sprayers") == ["Jet"]

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from almanac.core.loop_turns import LoopTurns
+from almanac.core.loop_turns import MAX_STEP_SECONDS, LoopTurns, pause
 
 STEP_SECONDS = 0.003
 
@@ -44,6 +44,24 @@ async def test_requests_that_began_while_their_organisation_was_alone_do_not_del
     assert done.count("a") < before + 80, "each step of b waited for a step of every request of a"
     await asyncio.gather(*attack)
     assert done.count("a") == 200
+
+
+async def test_a_long_step_ends_at_a_pause_although_a_part_of_it_ran_by_turns_too():
+    turns, done = LoopTurns(), list[str]()
+
+    async def outer() -> None:
+        await turns.run("a", asyncio.sleep(0))
+        done.append(await turns.run("a", work(0, done, "inner")))
+        compute(2 * MAX_STEP_SECONDS)
+        await pause()
+        done.append("outer")
+
+    async def other() -> None:
+        await asyncio.sleep(0)
+        done.append("other")
+
+    await asyncio.gather(turns.run("a", outer()), other())
+    assert done == ["inner", "other", "outer"]
 
 
 async def test_one_organisation_alone_never_waits():
