@@ -1,10 +1,10 @@
 """The cost of many notes: `make bench-memory-scale`.
 
 One organisation's notes on each database: generated texts of about thirty words and random vectors of 384 numbers,
-because embedding a million notes would take hours. They are inserted in bulk, first a tenth and then all; each time the
-bench measures the functions that the tools call: storing (sixteen at a time), searching (one at a time, the question's
-vector remembered; also with tags), and superseding. A contradiction hint costs one more search, and the embedding of
-the note.
+because embedding a million notes would take hours. They are inserted in bulk, first a tenth and then all; each time
+the bench measures the functions that the tools call: storing (sixteen at a time), searching (one at a time, the
+question's vector remembered; also with tags), finding parts of titles, and superseding. A contradiction hint costs
+one more search, and the embedding of the note.
 """
 
 import asyncio
@@ -42,17 +42,18 @@ from almanac.quotas.idempotency import DatabaseIdempotencyStore
 from almanac.search.analysis import analyser
 from almanac.search.engine import SearchEngine
 from almanac.search.filters import metadata_index
-from almanac.search.index import tables
+from almanac.search.index import tables, title_index
 from almanac.search.index.embedded import compaction
 from almanac.search.index.embedded.embedded_index import EmbeddedIndex
 from almanac.search.index.postgres import postgres_index
 from almanac.search.index.postgres.postgres_index import PostgresIndex
-from almanac.search.index.protocol import SearchIndex
+from almanac.search.index.protocol import SearchIndex, SearchScope
 
 MODEL, DIMENSION = "stand-in", 384
 AT_ONCE = 1_000
 STORERS = 16
 WORDS = 30  # of a note
+TITLE_CHARS = 40
 VOCABULARY = 50_000
 ASKED, LINKED = 400, 200
 
@@ -89,7 +90,12 @@ class Measured:
     store_p50: float
     search: tuple[float, float]  # p50, p99
     tagged: tuple[float, float]
+    title: tuple[float, float]  # notes whose title has a part of some characters
     supersede: tuple[float, float]
+
+
+def _title(body: str) -> str:
+    return body[:TITLE_CHARS]
 
 
 def _turn(rng: np.random.Generator, number: int) -> NDArray[np.float32]:
@@ -116,7 +122,7 @@ class Memory:
         while self.size < size:
             number = min(AT_ONCE, size - self.size)
             bodies = [self.say() for _ in range(number)]
-            words = [analyser.encode_terms("A note", (), body) for body in bodies]
+            words = [analyser.encode_terms(_title(body), (), body) for body in bodies]
             vectors = _turn(self.rng, number)
             first = await self._first()
             await self.db.write(lambda tx, f=first, b=bodies, w=words, v=vectors: self._add(tx, f, b, w, v))
@@ -151,12 +157,12 @@ class Memory:
         places = [(first + n, first + n, self.collection) for n in range(len(bodies))]
         tags = [f'["t{n % 100}"]' for n in range(len(bodies))]
         await tx.insert_many("notes", _NOTES, [
-            (first + n, id, org_id, self.call.actor.id, "agent", "A note", body, tag, 80, now, 0)
+            (first + n, id, org_id, self.call.actor.id, "agent", _title(body), body, tag, 80, now, 0)
             for n, (id, body, tag) in enumerate(zip(ids, bodies, tags, strict=True))
         ])  # fmt: skip
         sources: list[tuple[Any, ...]] = [
-            (first + n, org_id, self.collection, "note", id, "A note", 0, tag, "{}", now, now, "", 1, 1, 1)
-            for n, (id, tag) in enumerate(zip(ids, tags, strict=True))
+            (first + n, org_id, self.collection, "note", id, _title(body), 0, tag, "{}", now, now, "", 1, 1, 1)
+            for n, (id, body, tag) in enumerate(zip(ids, bodies, tags, strict=True))
         ]
         if tx.dialect == "postgres":  # a source stores its size
             lengths = (int(analyser.decode_terms(counted)[1].sum()) for counted in words)
@@ -169,6 +175,7 @@ class Memory:
         await metadata_index.write(
             tx, [(first + n, self.collection, {}, orjson.loads(tag)) for n, tag in enumerate(tags)]
         )
+        await title_index.add(tx, self.collection, {first + n: _title(body) for n, body in enumerate(bodies)})
         await tables.write_vectors(tx, MODEL, places, vectors)
         if tx.dialect == "postgres":
             await self._list(tx, first, words)
@@ -184,10 +191,13 @@ class Memory:
         taken, spent = await self._store(seconds)
         search = await self._time(ASKED, lambda: self._find(NoteQuery(self.say(4))))
         tagged = await self._time(ASKED // 4, lambda: self._find(NoteQuery(self.say(4), tags=("t7",))))
+        title = await self._time(ASKED, self._find_title)
         links = await self._pairs()
         linked = await self._time(len(links), lambda: self._link(*links.pop()))
         name = "PostgreSQL" if self.db.dialect == "postgres" else "embedded"
-        return Measured(name, self.size, len(taken) / spent, measures.percentile(taken, 0.5), search, tagged, linked)
+        return Measured(
+            name, self.size, len(taken) / spent, measures.percentile(taken, 0.5), search, tagged, title, linked
+        )
 
     async def _store(self, seconds: float) -> tuple[list[float], float]:
         repeats, taken, begun = DatabaseIdempotencyStore(self.db), list[float](), time.perf_counter()
@@ -204,6 +214,13 @@ class Memory:
 
     async def _find(self, inquiry: NoteQuery) -> None:
         await note_search.find(self.call, self.search, inquiry)
+
+    async def _find_title(self) -> None:
+        title = _title(self.say())
+        start = int(self.rng.integers(len(title) - 1))
+        part = title[start : start + int(self.rng.integers(1, TITLE_CHARS))]
+        if part.strip():
+            await title_index.find(self.db, SearchScope((self.collection,)), part, 30)
 
     async def _pairs(self) -> list[tuple[str, str]]:
         rows = await self.db.fetch(
@@ -264,11 +281,19 @@ async def run(url: str, home: Path, size: int, seconds: float, console: Console)
 
 def show(found: Sequence[Measured], console: Console) -> None:
     table = Table("database")
-    titles = ("notes", "stored/s", "store p50 ms", "search p50/p99 ms", "with tags p50/p99", "supersede p50/p99")
+    titles = (
+        "notes",
+        "stored/s",
+        "store p50 ms",
+        "search p50/p99 ms",
+        "with tags p50/p99",
+        "titles p50/p99",
+        "supersede p50/p99",
+    )
     for title in titles:
         table.add_column(title, justify="right")
     for each in found:
-        pairs = (f"{p50:.1f} / {p99:.1f}" for p50, p99 in (each.search, each.tagged, each.supersede))
+        pairs = (f"{p50:.1f} / {p99:.1f}" for p50, p99 in (each.search, each.tagged, each.title, each.supersede))
         table.add_row(each.database, f"{each.size:,}", f"{each.stored:,.0f}", f"{each.store_p50:.1f}", *pairs)
     console.print(table)
 

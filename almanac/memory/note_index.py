@@ -11,6 +11,7 @@ from typing import Any
 from almanac.core.database import Transaction
 from almanac.memory.note import Note
 from almanac.search import passage_store, sources
+from almanac.search.index import title_index
 from almanac.search.passage import Passage
 from almanac.search.passage_store import AnalysedPassages
 from almanac.search.sources import Source
@@ -45,16 +46,20 @@ def prepare(title: str, body: str, tags: Sequence[str], context: str) -> Analyse
 async def add(tx: Transaction, note: Note, prepared: AnalysedPassages) -> None:
     """Index a new note. Keyword search finds it after the commit, vector search after the embedding job."""
     await _add_collection(tx, note)
-    await passage_store.replace(tx, _source(note, prepared.context), prepared)
+    source_id = await passage_store.replace(tx, _source(note, prepared.context), prepared)
+    await title_index.add(tx, _collection(note), {source_id: note.title})
 
 
 async def update(tx: Transaction, note: Note) -> None:
     """Move a note that was superseded or has expired to its new collection."""
-    row = await tx.fetch_one("SELECT context FROM sources WHERE kind = $1 AND owner_id = $2", KIND, note.id)
+    sql = "SELECT collection, context FROM sources WHERE kind = $1 AND owner_id = $2"
+    row = await tx.fetch_one(sql, KIND, note.id)
     if row is not None:
         links = await tx.fetch("SELECT DISTINCT task_id FROM task_knowledge WHERE note_id = $1", note.id)
         await _add_collection(tx, note)
-        await sources.put(tx, _source(replace(note, tasks=tuple(link["task_id"] for link in links)), row["context"]))
+        source = _source(replace(note, tasks=tuple(link["task_id"] for link in links)), row["context"])
+        source_id = await sources.put(tx, source)
+        await title_index.move(tx, source_id, note.title, row["collection"], source.collection)
 
 
 async def _add_collection(tx: Transaction, note: Note) -> None:

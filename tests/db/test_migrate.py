@@ -11,13 +11,14 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 
 from almanac import reactions
-from almanac.core.database import Database
+from almanac.core.database import Database, Transaction
 from almanac.core.settings import Settings
 from almanac.db import migrate
 from almanac.db.connect import connect
 from almanac.db.errors import DatabaseError, MigrationRefused
 from almanac.db.migrate import Migration
 from almanac.search.filters import metadata_index
+from almanac.search.index import title_index
 from tests.conftest import Cluster
 
 STEPS = [
@@ -236,6 +237,32 @@ async def test_jobs_queued_under_an_old_kind_have_a_handler_and_the_key_of_new_o
         assert renamed.keys() <= handlers.keys()
     assert renamed["embed_passages"] == "embed_passages:base:1"
     assert {each.kind: f"schedule:{each.name}" for each in reactions.SCHEDULES}.items() <= renamed.items()
+
+
+async def test_titles_of_notes_from_before_the_title_index_are_in_it(empty: Database) -> None:
+    steps = migrate.bundled_migrations()
+    await migrate.apply(empty, steps[: next(place for place, step in enumerate(steps) if step.name == "title_grams")])
+    titles = {1: "A pump, É and 😀", 2: "Ox", 3: "x", 4: "aaaa", 5: "A document"}
+    add = """INSERT INTO sources (id, org_id, collection, kind, owner_id, title, folder_id, tags, metadata, created_at,
+        updated_at, is_live, version, is_embedded) VALUES ($1, 'o', $2, $3, $4, $5, 0, '[]', '{}', 0, 0, 1, 1, 1)"""
+
+    async def fill(tx: Transaction) -> None:
+        await tx.execute("INSERT INTO orgs (id, name, created_at) VALUES ('o', 'Acme', 0)")
+        for name in ("memory:o", "memory:o:superseded", "base:7"):
+            await tx.execute("INSERT INTO collections (name, org_id, model) VALUES ($1, 'o', '')", name)
+        for id, title in titles.items():
+            kind = "document" if id == 5 else "note"
+            name = {2: "memory:o:superseded", 5: "base:7"}.get(id, "memory:o")
+            await tx.execute(add, id, name, kind, str(id), title)
+
+    await empty.write(fill)
+    await migrate.apply(empty, steps)
+    rows = await empty.fetch(
+        "SELECT source_id, gram, collection FROM title_grams g JOIN title_scopes s ON s.number = g.scope"
+    )
+    expected = {(id, gram) for id, title in titles.items() if id != 5 for gram in title_index.grams(title)}
+    assert {(row["source_id"], row["gram"]) for row in rows} == expected
+    assert {row["collection"] for row in rows if row["source_id"] == 2} == {"memory:o:superseded"}
 
 
 async def test_an_extension_that_cannot_be_had_is_asked_for_by_name(postgres_cluster: Cluster) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from almanac.ai.bundled import BundledEmbedder
@@ -16,8 +18,7 @@ from almanac.jobs import queue
 from almanac.memory import expiry, note_index, note_search, similar_notes
 from almanac.memory.note import TaskLink
 from almanac.memory.note_search import NoteQuery, find, snippet
-from almanac.search.analysis import title_match
-from almanac.search.index import tables
+from almanac.search.index import tables, title_index
 from almanac.search.index.postgres import postgres_index
 from almanac.search.index.postgres.postgres_index import PostgresIndex
 from almanac.search.index.protocol import SearchScope
@@ -120,7 +121,62 @@ async def test_both_databases_match_titles_alike(memory: AgentMemory):
         ("ÉCOLE", 1),
         ("", 0),
     ):
-        assert len(await title_match.find(memory.db, scope, text, 10)) == number, text
+        assert len(await title_index.find(memory.db, scope, text, 10)) == number, text
+
+
+PARTS = st.text("aAbB é😀%_", max_size=5)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    titles=st.lists(st.text("aAbB é😀%_", min_size=1, max_size=9).filter(str.strip), max_size=6), parts=st.lists(PARTS)
+)
+async def test_every_part_of_a_title_of_any_length_matches(memory: AgentMemory, titles: list[str], parts: list[str]):
+    for title in titles:
+        await memory.store("Nothing.", title=title)
+    scope = SearchScope((note_index.collection_of(memory.town.acme.id),))
+    rows = await memory.db.fetch("SELECT p.id, s.title FROM sources s JOIN passages p ON p.source_id = s.id")
+    for part in {*parts, *(title[1:4] for title in titles)}:
+        expected = [row["id"] for row in rows if part.strip() and lowered(part.strip()) in lowered(row["title"])]
+        assert sorted(await title_index.find(memory.db, scope, part, 1_000)) == expected, part
+
+
+def lowered(text: str) -> str:
+    return "".join(letter.lower() if letter.isascii() else letter for letter in text)
+
+
+@pytest.mark.parametrize("part", ["q", "zq", "zqu", "zquint", "the zquintel of"])
+async def test_a_title_is_found_however_many_newer_ones_there_are(
+    memory: AgentMemory, part: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(title_index, "MAX_SCANNED_TITLES", 3)
+    monkeypatch.setattr(title_index, "MAX_COUNT", 3)
+    await memory.store("Nothing.", title="See the zquintel of the north", tags=("a",))
+    await memory.store("Nothing.", title="See the zquintel of the north", by=memory.eve)  # of another organisation
+    for number in range(8):
+        await memory.store("Nothing.", title=f"See the zebra of the north {number}")
+    for options in ({}, {"tags": ("a",)}):
+        assert list(await scores(memory, part, mode="keyword", **options)) == ["See the zquintel of the north"]
+    assert await scores(memory, part, mode="keyword", tags=("b",)) == {}
+
+
+async def test_the_newest_titles_come_first_and_leave_the_index_of_live_notes_when_superseded(memory: AgentMemory):
+    stored = [await memory.store("Nothing.", title=f"Pump {number}") for number in range(4)]
+    await memory.supersede(stored[3], stored[0])
+    scope = SearchScope(note_index.collections_of(memory.town.acme.id, superseded=False, expired=False))
+    past = SearchScope(note_index.collections_of(memory.town.acme.id, superseded=True, expired=False))
+    for part in ("p", "mp", "ump", "pump"):
+        live, all = [await title_index.find(memory.db, each, part, 2) for each in (scope, past)]
+        assert await titles_of(memory, live) == ["Pump 2", "Pump 1"]
+        assert await titles_of(memory, all) == ["Pump 3", "Pump 2"]
+    rows = await memory.db.fetch("SELECT DISTINCT scope, source_id FROM title_grams")
+    assert len(rows) == len(stored)
+
+
+async def titles_of(memory: AgentMemory, passages: list[int]) -> list[str]:
+    rows = [await memory.db.fetch_one("SELECT s.title FROM passages p JOIN sources s ON s.id = p.source_id"
+                                      " WHERE p.id = $1", id) for id in passages]  # fmt: skip
+    return [row["title"] for row in rows if row is not None]
 
 
 async def test_all_tags_must_match(memory: AgentMemory):

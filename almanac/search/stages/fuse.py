@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from almanac.core.database import Row
-from almanac.search.analysis import analyser, title_match
+from almanac.search.analysis import analyser
+from almanac.search.index import title_index
 from almanac.search.index.protocol import Hits, PassageVectors
 from almanac.search.ranking import bm25, calibration
 from almanac.search.ranking.candidates import KEYWORD_WEIGHT, Candidates
@@ -45,7 +46,7 @@ async def fuse(resources: SearchResources, run: SearchRun, hits: RetrievedHits) 
 
 def _keyword_hits_with_title_match(hits: RetrievedHits, rows: Mapping[int, Row]) -> list[int]:
     text = hits.parsed.query.text
-    return [id for id in hits.keyword.ids.tolist() if id in rows and title_match.has(rows[id]["title"], text)]
+    return [id for id in hits.keyword.ids.tolist() if id in rows and title_index.has(rows[id]["title"], text)]
 
 
 async def _keyword_scores(

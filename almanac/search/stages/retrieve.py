@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from almanac.ai.embedder import Embedder
 from almanac.ai.errors import BadModel, EmbeddingRefused, EmbeddingUnavailable, WrongDimension
-from almanac.search.analysis import common_words, title_match
-from almanac.search.index import tables
+from almanac.search.analysis import common_words
+from almanac.search.index import tables, title_index
 from almanac.search.index.protocol import Hits, KeywordHits, SearchScope
 from almanac.search.query import ParsedQuery
 from almanac.search.resources import ModelCollections, SearchResources, SearchRun
@@ -91,7 +91,7 @@ class _Retrieval:
     async def title_ids(self) -> list[int]:
         if "title" not in self.parsed.retrievers:
             return []
-        return await title_match.find(self.resources.db, self.scope, self.parsed.query.text, self.depth)
+        return await title_index.find(self.resources.db, self.scope, self.parsed.query.text, self.depth)
 
     async def _wait_for_embedding_start(self) -> None:
         """Give the embedding of the query a head start. The model computes in its own thread, but cannot begin while
