@@ -40,6 +40,7 @@ from almanac.identity import tokens
 from almanac.knowledge import knowledge_runtime
 from almanac.net import client_address, cors
 from almanac.net.allowed_hosts import AllowedHosts
+from almanac.net.body_memory import BodyMemory
 from almanac.net.fetcher import Fetcher, FetchRules
 from almanac.operations.context import AppContext
 from almanac.operations.pipeline.guard import WATCH_AFTER_SECONDS
@@ -211,6 +212,7 @@ async def open_app_context(settings: Settings, surfaces: Mapping[str, str]) -> A
                 settings.agent_searches,
                 settings.agent_seconds / 2,  # leaves time for extracts if the model does not answer
             ),
+            body_memory=BodyMemory(settings.max_buffered_body_bytes, settings.max_body_bytes),
             timers=TimerQueue(WATCH_AFTER_SECONDS),
             started_at=clock.now(),
             surfaces=surfaces,

@@ -104,6 +104,11 @@ class Settings:
         secret=True,
     )
     max_body_bytes: int = setting(16 * 1024 * 1024, "Largest request body that a surface accepts.", min=1024)
+    max_buffered_body_bytes: int = setting(
+        256 * 1024 * 1024,
+        "Most memory that the request bodies of a server process may take together; one organisation's may take half.",
+        min=1024,
+    )
     request_deadline_seconds: float = setting(60.0, "A tool call that takes longer is stopped.", min=0.1)
     shutdown_grace_seconds: float = setting(
         10.0, "The longest time that a stopping process waits for calls and jobs in flight.", min=0

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from starlette.types import Message, Receive, Scope, Send
 
 from almanac.core.errors import AlmanacError, BadRequest, Cancelled, TooLarge, Unavailable
-from almanac.core.fair_slots import compute
+from almanac.core.fair_slots import ORG_ID, compute
 from almanac.core.json_size import MAX_JSON_VALUES, has_too_many_values
+from almanac.net.body_memory import BodyMemory
 
 Headers = dict[bytes, bytes]
 HeaderList = tuple[tuple[bytes, bytes], ...]
@@ -46,11 +47,11 @@ class HttpExchange:
     """One HTTP request and the means to answer it."""
 
     __slots__ = (
-        "_body", "answer_headers", "headers", "is_answered", "is_read", "on_progress", "receive", "request_id", "scope",
-        "send",
+        "_body", "_body_memory", "_held", "answer_headers", "headers", "is_answered", "is_read", "on_progress",
+        "receive", "request_id", "scope", "send",
     )  # fmt: skip
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, body_memory: BodyMemory | None = None) -> None:
         self.scope = scope
         self.receive = receive
         self.send = send
@@ -61,6 +62,8 @@ class HttpExchange:
         self.on_progress: Callable[[], None] | None = None  # called after each chunk of the body
         self.request_id = f"{_process_prefix}-{next(_request_count):x}"
         self._body: bytes | None = None
+        self._body_memory = body_memory
+        self._held = ("", 0)  # the organisation and the counted bytes of the body
 
     @property
     def content_type(self) -> bytes:
@@ -106,6 +109,7 @@ class HttpExchange:
                 size += len(chunks[-1])
                 if size > max_bytes:
                     raise _too_large(max_bytes)
+                self._hold(len(chunks[-1]))
             body = b"".join(chunks)
             if len(body) > LARGE_BODY_BYTES and await compute(has_too_many_values, body):
                 raise BadRequest(
@@ -118,6 +122,18 @@ class HttpExchange:
     def has_large_body(self) -> bool:
         """Whether the body takes so long to parse and validate that a thread must do it."""
         return self._body is not None and len(self._body) > LARGE_BODY_BYTES
+
+    def release_body(self) -> None:
+        """Stop counting the memory of the body. Call it when the request ends."""
+        if self._body_memory is not None and self._held[1]:
+            self._body_memory.give_back(*self._held)
+            self._held = ("", 0)
+
+    def _hold(self, size: int) -> None:
+        if self._body_memory is not None and size:
+            org_id = self._held[0] if self._held[1] else ORG_ID.get()
+            self._body_memory.take(org_id, size)
+            self._held = (org_id, self._held[1] + size)
 
     def ignore_body(self) -> None:
         """Treat the body as read, for operations that take none."""

@@ -20,6 +20,7 @@ from almanac.files.file_store import FileStore, IncomingFile
 from almanac.identity.tokens import TokenResolver
 from almanac.knowledge.knowledge_runtime import Runtime
 from almanac.net.allowed_hosts import AllowedHosts
+from almanac.net.body_memory import BodyMemory
 from almanac.net.fetcher import Fetcher
 from almanac.net.http_exchange import HttpExchange
 from almanac.operations.pipeline.guard import RequestGuard
@@ -46,6 +47,7 @@ class AppContext:
     search: SearchEngine
     data: DataEngine
     agent: Agent
+    body_memory: BodyMemory
     timers: TimerQueue  # of the request guards
     started_at: int
     surfaces: Mapping[str, str]  # name: path

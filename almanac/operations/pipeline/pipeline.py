@@ -54,7 +54,7 @@ class EndpointApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
-        await handle(self.endpoint, self.app, HttpExchange(scope, receive, send))
+        await handle(self.endpoint, self.app, HttpExchange(scope, receive, send, self.app.body_memory))
 
 
 async def handle(endpoint: Endpoint, app: AppContext, http: HttpExchange) -> None:
@@ -90,6 +90,7 @@ async def handle(endpoint: Endpoint, app: AppContext, http: HttpExchange) -> Non
             app.refusal_log.record(address, endpoint.surface, http.request_id)
         await _send_error(endpoint, http, ctx, log_failure(ctx or http, failure))
     finally:
+        http.release_body()
         trail.calls_in_flight -= 1
 
 
