@@ -50,7 +50,13 @@ def id_list(ids: Iterable[int]) -> str:
     return ", ".join(str(int(id)) for id in ids) or "NULL"
 
 
+@lru_cache
+def _field_names(cls: type[_Dataclass]) -> tuple[str, ...]:
+    return tuple(cls.__dataclass_fields__)
+
+
 def from_row(cls: type[T], row: Row, **converted: object) -> T:
     """An object with fields from the columns of the same names. `converted` gives the values of other fields."""
-    columns = {name: row[name] for name in cls.__dataclass_fields__ if name not in converted}
-    return cls(**columns, **converted)
+    if not converted:
+        return cls(*[row[name] for name in _field_names(cls)])
+    return cls(*[converted[name] if name in converted else row[name] for name in _field_names(cls)])

@@ -154,6 +154,20 @@ def test_a_misspelt_variable_and_an_unreachable_redis_are_warned_of_at_the_start
     assert warnings[1]["event"].startswith("redis cannot be reached")
 
 
+def test_a_worker_beside_a_server_leaves_the_warning_of_a_misspelt_variable_to_it(tmp_path: Path):
+    assert "ALMANAC_PROT" in run(tmp_path / "data", "org", "add", "Acme", ALMANAC_PROT="1").err
+    worker = subprocess.run(
+        command("worker", "--with-parent"),
+        env=environment(tmp_path / "data", {"ALMANAC_PROT": "1"}),
+        stdin=subprocess.DEVNULL,  # a parent that has ended
+        capture_output=True,
+        text=True,
+        timeout=90,
+        cwd=tmp_path,
+    )
+    assert (worker.returncode, worker.stderr) == (0, "")
+
+
 def test_settings_come_from_a_file_the_environment_and_options_and_reach_the_worker(
     tmp_path: Path, postgres_cluster: Cluster
 ):

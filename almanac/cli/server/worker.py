@@ -10,9 +10,8 @@ import typer
 import uvloop
 
 from almanac import reactions
-from almanac.bootstrap import open_database
+from almanac.bootstrap import configure_logs, load_settings, open_database, warn_of_unknown_variables
 from almanac.cli.support.options import Home
-from almanac.cli.support.startup import command_settings
 from almanac.core import clock
 from almanac.core.settings import Settings
 from almanac.jobs import process_memory
@@ -29,7 +28,10 @@ def worker(
 
     Example: [bold]ALMANAC_DATABASE_URL=postgresql://… almanac worker[/bold]
     """
-    settings = command_settings(home)
+    settings = load_settings({"home": home}).settings
+    configure_logs(settings)
+    if not with_parent:  # the server has warned already
+        warn_of_unknown_variables()
     process_memory.limit_malloc_arenas()
     if with_parent:
         os.nice(10)  # embedding uses every core, and the server beside this process must stay responsive
