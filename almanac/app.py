@@ -198,7 +198,7 @@ async def open_app_context(settings: Settings, surfaces: Mapping[str, str]) -> A
             call_limit=RateLimit(
                 "calls", settings.rate_limit_calls, settings.rate_limit_window_seconds, settings.rate_limit_strategy
             ),
-            recorder=CallRecorder(trail, key),
+            recorder=CallRecorder(trail, key, keeps_texts=settings.agent_execution_texts),
             read_cache=read_cache,
             token_resolver=tokens.TokenResolver(db, read_cache),
             idempotency=idempotency_redis.open_idempotency(settings.redis_url, db),

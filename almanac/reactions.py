@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from almanac.ai.cpu import cpu_count
 from almanac.ai.embedder_choice import open_embedder
 from almanac.assist import agent_tasks
-from almanac.audit import trail
+from almanac.audit import agent_executions, trail
 from almanac.catalogue import attachments
 from almanac.catalogue.entity_index import REINDEX_CATEGORY_JOB, ReindexCategory
 from almanac.core import clock
@@ -102,7 +102,7 @@ async def open_job_handlers(db: Database, settings: Settings) -> AsyncGenerator[
 
 
 async def _purge_expired(db: Database, settings: Settings) -> Effect:
-    """Remove expired audit rows, login tokens, finished jobs, schedule entries, conversations and trash."""
+    """Remove what has expired: audit rows, login tokens, finished jobs, schedule entries, conversations, trash."""
     await trash.purge(db, clock.now() - settings.trash_days * clock.DAY)
 
     await retention.purge(db, settings)
@@ -114,10 +114,17 @@ async def _purge_expired(db: Database, settings: Settings) -> Effect:
         await idempotency.prune(tx, now)
         await tokens.prune_login_tokens(tx, now)
         await agent_tasks.prune(tx, now - settings.conversation_hours * clock.HOUR)
-        if settings.audit_retention_days:
-            await trail.prune(tx, now - settings.audit_retention_days * clock.DAY)
+        await _prune_audit(tx, settings, now)
 
     return effect
+
+
+async def _prune_audit(tx: Transaction, settings: Settings, now: int) -> None:
+    """Remove expired audit rows and agent executions."""
+    if settings.audit_retention_days:
+        await trail.prune(tx, now - settings.audit_retention_days * clock.DAY)
+    if settings.agent_execution_days:
+        await agent_executions.prune(tx, now - settings.agent_execution_days * clock.DAY)
 
 
 async def _skip_embedding(_: Job) -> Effect | None:

@@ -7,6 +7,13 @@ from typing import Any, cast
 import orjson
 from prometheus_client import Counter, Histogram
 
+from almanac.audit.agent_executions import (
+    MAX_ANSWER_CHARS,
+    MAX_PROMPT_CHARS,
+    AgentExecutionEntry,
+    RunningExecution,
+    stored_text,
+)
 from almanac.audit.trail import AuditEntry, AuditTrail
 from almanac.core import clock
 from almanac.core.call import Call
@@ -29,8 +36,9 @@ class CallRecorder:
     Arguments are stored only as a keyed digest, so a reader of the trail cannot test guesses.
     """
 
-    def __init__(self, trail: AuditTrail, key: bytes) -> None:
+    def __init__(self, trail: AuditTrail, key: bytes, *, keeps_texts: bool = True) -> None:
         self.trail = trail
+        self._keeps_texts = keeps_texts  # of agent executions
         self._key = key
         self._empty_digest = hashlib.blake2b(b"{}", digest_size=16, key=key).hexdigest()
 
@@ -68,6 +76,33 @@ class CallRecorder:
                 outcome,
                 nanoseconds // 1000,
                 digest,
+                " ".join(call.accessed),
+                call.request_id,
+            )
+        )
+
+    def record_execution(
+        self, call: Call, execution: RunningExecution, surface: str, tool: str, outcome: str, nanoseconds: int
+    ) -> None:
+        """Record a finished execution of an operation in plain language, beside its call."""
+        if outcome == AuditUnavailable.code:
+            return
+        prompt = answer = None
+        if self._keeps_texts:
+            prompt = stored_text(execution.prompt, MAX_PROMPT_CHARS)
+            answer = None if execution.answer is None else stored_text(execution.answer, MAX_ANSWER_CHARS)
+        actor = call.actor
+        self.trail.add_execution(
+            AgentExecutionEntry(
+                clock.now(),
+                actor.org_id,
+                actor.id,
+                surface,
+                tool,
+                outcome,
+                prompt,
+                answer,
+                nanoseconds // 1000,
                 " ".join(call.accessed),
                 call.request_id,
             )

@@ -16,12 +16,14 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from almanac.audit.agent_executions import AgentExecutionEntry
 from almanac.core import clock
 from almanac.core.database import Database, Reader, Row, Transaction
 from almanac.core.errors import AuditUnavailable
 
 FLUSH_SECONDS = 0.25
 MAX_PENDING_ENTRIES = 50_000
+MAX_PENDING_EXECUTIONS = 2_000  # each with a prompt and an answer
 
 _log = structlog.get_logger("almanac.audit")
 
@@ -53,6 +55,8 @@ class AuditTrail:
         self._after_write = after_write  # further writes of the same transaction: last use of tokens, usage counters
         self._waiting: deque[AuditEntry] = deque()  # filled on the event loop, emptied in the writer's thread
         self._writing: list[AuditEntry] = []
+        self._executions: deque[AgentExecutionEntry] = deque()  # as `_waiting`
+        self._writing_executions: list[AgentExecutionEntry] = []
         self._wake = asyncio.Event()
         self._stopping = False
         self._is_failing = False
@@ -69,16 +73,22 @@ class AuditTrail:
         if len(self._waiting) == 1000:
             self._wake.set()
 
+    def add_execution(self, entry: AgentExecutionEntry) -> None:
+        """Queue the entry of an agent execution."""
+        self._executions.append(entry)
+
     def require_capacity(self) -> None:
-        """Refuse a call if the queue is full."""
-        if len(self._waiting) + len(self._writing) >= MAX_PENDING_ENTRIES:
+        """Refuse a call if a queue is full."""
+        executions = len(self._executions) + len(self._writing_executions)
+        if len(self._waiting) + len(self._writing) >= MAX_PENDING_ENTRIES or executions >= MAX_PENDING_EXECUTIONS:
             raise AuditUnavailable()
 
     async def flush(self) -> None:
         """Write the queued entries in one transaction."""
-        if self._writing or self._waiting:
+        if self._writing or self._waiting or self._writing_executions or self._executions:
             await self._db.write(self._write)
             self._writing = []
+            self._writing_executions = []
 
     async def run(self) -> None:
         """Write the queue at intervals until `stop`."""
@@ -99,7 +109,8 @@ class AuditTrail:
         await writing
         while not await self._try() and asyncio.get_running_loop().time() < ends:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
-        if lost := len(self._writing) + len(self._waiting):
+        lost = len(self._writing) + len(self._waiting) + len(self._writing_executions) + len(self._executions)
+        if lost:
             _log.error("audit_rows_lost", rows=lost)
 
     async def _try(self) -> bool:
@@ -117,7 +128,10 @@ class AuditTrail:
     async def _write(self, tx: Transaction) -> None:
         # Taken only now, so that this write includes the calls answered while it waited for its turn.
         self._writing += [self._waiting.popleft() for _ in range(len(self._waiting))]
+        self._writing_executions += [self._executions.popleft() for _ in range(len(self._executions))]
         await tx.insert_many("audit", AuditEntry._fields, self._writing)
+        if self._writing_executions:
+            await tx.insert_many("agent_executions", AgentExecutionEntry._fields, self._writing_executions)
         for write in self._after_write:
             await write(tx, self._writing)
 
@@ -126,6 +140,7 @@ class AuditTrail:
 class AuditRow:
     """One row of the trail, with the names of the organisation and the actor."""
 
+    id: int
     at: int
     org: str
     actor: str
@@ -141,18 +156,27 @@ class AuditRow:
 
 
 async def find(
-    db: Reader, *, user: str | None = None, tool: str | None = None, since: int | None = None, limit: int = 100
+    db: Reader,
+    *,
+    org_id: str | None = None,
+    user: str | None = None,
+    tool: str | None = None,
+    since: int | None = None,
+    limit: int = 100,
+    offset: int = 0,
 ) -> list[AuditRow]:
-    """The calls of a user, of a tool or since a time, newest first."""
+    """The calls of an organisation or of all, of a user or tool, in a recent duration, newest first."""
     rows = await db.fetch(
         "SELECT a.*, o.name AS org, p.name AS actor, p.kind AS kind FROM audit a"
         " JOIN principals p ON p.id = a.principal_id JOIN orgs o ON o.id = a.org_id"
         " WHERE a.at >= $1 AND ($2 = '' OR p.name = $2) AND ($3 = '' OR a.tool = $3)"
-        " ORDER BY a.at DESC, a.id DESC LIMIT $4",
+        " AND ($4 = '' OR a.org_id = $4) ORDER BY a.at DESC, a.id DESC LIMIT $5 OFFSET $6",
         clock.now() - since if since else 0,
         user or "",
         tool or "",
+        org_id or "",
         limit,
+        offset,
     )
     return [_row(row) for row in rows]
 

@@ -28,7 +28,7 @@ COMMANDS = {
     "read": ("knowledge.read:read", "Print the text of a document."),
     "retry": ("knowledge.retry:retry", "Parse the failed documents of a knowledge base again."),
     "doctor": ("server.doctor:doctor", "Print the settings and check the installation."),
-    "audit": ("server.audit:audit", "Read the audit trail."),
+    "audit": ("server.audit:audit_app", "Read the audit trail, and the executions of agents."),
     "contracts": ("server.contracts:contracts", "Write or check the contracts of the surfaces."),
     "org": ("accounts.org:orgs_app", "Organisations: nothing is shared between two of them."),
     "user": ("accounts.user:users_app", "Users: people who hold tokens."),

@@ -144,6 +144,19 @@ class Settings:
     )
     audit_retention_days: int = setting(365, "Audit rows older than this are removed; 0 keeps them for ever.", min=0)
 
+    agent_execution_days: int = setting(
+        90, "Executions of operations in plain language are kept for this many days; 0 keeps them for ever.", min=0
+    )
+    agent_execution_texts: bool = setting(
+        True, "Store the prompts and answers of these executions. Off: user, outcome, time and ids only."
+    )
+    agent_calls_a_month: int = setting(
+        0,
+        "Calls of metered operations in plain language that an organisation may make in a UTC month; 0 for no limit. "
+        "'almanac quota set agent_calls' sets another limit for one organisation.",
+        min=0,
+    )
+
     # Jobs
     job_workers: int = setting(
         -1, "Job workers that `serve` starts; -1 means one on SQLite, none on PostgreSQL.", min=-1

@@ -42,6 +42,6 @@ async def report(call: Call, settings: Settings, rates: RateLimiter) -> dict[str
         "usage": {
             "period": clock.month(now),
             "nextResetAt": clock.format_timestamp(monthly_quotas.next_month(now)),
-            "counts": {**dict.fromkeys(monthly_quotas.METRICS, 0), **used},
+            "counts": {**dict.fromkeys(quotas, 0), **used},
         },
     }

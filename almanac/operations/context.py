@@ -7,6 +7,8 @@ from typing import Any, NamedTuple, Protocol, cast
 from opentelemetry.trace import Tracer
 
 from almanac.assist.agent import Agent
+from almanac.audit.agent_executions import RunningExecution
+from almanac.audit.denial_log import DenialLog
 from almanac.audit.recorder import CallRecorder
 from almanac.audit.refusal_log import RefusalLog
 from almanac.core.call import Actor, Call
@@ -56,6 +58,7 @@ class AppContext:
     tracer: Tracer | None = None
     refusal_log: RefusalLog = field(default_factory=RefusalLog)
     turns: LoopTurns = field(default_factory=LoopTurns)  # of the organisations on the event loop
+    denial_log: DenialLog = field(default_factory=DenialLog)
 
 
 class Authentication(NamedTuple):
@@ -95,6 +98,8 @@ class RequestContext(Call):
     operation: str = ""  # its name, once it is known
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])  # before parsing
     digest: str = ""  # of the arguments, for the audit trail
+    has_used_model: bool = False  # a language model took part in the answer
+    execution: RunningExecution | None = None  # of an operation in plain language, for the audit trail
 
     def note_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Add arguments to the digest of the audit trail; refused if they cannot be stored."""

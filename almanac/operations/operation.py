@@ -121,6 +121,16 @@ class Mcp:
     sdk_only: bool = False  # sends messages to the client while it runs; the fast path cannot
 
 
+@dataclass(frozen=True, slots=True)
+class AgentUse:
+    """An operation that interprets plain language. The pipeline checks, counts and records its executions."""
+
+    prompt: str  # the argument with the caller's words
+    check: Callable[[str], None] | None = None  # raises an error for a prompt that is refused
+    is_metered: bool = False  # counts against the organisation's monthly quota of agent calls
+    only_with_model: bool = False  # recorded if the handler has set `ctx.has_used_model`; otherwise always
+
+
 Handler = Callable[[RequestContext, Any], Awaitable[Any]]
 
 
@@ -151,6 +161,7 @@ class Operation:
     covers: tuple[str, ...] = ()  # REST operations that this MCP tool makes possible for agents
     people_only: str = ""  # why agents cannot do this
     example: Example = NO_EXAMPLE
+    agent: AgentUse | None = None  # of an operation in plain language
     tool: str = ""  # the tool that reads the same data: a token limited to tools needs it; empty: this operation
 
     def max_json_bytes(self, max_body_bytes: int) -> int:
@@ -194,6 +205,7 @@ def operation(
     covers: tuple[str, ...] = (),
     people_only: str = "",
     example: Example = NO_EXAMPLE,
+    agent: AgentUse | None = None,
 ) -> Operation:
     """Declare an operation by its handler. `answer` is given where the handler may also send the answer itself."""
     _, arguments, returned = get_type_hints(handler).values()
@@ -212,4 +224,5 @@ def operation(
         covers=covers,
         people_only=people_only,
         example=example,
+        agent=agent,
     )

@@ -36,6 +36,16 @@ class RateLimitInfo:
 
 
 @dataclass(slots=True)
+class AgentCallsInfo:
+    """The organisation's calls of metered operations in plain language, this month."""
+
+    limit: Annotated[int | None, Field(description="null: no limit.")]
+    used: int
+    left: int | None
+    resets_at: str
+
+
+@dataclass(slots=True)
 class TokenInfo:
     """The limits of the token of this request."""
 
@@ -59,6 +69,7 @@ class CallerInfo:
     scopes: list[str]
     token: TokenInfo
     rate_limit: RateLimitInfo
+    agent_calls: AgentCallsInfo
 
 
 @dataclass(slots=True)
@@ -90,7 +101,7 @@ def _sorted(scopes: frozenset[str]) -> list[str]:
 
 
 async def whoami(ctx: RequestContext, _: NoArguments) -> CallerInfo:
-    """Who you act as, your groups, scopes and remaining rate limit; for when a call fails."""
+    """Who you act as, your groups, scopes, remaining rate limit and agent calls; for when a call fails."""
     actor, rule = ctx.actor, ctx.app.call_limit
     left = await ctx.app.rate_limiter.status(rule, actor.limit_key) if rule.is_on else None
     return CallerInfo(
@@ -114,7 +125,18 @@ async def whoami(ctx: RequestContext, _: NoArguments) -> CallerInfo:
             remaining=left.remaining if left else None,
             resets_at=clock.format_timestamp(int(left.resets_at * clock.SECOND)) if left else None,
         ),
+        agent_calls=await _agent_calls(ctx),
     )
+
+
+async def _agent_calls(ctx: RequestContext) -> AgentCallsInfo:
+    now, org_id, default = clock.now(), ctx.actor.org_id, ctx.app.settings.agent_calls_a_month
+    quota = await ctx.app.read_cache.get(
+        ("agent_calls", org_id, clock.month(now)),
+        lambda: monthly_quotas.get(ctx.db, org_id, monthly_quotas.AGENT_CALLS, default),
+    )
+    resets_at = clock.format_timestamp(monthly_quotas.next_month(now)) or ""
+    return AgentCallsInfo(quota.limit, quota.used, quota.left, resets_at)
 
 
 async def server_status(ctx: RequestContext, _: NoArguments) -> ServerStatus:
@@ -162,6 +184,7 @@ OPERATIONS = (
                 scopes=["knowledge:read", "search:read"],
                 token=TokenInfo(3, "user", None, None, None),
                 rate_limit=RateLimitInfo(120, 60, 119, EXAMPLE_TIMESTAMP),
+                agent_calls=AgentCallsInfo(500, 12, 488, "2026-12-01T00:00:00.000Z"),
             )
         ),
     ),

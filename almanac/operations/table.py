@@ -1,6 +1,7 @@
 """The table of operations: everything that /mcp and /api/v1 can do."""
 
 from almanac.operations import (
+    audit,
     bases,
     browse,
     catalogue,
@@ -33,5 +34,6 @@ TOOLSETS: dict[str, tuple[Operation, ...]] = {
 
 OPERATIONS: tuple[Operation, ...] = (
     *server.OPERATIONS,
+    *audit.OPERATIONS,
     *(each for operations in TOOLSETS.values() for each in operations),
 )

@@ -1,10 +1,52 @@
 """Monthly quotas: usage counters of an organisation, and the limits for them, by UTC month."""
 
+from dataclasses import dataclass
+
 from almanac.core import clock
 from almanac.core.database import Reader, Transaction
 from almanac.core.errors import BadRequest, QuotaExceeded
+from almanac.core.settings import Settings
 
-METRICS: dict[str, str] = {"knowledge_stored": "notes stored by agents"}
+AGENT_CALLS = "agent_calls"
+METRICS: dict[str, str] = {
+    "knowledge_stored": "notes stored by agents",
+    AGENT_CALLS: "calls of metered operations in plain language",
+}
+
+
+class AgentCallsUsedUp(QuotaExceeded):
+    """Agent call limit reached."""
+
+    def __init__(self, limit: int, used: int) -> None:
+        resets_on = (clock.format_timestamp(next_month(clock.now())) or "")[:10]
+        super().__init__(
+            f"Agent call limit reached: {used} of {limit} this month.",
+            remedy=f"It resets on {resets_on}. Tools that do not use AI still work.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """A monthly quota of an organisation: the limit, the amount used and the rest. None: no limit."""
+
+    limit: int | None
+    used: int
+
+    @property
+    def left(self) -> int | None:
+        """The rest, which is not below zero if the limit was lowered."""
+        return None if self.limit is None else max(self.limit - self.used, 0)
+
+
+def default_limits(settings: Settings) -> dict[str, int]:
+    """The limit of each metric for organisations without a limit of their own; 0 for no limit."""
+    return {"knowledge_stored": settings.memory_notes_a_month, AGENT_CALLS: settings.agent_calls_a_month}
+
+
+async def get(db: Reader, org_id: str, metric: str, default: int) -> Quota:
+    """The quota of an organisation in this month."""
+    limit = await monthly_limit(db, org_id, metric, default)
+    return Quota(limit, (await used(db, org_id)).get(metric, 0))
 
 
 async def monthly_limit(db: Reader, org_id: str, metric: str, default: int) -> int | None:
@@ -80,4 +122,6 @@ def next_month(moment: int) -> int:
 
 
 def _exceeded(metric: str, limit: int, count: int) -> QuotaExceeded:
+    if metric == AGENT_CALLS:
+        return AgentCallsUsedUp(limit, count)
     return QuotaExceeded(f"The quota of {limit} {metric} a month is used up ({count} used).")

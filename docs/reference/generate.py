@@ -290,6 +290,8 @@ def commands() -> Iterator[tuple[str, TyperCommand]]:
 
     def below(path: str, node: Any) -> Iterator[tuple[str, TyperCommand]]:
         if isinstance(node, TyperGroup):
+            if node.invoke_without_command and path:
+                yield path, cast(TyperCommand, node)
             for name, child in node.commands.items():
                 yield from below(f"{path} {name}".strip(), child)
         else:

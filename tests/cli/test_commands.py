@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from almanac.app import SURFACES
+from almanac.audit.agent_executions import AgentExecutionEntry
 from almanac.audit.trail import AuditEntry, AuditTrail
 from almanac.core import clock, scopes
 from almanac.core.database import Database
@@ -29,14 +30,14 @@ from tests.quotas.test_rate_limits import free_port
 T = TypeVar("T")
 
 COMMANDS = [
-    *("serve", "worker", "stdio", "migrate", "doctor", "contracts", "audit"),
+    *("serve", "worker", "stdio", "migrate", "doctor", "contracts", "audit", "audit.executions"),
     *("org.add", "org.list", "user.add", "user.list", "user.remove", "agent.add", "agent.list", "agent.remove"),
     *("group.add", "group.list", "group.member", "group.leave", "token.add", "token.list", "token.revoke"),
     *("client.add", "client.list", "client.revoke"),
     *("jobs.list", "jobs.retry", "jobs.discard"),
 ]
 LISTS = ["org.list", "user.list", "agent.list", "group.list", "token.list", "client.list", "jobs.list"]
-FOR_PROGRAMS = ["migrate", "doctor", "contracts", "audit", "client.add", *LISTS]
+FOR_PROGRAMS = ["migrate", "doctor", "contracts", "audit", "audit.executions", "client.add", *LISTS]
 OPTIONS = {
     "serve": "--host --port --home --workers",
     "stdio": "--token",
@@ -521,6 +522,38 @@ def test_the_audit_trail_is_read_by_caller_tool_and_time(peopled: Almanac):
     assert first.split()[1:] == ["maria", "almanac", "whoami", "ok", "1.5", "base:1", "base:2"]
     none = peopled("audit", "--user", "nobody")
     assert (none.code, none.out, none.err) == (0, "", "No calls found.\n")
+
+
+def test_agent_executions_are_read_with_their_prompts_and_answers(peopled: Almanac):
+    async def write(db: Database) -> None:
+        people = await db.fetch("SELECT id, org_id, name FROM principals ORDER BY id")
+        trail, now = AuditTrail(db), clock.now()
+        for row, tool, age in ((0, "knowi_do", 0), (1, "knowi_ask", 2 * clock.HOUR)):
+            who = people[row]
+            trail.add_execution(
+                AgentExecutionEntry(
+                    now - age, who["org_id"], who["id"], "knowi", tool, "ok", "Chart\nsales", "Done. " * 50, 1500,
+                    "widget:1", "r"
+                )
+            )  # fmt: skip
+        await trail.flush()
+
+    with_database(write)
+
+    def found(*filters: str) -> list[str]:
+        return [f"{line['actor']} {line['tool']}" for line in rows(peopled("audit", "executions", *filters, "--json"))]
+
+    assert found() == ["maria knowi_do", "bot knowi_ask"]
+    assert found("--user", "bot") == ["bot knowi_ask"]
+    assert found("--tool", "knowi_do", "--limit", "1") == found("--since", "1h") == ["maria knowi_do"]
+    line = rows(peopled("audit", "executions", "--limit", "1", "--json"))[0]
+    assert (line["prompt"], line["answer"], line["touched"]) == ("Chart\nsales", "Done. " * 50, ["widget:1"])
+    shown = peopled("audit", "executions").out
+    assert "Chart sales" in shown
+    assert "Done. Done." in shown
+    assert "…" in shown
+    none = peopled("audit", "executions", "--user", "nobody")
+    assert (none.code, none.out, none.err) == (0, "", "No executions found.\n")
 
 
 def test_dead_jobs_are_listed_and_can_be_tried_again(peopled: Almanac):

@@ -32,9 +32,12 @@ def test_a_quota_is_settled_and_shown(peopled: Almanac):
     def listed() -> list[dict[str, str | int]]:
         return json.loads(peopled("quota", "list", "--json").out)
 
-    assert listed() == [{"metric": "knowledge_stored", "most": "unlimited", "used": 0}]
+    agent_calls = {"metric": "agent_calls", "most": "unlimited", "used": 0, "left": "unlimited"}
+    notes = {"metric": "knowledge_stored", "most": "unlimited", "used": 0, "left": "unlimited"}
+    assert listed() == [notes, agent_calls]
     assert peopled("quota", "set", "knowledge_stored", "250").code == 0
-    assert listed() == [{"metric": "knowledge_stored", "most": 250, "used": 0}]
+    assert peopled("quota", "set", "agent_calls", "0").code == 0
+    assert listed() == [notes | {"most": 250, "left": 250}, agent_calls | {"most": 0, "left": 0}]
     assert peopled("quota", "set", "knowledge_stored", "unlimited").code == 0
     assert listed()[0]["most"] == "unlimited"
     assert peopled("quota", "set", "knowledge_stored", "many").complaint().startswith("'many' is not a number of uses.")

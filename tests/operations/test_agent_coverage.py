@@ -136,6 +136,7 @@ COMMANDS: Mapping[str, Tool | Reason] = {
     "memory export": BULK,
     "memory import": BULK,
     "audit": Reason("The trail records agents, so that it is not theirs to read."),
+    "audit executions": Reason("They are about agents, so that they are not theirs to read."),
     "quota list": Tool("server_status"),
     "quota set": ACCOUNTS,
     **dict.fromkeys(("org add", "org list", "user add", "user list", "user remove"), ACCOUNTS),
@@ -194,6 +195,8 @@ def commands(group: Any, path: str = "") -> Iterator[str]:
     """The full names of all commands."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
+            if command.invoke_without_command:
+                yield path + name
             yield from commands(command, f"{path}{name} ")
         else:
             yield path + name

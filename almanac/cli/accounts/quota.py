@@ -1,6 +1,6 @@
 """`almanac quota`: monthly quotas of an organisation."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -43,16 +43,12 @@ async def list_quotas(db: Database, settings: Settings, org: OrgName = None, as_
 
     Example: [bold]almanac quota list --json[/bold]
     """
-    defaults = {"knowledge_stored": settings.memory_notes_a_month}
     org_id = (await orgs.get_by_name(db, org)).id
-    used = await monthly_quotas.used(db, org_id)
-    limits = {
-        name: await monthly_quotas.monthly_limit(db, org_id, name, defaults[name]) for name in monthly_quotas.METRICS
-    }
-    rows = [
-        {"metric": name, "most": _UNLIMITED if limit is None else limit, "used": used.get(name, 0)}
-        for name, limit in limits.items()
-    ]
+    rows: list[dict[str, Any]] = []
+    for name, default in monthly_quotas.default_limits(settings).items():
+        quota = await monthly_quotas.get(db, org_id, name, default)
+        most, left = (_UNLIMITED if value is None else value for value in (quota.limit, quota.left))
+        rows.append({"metric": name, "most": most, "used": quota.used, "left": left})
     print_rows(rows, as_json, empty="")
 
 

@@ -8,7 +8,7 @@
 6. read the body, find the operation      `Endpoint.read`
 7. audit capacity, limit per call, scopes `invoke`
 8. parse the arguments strictly           `Operation.parse`
-9. run the operation                      `Operation.handler`
+9. run the operation                      `Operation.handler`; in plain language: `agent_use.run`
 10. send the answer or the error          `Endpoint.send`, `Endpoint.send_error`
 11. close the record                      audit entry, metrics, span, in-flight count
 
@@ -36,6 +36,7 @@ from almanac.net.client_address import client_address
 from almanac.net.http_exchange import HttpExchange, ServerStopping
 from almanac.operations.context import AppContext, RequestContext
 from almanac.operations.operation import Operation
+from almanac.operations.pipeline import agent_use
 from almanac.operations.pipeline.endpoint import Endpoint, HandOver, Invocation
 from almanac.operations.pipeline.errors import UNKNOWN, UnknownOperation
 from almanac.operations.pipeline.guard import ClientDisconnected, RequestGuard
@@ -121,6 +122,8 @@ async def invoke(ctx: RequestContext, invocation: Invocation, limit: RateLimit |
         parsed = await compute(_parse, ctx, operation, invocation.arguments)
     else:
         parsed = _parse(ctx, operation, invocation.arguments)
+    if operation.agent is not None:
+        return await agent_use.run(ctx, operation, operation.agent, invocation.arguments, parsed)
     return await operation.handler(ctx, parsed)
 
 

@@ -55,6 +55,8 @@ class CallRecord:
         ctx = self._ctx
         if ctx.operation:
             ctx.app.recorder.record(ctx, ctx.surface, ctx.operation, outcome, nanoseconds, ctx.digest)
+        if ctx.execution is not None:
+            ctx.app.recorder.record_execution(ctx, ctx.execution, ctx.surface, ctx.operation, outcome, nanoseconds)
         ctx.app.recorder.trail.calls_in_flight -= 1  # a shutdown waits until nothing is in flight
 
 
