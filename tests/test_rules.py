@@ -204,7 +204,7 @@ def test_only_functions_that_need_an_extra_import():
     assert found == {
         ("telemetry.py", "open_tracer_provider"),  # [telemetry]
         ("ai/embedder_choice.py", "_find"),  # [multilingual]
-        ("knowledge/parsers/pdf/ocr.py", "_load_extra"),  # [ocr]
+        ("knowledge/parsers/pdf/ocr.py", "_load_extra"),  # 227 MB, in the confined child only
         ("knowledge/parsers/pdf/ocr.py", "load_engine"),
     }
 

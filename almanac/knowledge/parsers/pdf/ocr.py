@@ -1,4 +1,4 @@
-"""Text in images, by text recognition. It needs the `[ocr]` extra, which contains the models: nothing is downloaded.
+"""Text in images, by text recognition. The package rapidocr contains the models: nothing is downloaded.
 
 A tall image is processed in overlapping bands, because the memory for recognition grows with the number of pixels at
 once. Recognition finds pieces of text anywhere on the image. Pieces in one row become a line, and columns of lines are
@@ -48,9 +48,7 @@ OPTIONS: dict[str, Any] = {
     "EngineConfig.onnxruntime.inter_op_num_threads": THREADS,
 }
 
-REMEDY = (
-    "Install text recognition with the [ocr] extra (scripts/uv sync --locked --inexact --no-dev --extra ocr) and retry."
-)
+REMEDY = "Text recognition is missing in this installation: install Almanac again with all its dependencies, and retry."
 TOO_LARGE = f"The image has more than {MAX_IMAGE_PIXELS // 1_000_000} million pixels. Make it smaller and add it again."
 TOO_MANY_FRAMES = f"The image has more than {MAX_FRAMES:,} pages. Split it and add the parts."
 CORRUPT = "The image is damaged. Open it in an image program, save it again and add that copy."
@@ -61,7 +59,7 @@ DAMAGED_IMAGE_ERRORS = (OSError, SyntaxError, ValueError, TypeError, LookupError
 
 
 def is_installed() -> bool:
-    """Whether the `[ocr]` extra is installed."""
+    """Whether text recognition is installed, as it is unless dependencies were left out."""
     return all(importlib.util.find_spec(name) is not None for name in ("rapidocr", "onnxruntime"))
 
 
@@ -234,7 +232,7 @@ def _drop_lower_byte(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Extra:
-    """The libraries of the extra, none of which has types."""
+    """The libraries of text recognition, none of which has types."""
 
     pillow: Any
     pillow_ops: Any
@@ -246,7 +244,7 @@ class _Extra:
 def _load_extra() -> _Extra:
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # ONNX Runtime would send usage data from its import on
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(THREADS))  # NumPy starts its threads when it is imported
-    import cv2  # noqa: PLC0415 - an extra
+    import cv2  # noqa: PLC0415 - loaded by the confined child that reads an image, and by no other process
     import numpy  # noqa: PLC0415
     from PIL import Image, ImageOps  # noqa: PLC0415
     from rapidocr import RapidOCR  # noqa: PLC0415
@@ -263,7 +261,7 @@ def load_engine() -> tuple[Any, type[Exception]]:
     By default it would download other models and write a log.
     """
     recogniser = _load_extra().recogniser  # first: it sets a variable that ONNX Runtime reads when imported
-    from rapidocr.inference_engine.onnxruntime.main import ONNXRuntimeError  # noqa: PLC0415 - an extra
+    from rapidocr.inference_engine.onnxruntime.main import ONNXRuntimeError  # noqa: PLC0415 - as above
 
     models = files("rapidocr") / "models"
     paths = {

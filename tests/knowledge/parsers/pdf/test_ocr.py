@@ -1,5 +1,6 @@
 """Images: recognised text, its positions, and the errors of damaged images."""
 
+import importlib
 import os
 import struct
 import subprocess
@@ -15,10 +16,9 @@ from almanac.knowledge.parsers.parsed_file import ParsedFile, UnreadableFile
 from almanac.knowledge.parsers.pdf import ocr
 from almanac.knowledge.parsers.pdf.page_layout import PrintedLine
 
-pytest.importorskip("rapidocr")
-Image: Any = pytest.importorskip("PIL.Image")
-ImageDraw: Any = pytest.importorskip("PIL.ImageDraw")
-ImageFont: Any = pytest.importorskip("PIL.ImageFont")
+Image: Any = importlib.import_module("PIL.Image")
+ImageDraw: Any = importlib.import_module("PIL.ImageDraw")
+ImageFont: Any = importlib.import_module("PIL.ImageFont")
 
 
 def draw(*texts: tuple[str, int, int], size: tuple[int, int] = (640, 240), mode: str = "RGB") -> Any:
@@ -165,11 +165,11 @@ def test_the_cells_of_a_table_are_read_row_by_row():
 # Errors
 
 
-def test_without_the_extra_the_error_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_installation_without_text_recognition_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ocr, "is_installed", lambda: False)
     refused = refusal(tmp_path / "p.png")
     assert refused.code == "ocr_missing"
-    assert "scripts/uv sync --locked --inexact --no-dev --extra ocr" in refused.message
+    assert "install Almanac again with all its dependencies" in refused.message
 
 
 def test_missing_models_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: None):

@@ -1,6 +1,7 @@
 """PDF files: their text, its positions on the page, and the errors of damaged files."""
 
 import hashlib
+import importlib
 import subprocess
 import sys
 import zlib
@@ -428,8 +429,8 @@ IMAGE_PAGE = PdfPage(b"q 300 0 0 200 0 0 cm /P Do Q\n" + show("3", 150, 10), pic
 
 
 @pytest.mark.usefixtures("without_ocr")
-def test_a_scanned_pdf_without_text_recognition_names_the_extra(tmp_path: Path):
-    with pytest.raises(UnreadableFile, match=r"--extra ocr") as refused:
+def test_a_scanned_pdf_without_text_recognition_names_the_remedy(tmp_path: Path):
+    with pytest.raises(UnreadableFile, match="install Almanac again") as refused:
         parse(tmp_path, write(IMAGE_PAGE, IMAGE_PAGE))
     assert refused.value.code == "ocr_missing"
 
@@ -438,13 +439,12 @@ def test_a_scanned_pdf_without_text_recognition_names_the_extra(tmp_path: Path):
 def test_an_image_among_pages_of_text_is_listed(tmp_path: Path):
     text = PdfPage(lines("A page with enough text to be one", "that is surely read"))
     parsed = parse(tmp_path, write(text, IMAGE_PAGE, text))
-    assert parsed.warnings[0].startswith("The text of images was left out: page 2. Install text recognition")
+    assert parsed.warnings[0].startswith("The text of images was left out: page 2. Text recognition is missing")
     assert len(words(parsed)) == 5
 
 
 def test_a_scanned_page_has_recognised_text_with_boxes(tmp_path: Path):
-    pytest.importorskip("rapidocr")
-    image, draw, font = (pytest.importorskip(f"PIL.{name}") for name in ("Image", "ImageDraw", "ImageFont"))
+    image, draw, font = (importlib.import_module(f"PIL.{name}") for name in ("Image", "ImageDraw", "ImageFont"))
     picture = image.new("RGB", (600, 400), "white")
     draw.Draw(picture).text((100, 200), "Recognised words", font=font.load_default(40), fill="black")
     page = PdfPage(b"q 300 0 0 200 0 0 cm /P Do Q\n", picture=(600, 400, picture.tobytes()), rotate=180)
