@@ -35,10 +35,10 @@ class DenialLog:
             return
         _log.warning(
             "access_denied",
-            user_id=actor.id,
-            user=actor.name,
-            org_id=actor.org_id,
-            resource=f"{kind}:{str(identifier)[:100]}",
+            user=actor.id,
+            user_name=actor.name,
+            org=actor.org_id,
+            resource=f"{kind} {str(identifier)[:100]}",
             request_id=call.request_id,
             not_logged=self._unlogged.pop(actor.id, 0),
         )

@@ -9,7 +9,7 @@ import orjson
 from pydantic import BaseModel
 
 from almanac.operations import schemas
-from almanac.operations.operation import Handler, Mcp, Operation
+from almanac.operations.operation import AgentUse, Handler, Mcp, Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,9 @@ def operation_from_contract(
     handler: Handler,
     scopes: frozenset[str] = frozenset(),
     arguments: type[BaseModel] | None = None,
+    agent: AgentUse | None = None,
 ) -> Operation:
     """Return the operation that an entry of a contract describes. Without a model, the handler parses the arguments."""
-    return Operation(entry["name"], entry["description"], handler, arguments, scopes=scopes, mcp=Mcp(entry=entry))
+    return Operation(
+        entry["name"], entry["description"], handler, arguments, scopes=scopes, mcp=Mcp(entry=entry), agent=agent
+    )

@@ -21,8 +21,8 @@ async def test_a_denial_is_logged_with_the_user_and_the_object(town: Town):
         DenialLog().record(call, "document", 52)
     (line,) = lines
     assert line == {
-        "event": "access_denied", "log_level": "warning", "user_id": maria.id, "user": "maria",
-        "org_id": town.acme.id, "resource": "document:52", "request_id": "a-request", "not_logged": 0,
+        "event": "access_denied", "log_level": "warning", "user": maria.id, "user_name": "maria",
+        "org": town.acme.id, "resource": "document 52", "request_id": "a-request", "not_logged": 0,
     }  # fmt: skip
 
 
@@ -38,7 +38,7 @@ async def test_many_denials_of_one_user_neither_fill_the_log_nor_hide_those_of_a
         for number in range(1_000):
             log.record(maria, "dashboard", number)
         log.record(eva, "dashboard", "x" * 1_000)
-        assert [line["user"] for line in lines] == ["maria"] * denial_log.MAX_LINES_PER_WINDOW + ["eva"]
+        assert [line["user_name"] for line in lines] == ["maria"] * denial_log.MAX_LINES_PER_WINDOW + ["eva"]
         assert len(lines[-1]["resource"]) < 120
         seconds += denial_log.WINDOW_SECONDS
         log.record(maria, "dashboard", 1)

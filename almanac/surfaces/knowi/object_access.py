@@ -6,8 +6,6 @@ object, such as one of another organisation, does not exist.
 
 import re
 
-import structlog
-
 from almanac.core.arguments import MAX_ID
 from almanac.core.errors import BadRequest, Forbidden, NotFound
 from almanac.data import datasets
@@ -18,7 +16,6 @@ from almanac.operations.context import RequestContext
 from almanac.surfaces.knowi.responses import AccessDenied
 
 _DOCUMENT_ID = re.compile(r"(?:document:)?([1-9][0-9]{0,18})", re.ASCII)
-_log = structlog.get_logger("almanac.knowi")
 
 
 async def get_document(ctx: RequestContext, id: str, action: str = "read") -> Document:
@@ -70,7 +67,6 @@ def _number_of(id: str) -> int:
 
 
 def _denied(ctx: RequestContext, kind: str, id: str, action: str, remedy: str = "") -> AccessDenied:
-    _log.warning("access_denied", user=ctx.actor.id, org=ctx.actor.org_id, resource=f"{kind} {id}", tool=ctx.operation,
-                 request_id=ctx.request_id)  # fmt: skip
+    ctx.app.denial_log.record(ctx, kind, id)
     ctx.record_access(kind, id)  # the audit row then names the object, with the outcome access_denied
     return AccessDenied(kind, id, action, remedy)
