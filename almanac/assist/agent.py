@@ -164,6 +164,11 @@ class Agent:
         self._max_searches = max_searches
         self._seconds = seconds  # the time limit of the model
 
+    @property
+    def has_model(self) -> bool:
+        """Whether a language model receives the questions."""
+        return self._chat is not None
+
     async def answer(self, tool: WeKnoraTool | None, question: str, earlier: Sequence[Turn]) -> AsyncGenerator[Event]:
         """Yield the events of an answer; the last one is the `Reply`. Without a tool it is the only one."""
         if tool is None:

@@ -85,6 +85,7 @@ async def _ask(ctx: RequestContext, question: str, ids: Sequence[int]) -> Reply:
     context = WeKnoraContext("", (), document_ids=ids)
     tool = WeKnoraTool(LocalBackend(ctx.app.search, context, search_as_caller), context)
     reply: Reply | None = None
+    ctx.has_used_model = ctx.app.agent.has_model  # also if it fails, because it receives the question
     # A language model takes longer than other tools may. A disconnect of the client still ends it.
     ctx.guard.lift_deadline()
     with RequestGuard(ctx.app.timers, ctx.app.settings.agent_seconds):

@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 from pydantic import BaseModel
 
-from almanac.operations.operation import Handler, Operation
+from almanac.operations.operation import AgentUse, Handler, Operation
 from almanac.surfaces.knowi import assets, datasets, document_question, documents
 from almanac.surfaces.knowi.endpoint import SERVER_NAME, SERVER_VERSION, KnowiAuthenticator, KnowiEndpoint
 from almanac.surfaces.knowi.guards import strip_controls
@@ -34,12 +34,15 @@ _HANDLERS: dict[str, tuple[Handler, frozenset[str], type[BaseModel]]] = {
     "knowi_delete_document": (documents.knowi_delete_document, _WRITE, documents.DeleteArguments),
     "knowi_delete": (assets.knowi_delete, _WRITE_DATA, assets.DeleteArguments),
 }
+_AGENT_USES = {"knowi_ask_document": AgentUse(prompt="question", only_with_model=True)}
 
 
 def _operations() -> tuple[Operation, ...]:
     """Return the operations in the order of the document."""
     names = [name for name in CONTRACT if name not in MISSING_TOOLS]
-    return tuple(operation_from_contract(CONTRACT[name], *_HANDLERS[name]) for name in names)
+    return tuple(
+        operation_from_contract(CONTRACT[name], *_HANDLERS[name], agent=_AGENT_USES.get(name)) for name in names
+    )
 
 
 SURFACE = Surface(

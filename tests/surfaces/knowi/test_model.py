@@ -5,9 +5,12 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from almanac.audit import agent_executions, trail
+from almanac.audit.agent_executions import AgentExecution
 from tests.live_server import Running, running, settings_for
 from tests.surfaces.knowi.caller import Caller, caller
 from tests.surfaces.weknora.stand_ins import Answer, StandIn, speech, standing_in, tool_use
+from tests.waiting import wait_until
 
 MODEL_KEY = "sk-model-key-that-nobody-may-see"
 
@@ -94,3 +97,31 @@ def test_extracts_answer_if_the_model_does_not(new_sqlite: Callable[[], str], tm
         data = someone.data("knowi_ask_document", {"question": "How often is the pump oiled?", "documentIds": [id]})
         assert data["answeredBy"] == "extractive"
         assert "The pump is oiled every month. [1]" in data["answer"]
+
+
+def executions(live: Running, number: int) -> list[AgentExecution]:
+    """Wait for a number of agent executions and return them, newest first."""
+    return wait_until(lambda: live.run(agent_executions.find), lambda found: len(found) >= number)
+
+
+def test_an_answer_in_which_a_model_took_part_is_an_agent_execution(new_sqlite: Callable[[], str], tmp_path: Path):
+    answers = (tool_use(query="pump oiled"), speech("Every month. [1]"), Answer(500))
+    with speaking(new_sqlite, tmp_path, *answers) as (live, someone, _model, id):
+        someone.data("knowi_ask_document", {"question": "How often is it oiled?", "documentIds": [id]})
+        someone.refused("knowi_ask_document", {"question": "What of this one?", "documentIds": ["77001"]})
+        someone.data("knowi_ask_document", {"question": "How often, if the model fails?", "documentIds": [id]})
+        failed, answered = executions(live, 2)
+    assert (answered.actor, answered.surface, answered.tool) == ("ada", "knowi", "knowi_ask_document")
+    assert (answered.prompt, answered.outcome) == ("How often is it oiled?", "ok")
+    assert "Every month. [1]" in (answered.answer or "")
+    assert f"document:{id}" in answered.touched
+    assert failed.prompt == "How often, if the model fails?"  # the model received it
+
+
+def test_an_answer_without_a_model_is_no_agent_execution(live: Running):
+    someone = caller(live, "edith")
+    id = someone.ingest("pump.md", "The pump is oiled every month.")
+    live.work(embed=False)
+    someone.data("knowi_ask_document", {"question": "How often is the pump oiled?", "documentIds": [id]})
+    wait_until(lambda: live.run(lambda db: trail.find(db, user="edith", tool="knowi_ask_document")))
+    assert live.run(agent_executions.find) == []
