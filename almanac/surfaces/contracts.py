@@ -27,11 +27,12 @@ def committed_tools(surface: Surface) -> list[dict[str, Any]]:
     return [tool for tool in _read(path(surface)) if tool["name"] not in surface.missing_tools]
 
 
-def write(surface: Surface) -> Path:
-    """Write the served tool list to the contract file. A contract with missing tools is only written by hand."""
+def write(surface: Surface) -> Path | None:
+    """Write the served tool list to the contract file. None: it is only written by hand, because tools are missing."""
+    if surface.missing_tools:
+        return None
     file = path(surface)
-    if not surface.missing_tools:
-        file.write_bytes(orjson.dumps(served_tools(surface), option=orjson.OPT_INDENT_2) + b"\n")
+    file.write_bytes(orjson.dumps(served_tools(surface), option=orjson.OPT_INDENT_2) + b"\n")
     return file
 
 

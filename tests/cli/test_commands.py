@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -600,12 +601,15 @@ def test_a_contract_that_differs_is_named_and_can_be_written_anew(
 ):
     for surface in SURFACES:
         (tmp_path / surface.name).mkdir()
+        if surface.missing_tools:  # such a contract is only written by hand
+            shutil.copy(contracts.path(surface), tmp_path / surface.name)
     monkeypatch.setattr(contracts, "SURFACES_FOLDER", tmp_path)
+    complete = [surface for surface in SURFACES if not surface.missing_tools]
     missing = almanac("contracts", "--check")
-    lines = [f"{surface.name}: {', '.join(tool.name for tool in surface.operations)}\n" for surface in SURFACES]
+    lines = [f"{surface.name}: {', '.join(tool.name for tool in surface.operations)}\n" for surface in complete]
     assert (missing.code, missing.out) == (1, "".join(lines))
     written = almanac("contracts")
-    files = [f"{tmp_path / surface.name / 'contract.json'}\n" for surface in SURFACES]
+    files = [f"{tmp_path / surface.name / 'contract.json'}\n" for surface in complete]
     assert (written.code, written.out) == (0, "".join(files))
     assert almanac("contracts", "--check").code == 0
     tools = json.loads((tmp_path / "almanac" / "contract.json").read_text())

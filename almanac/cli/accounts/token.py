@@ -130,8 +130,9 @@ async def _add_mcp_token(db: Database, owner: Principal, lifetime: int | None, *
 
 def _check_tools(names: list[str]) -> None:
     # Read from the committed contracts, because loading the surfaces takes a second. A test keeps the two equal.
-    files = Path(almanac.__file__).parent.glob("surfaces/*/contract.json")
-    known = {tool["name"] for file in files for tool in json.loads(file.read_bytes())}
+    surfaces = Path(almanac.__file__).parent / "surfaces"
+    known = {tool["name"] for file in surfaces.glob("*/contract.json") for tool in json.loads(file.read_bytes())}
+    known -= {name for file in surfaces.glob("*/missing_tools.json") for name in json.loads(file.read_bytes())}
     if unknown := sorted(set(names) - known):
         raise BadRequest(
             f"There is no tool {', '.join(unknown)}.", remedy=f"The tools are: {', '.join(sorted(known))}."

@@ -19,7 +19,7 @@ def contracts(
     Example: [bold]almanac contracts --check[/bold]
     """
     if not check:
-        paths = [str(contract_files.write(surface)) for surface in SURFACES]
+        paths = [str(file) for surface in SURFACES if (file := contract_files.write(surface)) is not None]
         if as_json:
             print_json({"written": paths})
         else:
