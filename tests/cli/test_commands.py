@@ -194,7 +194,7 @@ def test_groups_have_members_with_roles(peopled: Almanac):
         (["maria", "--kind", "access"], "ak-"),
         (["maria", "--kind", "mcp"], "mcp-"),
         (["maria", "--kind", "mcp", "--expires", "30d"], "mcp-"),
-        (["maria", "--scope", "search:read", "--scope", "data:read", "--base", "1", "--tool", "whoami",
+        (["maria", "--scope", "search:read", "--scope", "knowledge:read", "--base", "1", "--tool", "whoami",
           "--expires", "30d"], "wg-"),
     ],
 )  # fmt: skip
