@@ -220,10 +220,11 @@ ADDS = {f"{noun} add" for noun in ("org", "user", "agent", "group", "token", "cl
 REMOVES = {"user remove", "agent remove", "group leave", "token revoke", "client revoke", "kb remove", "kb restore",
            "doc remove", "doc restore", "jobs discard", "data remove", "data restore"}  # fmt: skip
 RUNS = {"serve", "worker", "stdio", "migrate", "retry", "jobs retry", "index rebuild", "bench retrieval"}
-READS = {"search", "docs", "read", "doctor", "audit", "audit executions", "contracts", "org list", "user list", "agent list", "group list",
+READS = {"search", "docs", "read", "doctor", "audit", "contracts", "org list", "user list", "agent list", "group list",
          "token list", "client list", "kb list", "kb shares", "kb trash", "catalogue export", "category list",
          "index status", "data list", "data show", "data query", "data verify", "data export", "data versions",
-         "data trash", "data shares", "data rules", "memory export", "quota list", "jobs list"}  # fmt: skip
+         "data trash", "data shares", "data rules", "audit executions", "memory export", "quota list",
+         "jobs list"}  # fmt: skip
 
 
 @pytest.fixture

@@ -91,6 +91,7 @@ BY_ID: dict[str, tuple[str, dict[str, Any]]] = {
     "revise.by": ("note", {"id": "own note"}),
     "find_datasets.dataset": ("dataset key", {}),
     "get_dataset.dataset_id": ("dataset", {}),
+    "get_dataset_profile.dataset_id": ("dataset", {}),
     "change_dataset.dataset_id": ("dataset", {"name": "Other"}),
     "remove_dataset.dataset_id": ("dataset", {}),
     "restore_dataset.dataset_id": ("removed dataset", {}),
