@@ -50,7 +50,7 @@ async def update(tx: Transaction, dataset_id: int) -> None:
     hidden = {name for rule in rules for name in orjson.loads(rule["hidden"])}
     text = _text(dataset, hidden, None if rules else await profiles.get(tx, dataset_id))
     passages = [Passage(start, end, text[start:end]) for start, end in split_prose(text, DATASET_PASSAGE_CHARS)]
-    indexed = await passage_store.find(tx, KIND, str(dataset_id))
+    indexed = await passage_store.find_in_transaction(tx, KIND, str(dataset_id))
     if [each.text for each in indexed] == [each.text for each in passages]:
         await sources.put(tx, _source(dataset))  # keeps the vectors, unless the name has changed
     else:

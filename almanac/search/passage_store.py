@@ -19,6 +19,8 @@ _COLUMNS = (
     "source_id", "ordinal", "parent", "form", "text", "span_start", "span_end", "headings", "page", "boxes", "words",
 )  # fmt: skip
 
+_FIND = "SELECT p.* FROM passages p JOIN sources s ON s.id = p.source_id WHERE s.kind = $1 AND s.owner_id = $2"
+
 
 @dataclass(frozen=True, slots=True)
 class AnalysedPassages:
@@ -52,15 +54,13 @@ async def replace(tx: Transaction, source: Source, prepared: AnalysedPassages) -
 
 async def find(db: Database, kind: str, object_id: str, *, offset: int = 0, limit: int = 1000) -> list[Passage]:
     """The passages of a source, in the order of its text."""
-    rows = await db.scan(
-        "SELECT p.* FROM passages p JOIN sources s ON s.id = p.source_id"
-        " WHERE s.kind = $1 AND s.owner_id = $2 AND p.ordinal >= $3 ORDER BY p.ordinal LIMIT $4",
-        kind,
-        object_id,
-        offset,
-        limit,
-    )
+    rows = await db.scan(f"{_FIND} AND p.ordinal >= $3 ORDER BY p.ordinal LIMIT $4", kind, object_id, offset, limit)
     return await compute_for(len(rows), _passages_from, rows)
+
+
+async def find_in_transaction(tx: Transaction, kind: str, object_id: str) -> list[Passage]:
+    """The passages of a short source, as a transaction sees them."""
+    return _passages_from(await tx.fetch(f"{_FIND} ORDER BY p.ordinal", kind, object_id))
 
 
 def _passages_from(rows: Sequence[Row]) -> list[Passage]:
