@@ -31,6 +31,7 @@ CHOICES = {
     "log_level": "debug",
     "log_format": "json",
     "max_body_bytes": "2048",
+    "max_buffered_body_bytes": "4096",
     "max_header_bytes": "8192",
     "max_file_bytes": "2048",
     "parser_memory_mb": "4096",

@@ -22,9 +22,11 @@ ENDPOINTS = {
     "almanac": "/mcp",
     "gateway": "/gateway/mcp",
     "memory": "/mcp/memory",
+    "knowi": "/api/2.0/mcp",
     "rest": "/api/v1/openapi.json",
     "catalogue": "/knowledge-base/openapi.json",
     "agents": "/a2a/openapi.json",
+    "management": "/api/2.0/openapi.json",
 }
 
 

@@ -58,6 +58,7 @@ BASE = {
     "splitter": st.sampled_from([{"size": 1000, "overlap": 100}, {"size": 800, "overlap": 0}]),
 }
 NOTE = {"title": NAME, "body": NAME}
+DATASET = {"description": TEXT, "label": NAME, "unit": NAME}
 
 
 @dataclass
@@ -115,6 +116,28 @@ def read_base(world: World, id: int) -> State:
     splitter = {name: base["splitter"][name] for name in ("size", "overlap")}
     shares = {each["name"]: each["role"] for each in world.api.ask("GET", f"/bases/{id}/shares")["items"]}
     return {**without(base, "updated_at"), "splitter": splitter, **shares}
+
+
+def make_dataset(world: World) -> int:
+    rows = [{"n": 1}]
+    id = world.api.ask("POST", "/data/push", json={"dataset": "Orders", "rows": rows, "strategy": "replace"})[
+        "dataset_id"
+    ]
+    note = {"label": "Number", "description": "How many", "unit": "pieces"}
+    world.api.ask("PATCH", f"/datasets/{id}", json={"description": "One a row", "fields": {"n": note}})
+    return id
+
+
+def read_dataset(world: World, id: int) -> State:
+    dataset = world.api.ask("GET", f"/datasets/{id}")
+    note = {name: dataset["fields"][0][name] for name in ("label", "unit")}
+    return {**without(dataset, "updated_at", "fields"), **note, "text": dataset["fields"][0]["description"]}
+
+
+def dataset_arguments(named: State) -> State:
+    """The named values as arguments: label and unit belong to the field."""
+    note = {name: named[name] for name in ("label", "unit") if name in named}
+    return without(named, "label", "unit") | ({"fields": {"n": note}} if note else {})
 
 
 def make_shared_base(world: World) -> int:
@@ -404,6 +427,11 @@ UPDATES = [
            lambda world, id, named: world.api.ask("PATCH", f"/bases/{id}", json=named)),
     Update("manage_base", BASE, make_base, read_base,
            lambda world, id, named: world.tool("manage_base", action="change", base_id=id, **named)),
+    Update("change_dataset", DATASET, make_dataset, read_dataset,
+           lambda world, id, named: world.api.ask("PATCH", f"/datasets/{id}", json=dataset_arguments(named))),
+    Update("manage_dataset", DATASET, make_dataset, read_dataset,
+           lambda world, id, named: world.tool("manage_dataset", action="change", dataset_id=id,
+                                               **dataset_arguments(named))),
     Update("share_base", ROLES, make_shared_base, read_base, share_base),
     Update("manage_base", ROLES, make_shared_base, read_base, share_with_tool, "share"),
     Update("change_folder", {"name": NAME, "parent_id": PLACE}, make_folder, read_folder, change_folder),
@@ -437,18 +465,23 @@ UPDATES = [
 ]  # fmt: skip
 
 # The operations that refuse an update without any field.
-NEED_A_FIELD = {"change_base", "manage_base", "change_folder", "change_document", "replace_content", "change_category",
-                "change_entity", "save_entity"}  # fmt: skip
+NEED_A_FIELD = {"change_base", "manage_base", "change_dataset", "manage_dataset", "change_folder", "change_document",
+                "replace_content", "change_category", "change_entity", "save_entity"}  # fmt: skip
 
 # The operations that change no fields of a stored object.
 ADDS = {"add_base", "add_folder", "remember", "add_category", "add_entity", "add_attachment", "add_index",
-        "add_category_alias", "add_relationship_type", "add_attachment_type", "add_policy"}  # fmt: skip
+        "add_category_alias", "add_relationship_type", "add_attachment_type", "add_policy", "push_data",
+        "import_data"}  # fmt: skip
 REMOVES = {"remove_base", "remove_folder", "remove_document", "restore_base", "restore_folder", "restore_document",
            "unshare_base", "remove_category", "remove_attachment", "remove_entity", "remove_relationship",
-           "remove_index", "clear_catalogue"}  # fmt: skip
+           "remove_index", "clear_catalogue", "remove_dataset", "restore_dataset", "restore_dataset_version",
+           "unshare_dataset", "lift_row_rule"}  # fmt: skip
 PARSES = {"retry_base", "reindex_document"}
 LINKS = {"link_attachment"}
-READS = {"search", "verify_citation", "recall", "retrieve", "verify_key", "download_document"}
+READS = {"search", "verify_citation", "recall", "retrieve", "verify_key", "download_document", "query_data",
+         "verify_result"}  # fmt: skip
+# tests/cli/test_updates.py changes these with `data share` and `data rule`.
+BY_COMMAND = {"share_dataset", "set_row_rule"}
 
 
 @pytest.fixture(scope="module")
@@ -478,4 +511,4 @@ def test_every_operation_that_writes_is_checked_or_changes_no_field():
         for each in (*OPERATIONS, *CATALOGUE_OPERATIONS)
         if not each.safety.read_only or (each.rest is not None and each.rest.method != "GET")
     }
-    assert writing == {update.operation for update in UPDATES} | ADDS | REMOVES | PARSES | LINKS | READS
+    assert writing == {update.operation for update in UPDATES} | ADDS | REMOVES | PARSES | LINKS | READS | BY_COMMAND

@@ -69,7 +69,10 @@ words = st.sampled_from(WORDS)
 days = st.builds(date, st.integers(2023, 2025), st.integers(1, 12), st.integers(1, 28))
 times = st.builds(time, st.integers(0, 23), st.sampled_from([0, 30]))
 moments = st.builds(datetime.combine, days, times)
-grades = st.fixed_dictionaries({"grade": nullable(words), "score": nullable(integers)})
+# Hypothesis varies the order of keys, and a stored record has one order.
+grades = st.fixed_dictionaries({"grade": nullable(words), "score": nullable(integers)}).map(
+    lambda each: {name: each[name] for name in ("grade", "score")}
+)
 ROWS = st.lists(
     st.tuples(
         *(nullable(words), nullable(words), nullable(integers), nullable(integers.map(lambda n: n / 2))),
