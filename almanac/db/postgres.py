@@ -147,7 +147,8 @@ class PostgresDatabase:
                     await asyncio.sleep(LOCK_POLL_SECONDS)
             yield
         finally:
-            await connection.close()
+            with suppress(*_DRIVER_ERRORS):  # a lost connection has released the lock already
+                await connection.close()
 
     async def pool_stats(self) -> dict[str, int]:
         return {"open": self._pool.get_size(), "idle": self._pool.get_idle_size(), "waiting": self._waiting}
