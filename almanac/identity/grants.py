@@ -33,7 +33,7 @@ async def share(
     if role is not None and own_role is not None and role > own_role:
         raise Forbidden(f"You are {own_role.name} and cannot grant the role {role.name}.", remedy="Grant a lower role.")
     if (user is None) == (group is None):
-        raise BadRequest("Name either a user or a group.")
+        raise BadRequest("A role is given to one user or one group.", remedy="Give either user or group, by name.")
     holder = (
         {"principal_id": (await principals.get_by_name(tx, target.org_id, user)).id}
         if user is not None
@@ -47,7 +47,10 @@ async def share(
     if role is not None:
         await access.grant(tx, target, role, **holder)
     elif not await access.revoke_grant(tx, target, **holder):
-        raise NotFound(f"{NAMES[target.kind].capitalize()} {target.id} is not shared with {user or group!r}.")
+        raise NotFound(
+            f"{NAMES[target.kind].capitalize()} {target.id} is not shared with {user or group!r}.",
+            remedy="There is nothing to revoke, unless you meant another name.",
+        )
 
 
 async def find(db: Reader, target: ProtectedObject) -> list[Grant]:

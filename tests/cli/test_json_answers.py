@@ -56,7 +56,7 @@ JSON_COMMANDS: Mapping[str, Operation | Reason] = {
     "catalogue import": IMPORT,
     "memory import": IMPORT,
     "quota list": Reason("It lists one organisation's quotas, also those that server_status does not report."),
-    "audit": Reason("No operation reads the audit trail."),
+    "audit executions": Reason("It lists those of every organisation; REST lists those of one, in pages."),
     **dict.fromkeys(
         ("org list", "user list", "agent list", "group list", "token list", "client list", "client add"), ACCOUNTS
     ),
