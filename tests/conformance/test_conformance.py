@@ -12,6 +12,9 @@ import pytest
 from scripts import conformance
 from scripts.conformance import SUITES, Outcome, Suite
 
+# A suite writes its results to a folder of its own, so two runs of one suite cannot overlap.
+pytestmark = pytest.mark.xdist_group("conformance")
+
 # The number of scenarios that each suite scores. A suite that runs fewer has not passed.
 SCORED = {"0.1.16": 30, "0.2 at 2025-11-25": 30, "0.2 at 2026-07-28": 37}
 

@@ -12,6 +12,9 @@ import pytest
 from scripts import conformance
 from scripts.conformance import SUITES, Suite
 
+# A suite writes its results to a folder of its own, so two runs of one suite cannot overlap.
+pytestmark = pytest.mark.xdist_group("conformance")
+
 NEEDS_MESSAGES_TO_THE_CLIENT = {
     "tools-call-with-logging",
     "tools-call-with-progress",
