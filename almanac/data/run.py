@@ -145,12 +145,6 @@ async def check_condition(call: Call, engine: DataEngine, dataset: Dataset, cond
     await engine.pool.run(QueryPlan('SELECT count(*) AS n FROM "data"', {"data": files}, 1))
 
 
-async def fields_seen(call: Call, dataset: Dataset) -> tuple[Field, ...]:
-    """The fields of a dataset that the caller may see."""
-    hidden = _hidden(await row_rules.applying(call.db, call, dataset))
-    return tuple(field for field in dataset.fields if field.name not in hidden)
-
-
 async def profile_seen(call: Call, dataset: Dataset) -> tuple[DatasetProfile | None, str]:
     """The latest profile of a dataset, or None and the reason. It covers all rows, so a caller with a rule has none."""
     if await row_rules.applying(call.db, call, dataset):

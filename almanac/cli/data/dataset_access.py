@@ -101,7 +101,7 @@ async def set_rule(
 
 @database_command
 async def list_rules(db: Database, name: DatasetKey, org: OrgName = None, as_json: Json = False) -> None:
-    """List the row rules of a dataset: what users, agents and groups see of it.
+    """List the row rules of a dataset, each for a user, an agent or a group.
 
     Example: [bold]almanac data rules Orders[/bold]
     """

@@ -42,7 +42,7 @@ class Dialect:
     width: int
 
     def to_value(self) -> dict[str, Any]:
-        """What the caller is told."""
+        """The dialect in the form of the answer."""
         return {"delimiter": self.delimiter, "header": self.has_header, "skipped_lines": self.skipped_lines}
 
 

@@ -63,7 +63,7 @@ class ImportRequest:
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """What an import has done or, after a dry run, would do."""
+    """The result of an import or, after a dry run, the result that it would have."""
 
     name: str
     dataset: Dataset | None  # None: a dry run of a new one

@@ -171,7 +171,7 @@ def _copy_visible_rows(connection: Any, internal_name: str, table: _Table, query
     try:
         condition = read_condition(table.condition or "", table.all_columns, now)
         connection.execute(f"CREATE TEMP TABLE {quoted(internal_name)} AS {rows} WHERE {condition}")
-    except (SqlError, duckdb.DataError, duckdb.ProgrammingError):  # whose messages name hidden fields and values
+    except (SqlError, duckdb.DataError, duckdb.ProgrammingError):  # their messages name hidden fields and values
         if table.explains_condition:
             raise
         raise SqlError("A row rule of this dataset cannot be applied.", expected="Tell its owner.") from None
